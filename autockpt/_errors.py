@@ -1,0 +1,41 @@
+"""Errors that users see; continues the tree of `autockpt.solvers.errors`.
+
+    AutockptError (ValueError)
+    ├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
+    ├── InvalidFile          a profile or plan file that does not parse or validate
+    ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
+    ├── ProfilingError       the model cannot be recorded
+    └── ReplayError          a replay that does not repeat its forward
+"""
+
+from __future__ import annotations
+
+from .solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProblem, UnknownSolver
+
+__all__ = [
+    "AutockptError",
+    "BudgetError",
+    "Infeasible",
+    "InvalidFile",
+    "InvalidProblem",
+    "NotApplicable",
+    "ProfilingError",
+    "ReplayError",
+    "UnknownSolver",
+]
+
+
+class InvalidFile(AutockptError):
+    """A profile or plan file that is truncated, of another schema, or whose contents contradict each other."""
+
+
+class NotApplicable(AutockptError):
+    """A plan that does not fit the model, or a model for which no plan makes sense."""
+
+
+class ProfilingError(AutockptError):
+    """The model cannot be recorded."""
+
+
+class ReplayError(AutockptError):
+    """A replay did not repeat what its forward did, so its gradients would be wrong."""

@@ -1,0 +1,67 @@
+"""Reading and writing the JSON files that users keep: profiles and plans."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ._errors import InvalidFile
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """Return `value` as one JSON document, one field a line at the top level of nesting."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
+    """Write `value` to `path` as JSON, whole or not at all."""
+    target = Path(path)
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        part = Path(file.name)
+        try:
+            file.write(encode(value))
+            file.close()
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def decode(data: bytes, kind: type[T], *, source: str) -> T:
+    """Parse and validate JSON `data` as a `kind`.
+
+    Raises:
+        InvalidFile: not JSON, another schema, unknown or missing fields, or contents that contradict.
+    """
+    schema = getattr(kind, "SCHEMA")  # noqa: B009  (a ClassVar that msgspec.Struct does not declare)
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.schema != schema:
+            raise InvalidFile(
+                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r}. Record or solve it again."
+            )
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidFile(f"{source} is not a valid {schema} file: {error}") from None
+
+
+def load(path: str | os.PathLike[str], kind: type[T]) -> T:
+    """Read a `kind` from the JSON file at `path`.
+
+    Raises:
+        InvalidFile: see `decode`.
+        OSError: the file cannot be read.
+    """
+    return decode(Path(path).read_bytes(), kind, source=str(path))
+
+
+class _Head(msgspec.Struct):
+    """The one field that every file has, read before the rest is judged."""
+
+    schema: str

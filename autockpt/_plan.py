@@ -1,0 +1,145 @@
+"""The plan: which calls are recomputed, with predicted peak and cost. Immutable, JSON, no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from . import _files
+from ._errors import InvalidFile
+
+__all__ = ["Plan", "Refusal", "Segment"]
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
+"""``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of consecutive sibling calls recomputed as one unit.
+
+    Attributes:
+        calls: the calls, in forward order.
+        parent: the call whose forward makes them; None lets `apply` find it from the names.
+        buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
+            every buffer inside is then snapshotted.
+        recompute_seconds: predicted cost per step.
+        freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
+        boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
+    """
+
+    calls: Annotated[tuple[CallKey, ...], msgspec.Meta(min_length=1)]
+    parent: CallKey | None = None
+    buffers: tuple[str, ...] | None = None
+    recompute_seconds: Seconds = 0.0
+    freed_bytes: Bytes = 0
+    boundary_bytes: Bytes = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that is kept because it cannot be replayed exactly, and why."""
+
+    call: CallKey
+    reason: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which calls to recompute, with predicted peak and cost.
+
+    Attributes:
+        model: class of the model it was made for.
+        segments: what is recomputed; everything else is kept.
+        solver: who chose; ``manual`` for a plan written by hand.
+        status: ``optimal``, ``feasible`` or ``manual``.
+        budget_bytes: what was asked for; None for a plan written by hand.
+        peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
+        plain_peak_bytes: predicted peak of the plain step.
+        recompute_seconds: predicted extra forward seconds per step.
+        plain_seconds: recorded seconds of the plain step.
+        lower_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
+        profile_mode: how the profile was recorded (``real``, ``forward``, ``fake``); None for a plan by hand.
+        refused: calls kept because they cannot be replayed exactly.
+        notes: what the profile could not see or put back.
+    """
+
+    SCHEMA: ClassVar[str] = "autockpt.plan/1"
+
+    schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
+    model: str = ""
+    segments: tuple[Segment, ...] = ()
+    solver: str = "manual"
+    status: Literal["optimal", "feasible", "manual"] = "manual"
+    budget_bytes: Bytes | None = None
+    peak_bytes: Bytes = 0
+    plain_peak_bytes: Bytes = 0
+    recompute_seconds: Seconds = 0.0
+    plain_seconds: Seconds = 0.0
+    lower_bound_seconds: Seconds | None = None
+    profile_mode: Literal["real", "forward", "fake"] | None = None
+    refused: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for segment in self.segments:
+            for call in segment.calls:
+                if call in seen:
+                    raise InvalidFile(f"call {call!r} stands in the plan twice")
+                seen.add(call)
+
+    @classmethod
+    def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:
+        """Make a plan by hand.
+
+        Args:
+            segments: one entry a segment: a call, or a run of sibling calls. A bare qualified name means
+                its first call in the step.
+
+        Returns:
+            A plan with no predictions.
+
+        Example:
+            >>> from autockpt import Plan
+            >>> [segment.calls for segment in Plan.of(["h.0", ["h.1", "h.2"]]).segments]
+            [('h.0#0',), ('h.1#0', 'h.2#0')]
+        """
+        runs = [[run] if isinstance(run, str) else list(run) for run in segments]
+        keys = [tuple(name if "#" in name else f"{name}#0" for name in run) for run in runs]
+        return cls(segments=tuple(Segment(calls=calls) for calls in keys))
+
+    @property
+    def recompute_overhead(self) -> float:
+        """Predicted recompute seconds over the plain step's seconds, a ratio; 0 where nothing was recorded."""
+        return self.recompute_seconds / self.plain_seconds if self.plain_seconds else 0.0
+
+    @property
+    def gap(self) -> float | None:
+        """(cost - proven lower bound) / cost, a ratio; None if no bound is known."""
+        if self.lower_bound_seconds is None:
+            return None
+        if self.recompute_seconds <= self.lower_bound_seconds:
+            return 0.0
+        return (self.recompute_seconds - self.lower_bound_seconds) / self.recompute_seconds
+
+    def explain(self) -> str:
+        """Return the plan as text: totals, what is recomputed, what was refused and why."""
+        from ._explain import explain_plan
+
+        return explain_plan(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to `path` as JSON."""
+        _files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            InvalidFile: the file is truncated, of another schema, or contradicts itself.
+        """
+        return _files.load(path, cls)

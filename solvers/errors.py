@@ -1,0 +1,63 @@
+"""Errors that users see, in one tree.
+
+    AutockptError (ValueError)
+    ├── BudgetError          a budget that does not parse or makes no sense
+    ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
+    ├── InvalidProblem       a problem whose parts contradict each other
+    └── UnknownSolver        a solver name that does not exist
+
+The torch side adds its own branches in ``autockpt._errors``.
+"""
+
+from __future__ import annotations
+
+__all__ = ["AutockptError", "BudgetError", "Infeasible", "InvalidProblem", "UnknownSolver"]
+
+
+class AutockptError(ValueError):
+    """Base of every error that autockpt raises on purpose."""
+
+
+class BudgetError(AutockptError):
+    """A budget that does not parse, or that is not a positive number of bytes."""
+
+
+class InvalidProblem(AutockptError):
+    """A problem whose parts contradict each other, such as a span past the last call."""
+
+
+class UnknownSolver(AutockptError):
+    """A solver name that is not in the registry."""
+
+
+class Infeasible(AutockptError):
+    """No plan of this solver meets the budget.
+
+    Attributes:
+        budget_bytes: what was asked for.
+        minimum_bytes: the lowest predicted peak that this solver reached.
+        solver: the solver that says so.
+        dominated_by: the step at which that lowest peak stands, in words.
+    """
+
+    def __init__(self, *, budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str) -> None:
+        self.budget_bytes = budget_bytes
+        self.minimum_bytes = minimum_bytes
+        self.solver = solver
+        self.dominated_by = dominated_by
+        super().__init__(
+            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it "
+            f"reaches is {minimum_bytes:,} bytes, at {dominated_by}. Ask for at least {minimum_bytes:,} "
+            "bytes, or lower what stands at that point: a smaller batch, a shorter sequence, a "
+            "lighter optimizer."
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _infeasible, (self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by)
+
+
+def _infeasible(budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str) -> Infeasible:
+    """Rebuild an `Infeasible` from positional parts, for pickle."""
+    return Infeasible(
+        budget_bytes=budget_bytes, minimum_bytes=minimum_bytes, solver=solver, dominated_by=dominated_by
+    )

@@ -1,0 +1,232 @@
+"""What a solver is given and what it returns: frozen data, validated, no torch.
+
+Time is a row of *steps*: forward, then backward. Between two steps something that a decision can change
+begins or ends; within a step only the part that no decision changes moves, so its highest level
+(`Step.base_bytes`) says all that matters. That makes the row short and the model exact.
+
+    call          0        1        2                      (pre-order numbers; a call's subtree is [i, stop))
+    step      0   1   2    3   4    5 | 6   7   8   9      forward | backward
+    tensor        ├─base─┤ ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤           ▒ = only a save keeps it alive
+                         free_step            until
+
+A tensor is part of the base until its natural death (`free_step`). From then on it lives only as long as
+something holds it: a save whose call is kept, or a chosen candidate that needs it as boundary.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from .errors import InvalidProblem
+
+__all__ = ["Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"]
+
+
+class Status(enum.Enum):
+    """How much is known about a solution."""
+
+    OPTIMAL = "optimal"  # no cheaper plan exists among the candidates
+    FEASIBLE = "feasible"  # meets the budget; `gap` says how far it may be from the optimum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One stretch of the training step in which no decision begins or ends to matter.
+
+    Attributes:
+        name: where in the step this is, in words for people ("backward of h.3.mlp").
+        base_bytes: highest level, within the step, of everything that no decision changes.
+    """
+
+    name: str
+    base_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One module call, at its place in pre-order.
+
+    Attributes:
+        name: qualified name and occurrence, ``h.3.mlp#0``.
+        parent: index of the parent call, -1 for the root, always smaller than the call's own index.
+        stop: one past the last call of this call's subtree.
+    """
+
+    name: str
+    parent: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Autograd's hold on a tensor, dropped when a chosen candidate covers the call.
+
+    Attributes:
+        call: index of the innermost call that saved it.
+        until: first step in which this save no longer needs the tensor.
+    """
+
+    call: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One storage whose lifetime decisions can change.
+
+    Attributes:
+        bytes: size of the storage.
+        free_step: first step in which the tensor would be dead if nothing held it.
+        saves: what autograd holds it for.
+    """
+
+    bytes: int
+    free_step: int
+    saves: tuple[Save, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A candidate's hold on a tensor of its boundary.
+
+    Attributes:
+        tensor: index of the tensor.
+        until: first step in which the candidate no longer needs it.
+    """
+
+    tensor: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """Bytes that exist only because a candidate is chosen, alive in steps ``[start, until)``.
+
+    The replay's own peak, the restored tensors that die one by one, and what a frame holds (generator
+    state, buffer snapshots) are all additions.
+    """
+
+    bytes: int
+    start: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A run of consecutive sibling calls that may be recomputed as one segment.
+
+    Attributes:
+        name: for people: ``h.3#0`` or ``h.3#0 … h.5#0``.
+        start: index of the first call covered.
+        stop: one past the last call covered (subtrees included): two candidates exclude one another
+            when their ``[start, stop)`` meet.
+        length: number of sibling calls in the run; 1 is a single call.
+        recompute_seconds: what choosing it costs per step.
+        holds: boundary tensors.
+        additions: bytes that choosing it adds.
+    """
+
+    name: str
+    start: int
+    stop: int
+    length: int
+    recompute_seconds: float
+    holds: tuple[Hold, ...] = ()
+    additions: tuple[Addition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Everything a solver knows: one model, one batch shape.
+
+    Attributes:
+        steps: the row of steps, in time order.
+        calls: module calls in pre-order; call 0 is the root.
+        tensors: storages whose lifetime decisions can change.
+        candidates: what may be recomputed.
+
+    Raises:
+        InvalidProblem: an index, a span, a byte count or a cost contradicts the rest.
+    """
+
+    steps: tuple[Step, ...]
+    calls: tuple[Call, ...]
+    tensors: tuple[Tensor, ...] = ()
+    candidates: tuple[Candidate, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        n_steps, n_calls, n_tensors = len(self.steps), len(self.calls), len(self.tensors)
+        if not n_steps:
+            raise InvalidProblem("a problem needs at least one step, found none")
+        for step in self.steps:
+            _require(step.base_bytes >= 0, f"step {step.name!r} has negative base bytes {step.base_bytes}")
+        for i, call in enumerate(self.calls):
+            _require(
+                -1 <= call.parent < i and i < call.stop <= n_calls,
+                f"call {call.name!r} at {i} has parent {call.parent} and stop {call.stop} of {n_calls} calls",
+            )
+            _require(
+                call.parent < 0 or call.stop <= self.calls[call.parent].stop,
+                f"call {call.name!r} ends at {call.stop}, after its parent",
+            )
+        for i, tensor in enumerate(self.tensors):
+            _require(tensor.bytes >= 0, f"tensor {i} has negative bytes {tensor.bytes}")
+            _require(0 <= tensor.free_step <= n_steps, f"tensor {i} is freed at step {tensor.free_step} of {n_steps}")
+            for save in tensor.saves:
+                _require(0 <= save.call < n_calls, f"tensor {i} is saved by call {save.call} of {n_calls}")
+                _require(0 <= save.until <= n_steps, f"tensor {i} is saved until step {save.until} of {n_steps}")
+        for candidate in self.candidates:
+            where = f"candidate {candidate.name!r}"
+            _require(
+                0 <= candidate.start < candidate.stop <= n_calls,
+                f"{where} spans [{candidate.start}, {candidate.stop}) of {n_calls} calls",
+            )
+            _require(candidate.length >= 1, f"{where} is a run of {candidate.length} calls")
+            _require(
+                0 <= candidate.recompute_seconds < float("inf"),
+                f"{where} costs {candidate.recompute_seconds} seconds",
+            )
+            for hold in candidate.holds:
+                _require(0 <= hold.tensor < n_tensors, f"{where} holds tensor {hold.tensor} of {n_tensors}")
+                _require(0 <= hold.until <= n_steps, f"{where} holds until step {hold.until} of {n_steps}")
+            for addition in candidate.additions:
+                _require(
+                    addition.bytes >= 0 and 0 <= addition.start <= addition.until <= n_steps,
+                    f"{where} adds {addition.bytes} bytes in [{addition.start}, {addition.until}) of {n_steps} steps",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What a solver chose, with the judge's figures.
+
+    Attributes:
+        chosen: indices of the chosen candidates, ascending.
+        peak_bytes: predicted peak of the whole step.
+        recompute_seconds: predicted extra forward seconds per step.
+        status: `Status.OPTIMAL` only where it is proven.
+        solver: name of the solver.
+        lower_bound_seconds: no plan made of these candidates is cheaper; None if no bound is known.
+    """
+
+    chosen: tuple[int, ...]
+    peak_bytes: int
+    recompute_seconds: float
+    status: Status
+    solver: str
+    lower_bound_seconds: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """(cost - proven lower bound) / cost, a ratio; None if no bound is known."""
+        if self.lower_bound_seconds is None:
+            return None
+        if self.recompute_seconds <= self.lower_bound_seconds:
+            return 0.0
+        return (self.recompute_seconds - self.lower_bound_seconds) / self.recompute_seconds
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidProblem(message)
