@@ -1,0 +1,51 @@
+# Every target makes the environment it needs; `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+OLDEST := .venv-oldest
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-oldest lint types format demo clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(VENV)/.installed  ## make .venv with all that development needs (again when a requirement changes)
+
+test: install  ## run the tests
+	$(VENV)/bin/python -m pytest
+
+demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
+	$(VENV)/bin/autockpt demo
+
+lint: install  ## check style and formatting
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: install  ## check types
+	$(VENV)/bin/mypy
+
+format: install  ## rewrite files in the house style
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions that pyproject.toml claims
+	$(OLDEST)/bin/python -m pytest
+
+clean:  ## remove environments, builds and caches
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call make-venv,FOLDER,CONSTRAINTS)
+define make-venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "autockpt needs Python 3.10 or newer; choose one with PYTHON=python3.12")'
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --constraint $(2) --editable '.[dev]'
+	@touch $(1)/.installed
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call make-venv,$(VENV),constraints.txt)
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(call make-venv,$(OLDEST),constraints-oldest.txt)

@@ -1,0 +1,97 @@
+"""Train a PyTorch model inside a memory budget.
+
+``autockpt.apply(model, budget="8GiB")`` measures what the model keeps for backward and what each piece costs
+to run again, chooses the cheapest set of pieces to recompute, and makes exactly those pieces recompute.
+
+This module only says where each public name lives; a name is imported when it is first used, so that solving
+and explaining recorded profiles never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._apply import apply, plan_of, remove
+    from ._errors import (
+        AutockptError,
+        BudgetError,
+        Infeasible,
+        InvalidFile,
+        InvalidProblem,
+        NotApplicable,
+        ProfilingError,
+        ReplayError,
+        UnknownSolver,
+    )
+    from ._frames import is_recomputing
+    from ._measure import Measurement, measure
+    from ._plan import Plan, Refusal, Segment
+    from ._profile import Profile
+    from ._record import profile
+    from ._solve import solve
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutockptError",
+    "BudgetError",
+    "Infeasible",
+    "InvalidFile",
+    "InvalidProblem",
+    "Measurement",
+    "NotApplicable",
+    "Plan",
+    "Profile",
+    "ProfilingError",
+    "Refusal",
+    "ReplayError",
+    "Segment",
+    "UnknownSolver",
+    "__version__",
+    "apply",
+    "is_recomputing",
+    "measure",
+    "plan_of",
+    "profile",
+    "remove",
+    "solve",
+]
+
+_HOME = {
+    "AutockptError": "_errors",
+    "BudgetError": "_errors",
+    "Infeasible": "_errors",
+    "InvalidFile": "_errors",
+    "InvalidProblem": "_errors",
+    "Measurement": "_measure",
+    "NotApplicable": "_errors",
+    "Plan": "_plan",
+    "Profile": "_profile",
+    "ProfilingError": "_errors",
+    "Refusal": "_plan",
+    "ReplayError": "_errors",
+    "Segment": "_plan",
+    "UnknownSolver": "_errors",
+    "apply": "_apply",
+    "is_recomputing": "_frames",
+    "measure": "_measure",
+    "plan_of": "_apply",
+    "profile": "_record",
+    "remove": "_apply",
+    "solve": "_solve",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import the public `name` from the module it lives in, and keep it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
