@@ -5,6 +5,10 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .demo import demo
+from .explain import explain
+from .profile import profile
+from .solve import solve
 
 __all__ = ["main"]
 
@@ -14,5 +18,12 @@ __all__ = ["main"]
 def main() -> None:
     """Train PyTorch models inside a memory budget.
 
-    Exit status: 0 done, 1 infeasible or a failed check, 2 usage (also files that cannot be read).
+    Record what a model keeps for backward, choose what to recompute, and see why.
+
+    Exit status: 0 done; 1 no plan meets the budget, or a check failed; 2 usage, which is also a target that cannot
+    be imported or called and a file that cannot be read or is not valid.
     """
+
+
+for _command in (profile, solve, explain, demo):
+    main.add_command(_command)

@@ -1,0 +1,161 @@
+"""What the commands share: options, reading and writing, errors, progress."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal, TypeVar
+
+import click
+import msgspec
+
+from .. import _files
+from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, UnknownSolver
+
+__all__ = [
+    "Failure",
+    "Misuse",
+    "errors",
+    "json_option",
+    "name_of",
+    "output_option",
+    "print_json",
+    "progress",
+    "read",
+    "width",
+    "write",
+]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+
+
+def _in_a_folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an output whose folder is missing before the work begins, not after."""
+    if value is not None and not Path(value).absolute().parent.is_dir():
+        raise click.BadParameter(f"the folder of {value!r} does not exist", context, parameter)
+    return value
+
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, writable=True),
+    callback=_in_a_folder,
+    help="Also write the result to this file, as JSON.",
+)
+
+
+class Failure(click.ClickException):
+    """One line on stderr, exit status 1."""
+
+    exit_code = 1
+
+
+class Misuse(click.ClickException):
+    """One line on stderr, exit status 2."""
+
+    exit_code = 2
+
+
+class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that stands in for a plan where no plan meets the budget."""
+
+    status: Literal["infeasible"] = "infeasible"
+    solver: str
+    budget_bytes: int
+    minimum_bytes: int
+    dominated_by: str
+
+
+@contextmanager
+def errors(*, as_json: bool) -> Iterator[None]:
+    """Turn errors that autockpt raises on purpose into one line on stderr and an exit status.
+
+    With `as_json`, an infeasible budget also prints a `NoPlan` on stdout.
+    """
+    try:
+        yield
+    except (BudgetError, InvalidFile, UnknownSolver) as error:
+        raise Misuse(str(error)) from error
+    except Infeasible as error:
+        if as_json:
+            print_json(
+                NoPlan(
+                    solver=error.solver,
+                    budget_bytes=error.budget_bytes,
+                    minimum_bytes=error.minimum_bytes,
+                    dominated_by=error.dominated_by,
+                )
+            )
+        raise Failure(str(error)) from error
+    except AutockptError as error:
+        raise Failure(str(error)) from error
+
+
+def read(file: IO[bytes]) -> bytes:
+    """Return all of `file`, which click opened (``-`` is stdin)."""
+    try:
+        return file.read()
+    except OSError as error:
+        raise Misuse(f"cannot read {name_of(file)}: {error.strerror}") from error
+
+
+def name_of(file: IO[bytes]) -> str:
+    """Return what people call `file`."""
+    return "<stdin>" if file is sys.stdin.buffer else str(file.name)
+
+
+def write(value: msgspec.Struct, path: str | None) -> None:
+    """Write `value` to `path` as JSON, if there is a path, and say so on stderr."""
+    if path is None:
+        return
+    try:
+        _files.save(value, path)
+    except OSError as error:
+        raise Misuse(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"wrote {path}", err=True)
+
+
+def print_json(value: msgspec.Struct) -> None:
+    """Print `value` as one JSON document."""
+    click.echo(_files.encode(value).decode(), nl=False)
+
+
+def width() -> int:
+    """Return the columns to fill: those of the terminal; 100 where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+
+
+@contextmanager
+def progress(what: str, *, patience_seconds: float = 2.0) -> Iterator[None]:
+    """Say on stderr that `what` is going on, once it takes long, and only where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    started = time.perf_counter()
+
+    def tick() -> None:
+        shown = ""
+        wait = patience_seconds
+        while not done.wait(wait):
+            shown = f"{what} … {time.perf_counter() - started:.0f} s"
+            click.echo(f"\r{shown}", err=True, nl=False)
+            wait = 1.0
+        if shown:
+            click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

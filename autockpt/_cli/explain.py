@@ -1,0 +1,62 @@
+"""``autockpt explain``: a profile or a plan in words. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import click
+import msgspec
+
+from .. import _files
+from .._explain import PlanReport, ProfileReport, plan_text, profile_text, report_plan, report_profile
+from .._plan import Plan
+from .._profile import Profile
+from .common import Misuse, errors, json_option, name_of, print_json, progress, read, width
+
+__all__ = ["explain"]
+
+
+@click.command(short_help="Show what a plan does, or where the memory of a recorded step goes.")
+@click.argument("file", type=click.File("rb"), metavar="PROFILE_OR_PLAN")
+@click.option("--budget", help="With a profile: explain the plan that `autockpt solve` makes for this budget.")
+@json_option
+def explain(file: IO[bytes], budget: str | None, as_json: bool) -> None:
+    """Show what a plan recomputes, frees and costs, or where the memory and time of a profile go.
+
+    PROFILE_OR_PLAN is a file that `autockpt profile` or `autockpt solve` wrote, or - for stdin. Imports no torch.
+    """
+    with errors(as_json=as_json):
+        report = _report(read(file), name_of(file), budget)
+    if as_json:
+        print_json(report)
+    elif isinstance(report, PlanReport):
+        click.echo(plan_text(report, width=width()), nl=False)
+    else:
+        click.echo(profile_text(report, width=width()), nl=False)
+
+
+def _report(data: bytes, source: str, budget: str | None) -> PlanReport | ProfileReport:
+    """Report the plan or profile in `data`; with a budget, the plan that a profile gets for it."""
+    if _schema(data).startswith("autockpt.plan/"):
+        if budget is not None:
+            raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
+        return report_plan(_files.decode(data, Plan, source=source))
+    profile = _files.decode(data, Profile, source=source)
+    if budget is None:
+        return report_profile(profile)
+    from .._solve import solve
+
+    with progress(f"solving for {budget}"):
+        return report_plan(solve(profile, budget))
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+
+
+def _schema(data: bytes) -> str:
+    """Return the schema that `data` names; empty where it names none, which `decode` then explains."""
+    try:
+        return msgspec.json.decode(data, type=_Head).schema
+    except msgspec.MsgspecError:
+        return ""

@@ -1,0 +1,43 @@
+"""``autockpt profile``: record a model's training step."""
+
+from __future__ import annotations
+
+import click
+
+from .._explain import explain_profile
+from .common import errors, json_option, output_option, print_json, progress, width, write
+from .target import build
+
+__all__ = ["profile"]
+
+
+@click.command(short_help="Record what one training step of a model holds, when, and what each call costs.")
+@click.argument("target")
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "real", "forward", "fake"]),
+    default="auto",
+    show_default=True,
+    help="real: run a step. forward: run forward, predict backward. fake: run nothing. auto: the first that fits.",
+)
+@click.option("--device", help="With --mode fake: the device whose seconds to predict.")
+@output_option
+@json_option
+def profile(target: str, mode: str, device: str | None, output: str | None, as_json: bool) -> None:
+    """Record what one training step of a model holds, when, and what each call costs.
+
+    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
+    a tuple of inputs is passed by position, a mapping by keyword. Prints where memory and time go.
+    """
+    from .._record import profile as record
+
+    with errors(as_json=as_json):
+        with progress(f"importing {target}"):
+            model, inputs = build(target)
+        with progress(f"recording a step of {type(model).__name__}"):
+            recorded = record(model, inputs, mode=mode, device=device)
+    write(recorded, output)
+    if as_json:
+        print_json(recorded)
+    else:
+        click.echo(explain_profile(recorded, width=width()), nl=False)

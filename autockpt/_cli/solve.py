@@ -1,0 +1,44 @@
+"""``autockpt solve``: a plan for a profile and a budget. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import click
+
+from .. import _files
+from .._explain import explain_plan
+from .._profile import Profile
+from .common import errors, json_option, name_of, output_option, print_json, progress, read, width, write
+
+__all__ = ["solve"]
+
+
+@click.command(short_help="Choose what to recompute so that a recorded step fits a budget.")
+@click.argument("profile", type=click.File("rb"))
+@click.option("--budget", required=True, help="Bytes for the whole step: 8GiB, 8GB, a number, or 80% of the device.")
+@click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="Seconds."
+)
+@output_option
+@json_option
+def solve(profile: IO[bytes], budget: str, solver: str, time_limit: float, output: str | None, as_json: bool) -> None:
+    """Choose the cheapest calls to recompute so that the step recorded in PROFILE stays under a budget.
+
+    PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
+
+    Prints the plan. Where no plan meets the budget the exit status is 1; with --json a document that carries
+    the lowest reachable peak takes the place of the plan.
+    """
+    from .._solve import solve as find_plan
+
+    with errors(as_json=as_json):
+        record = _files.decode(read(profile), Profile, source=name_of(profile))
+        with progress(f"solving for {budget}"):
+            plan = find_plan(record, budget, solver=solver, time_limit_seconds=time_limit)
+    write(plan, output)
+    if as_json:
+        print_json(plan)
+    else:
+        click.echo(explain_plan(plan, width=width()), nl=False)

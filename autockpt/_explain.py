@@ -1,0 +1,487 @@
+"""Plans and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
+
+A report is plain data, and the text is made from it alone, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from ._plan import Plan, Segment
+from ._profile import CallRecord, Profile
+from .solvers.units import format_bytes, format_seconds
+
+__all__ = [
+    "MINIMUM_WIDTH",
+    "PlanReport",
+    "ProfileReport",
+    "explain_plan",
+    "explain_profile",
+    "format_table",
+    "plan_text",
+    "profile_text",
+    "report_plan",
+    "report_profile",
+]
+
+MINIMUM_WIDTH = 60
+DEFAULT_WIDTH = 100
+
+_NAMED = 6  # calls named for each refusal reason; the rest are counted
+_SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of everything in a report."""
+
+
+class SegmentRow(_Report):
+    """Consecutive segments that look alike. Figures are predicted, and those of one segment.
+
+    Attributes:
+        segments: how many.
+        calls: for people: ``h.0 … h.2``.
+        calls_each: sibling calls in one segment.
+        freed_bytes: activations that recomputing the segment drops.
+        boundary_bytes: what must stay alive for it.
+        recompute_seconds: mean over these segments.
+    """
+
+    segments: int
+    calls: str
+    calls_each: int
+    freed_bytes: int
+    boundary_bytes: int
+    recompute_seconds: float
+
+
+class RefusalRow(_Report):
+    """Calls that are kept for the same reason."""
+
+    reason: str
+    calls: tuple[str, ...]
+
+
+class PlanReport(_Report):
+    """What a plan does and what it is predicted to cost."""
+
+    kind: Literal["plan"] = "plan"
+    model: str
+    solver: str
+    status: str
+    gap: float | None
+    profile_mode: str | None
+    budget_bytes: int | None
+    predicted_peak_bytes: int
+    predicted_plain_peak_bytes: int
+    predicted_recompute_seconds: float
+    predicted_recompute_overhead: float
+    recorded_plain_seconds: float
+    segments: tuple[SegmentRow, ...]
+    refused: tuple[RefusalRow, ...]
+    notes: tuple[str, ...]
+
+
+class ModuleRow(_Report):
+    """Module calls at one place of the tree, structurally identical siblings together. Figures are their sum.
+
+    Attributes:
+        depth: 0 for the root.
+        name: for people, from the parent on: ``h.0 … h.11``; empty for the root.
+        first: the first of the calls, by its key.
+        class_name: class of the module.
+        calls: how many calls the row stands for.
+        saved_bytes: what autograd saves inside, each storage once.
+        forward_seconds: children included.
+    """
+
+    depth: int
+    name: str
+    first: str
+    class_name: str
+    calls: int
+    saved_bytes: int
+    forward_seconds: float
+
+
+class ProfileReport(_Report):
+    """Where the memory and the time of one plain step go. Everything is as recorded."""
+
+    kind: Literal["profile"] = "profile"
+    model: str
+    mode: str
+    times: str
+    device: str
+    torch_version: str
+    recorded: str
+    plain_peak_bytes: int
+    plain_seconds: float
+    static_bytes: dict[str, int]
+    activation_bytes: int
+    modules: tuple[ModuleRow, ...]
+    refused: tuple[RefusalRow, ...]
+    notes: tuple[str, ...]
+
+
+def report_plan(plan: Plan) -> PlanReport:
+    """Summarise `plan`: totals, rows of segments that look alike, refusals by reason."""
+    rows = []
+    for _, group in itertools.groupby(plan.segments, key=_looks):
+        alike = list(group)
+        rows.append(
+            SegmentRow(
+                segments=len(alike),
+                calls=_span_of_segments(alike),
+                calls_each=len(alike[0].calls),
+                freed_bytes=alike[0].freed_bytes,
+                boundary_bytes=alike[0].boundary_bytes,
+                recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
+            )
+        )
+    return PlanReport(
+        model=plan.model,
+        solver=plan.solver,
+        status=plan.status,
+        gap=plan.gap,
+        profile_mode=plan.profile_mode,
+        budget_bytes=plan.budget_bytes,
+        predicted_peak_bytes=plan.peak_bytes,
+        predicted_plain_peak_bytes=plan.plain_peak_bytes,
+        predicted_recompute_seconds=plan.recompute_seconds,
+        predicted_recompute_overhead=plan.recompute_overhead,
+        recorded_plain_seconds=plan.plain_seconds,
+        segments=tuple(rows),
+        refused=_by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
+        notes=plan.notes,
+    )
+
+
+def report_profile(profile: Profile) -> ProfileReport:
+    """Summarise `profile`: the plain peak, what is static, and the module tree with what each part saves."""
+    saved: list[set[int]] = [set() for _ in profile.calls]
+    for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True):
+        if tensor >= 0:
+            saved[call].add(tensor)
+    children: list[list[int]] = [[] for _ in profile.calls]
+    for i in range(len(profile.calls) - 1, 0, -1):  # children come after their parents in pre-order
+        parent = profile.calls[i].parent
+        saved[parent] |= saved[i]
+        children[parent].insert(0, i)
+
+    sizes = profile.tensors.bytes
+    activation_bytes = sum(sizes[tensor] for tensor in saved[0])
+    rows: list[ModuleRow] = []
+
+    def add(calls: Sequence[int], depth: int) -> None:
+        """Append the row of `calls`, which look alike, then those of their children."""
+        records = [profile.calls[i] for i in calls]
+        rows.append(
+            ModuleRow(
+                depth=depth,
+                name=_span(list(dict.fromkeys(_from_parent(record, profile.calls) for record in records))),
+                first=records[0].key,
+                class_name=records[0].class_name,
+                calls=len(calls),
+                saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in calls))),
+                forward_seconds=sum(record.forward_seconds for record in records),
+            )
+        )
+        for group in _alike([children[i] for i in calls], profile.calls):
+            add(group, depth + 1)
+
+    add([0], 0)
+    static = profile.static
+    return ProfileReport(
+        model=profile.model,
+        mode=profile.mode,
+        times=profile.times,
+        device=profile.device,
+        torch_version=profile.torch_version,
+        recorded=profile.recorded,
+        plain_peak_bytes=_plain_peak_bytes(profile),
+        plain_seconds=profile.plain_seconds,
+        static_bytes={
+            "parameters": static.parameter_bytes,
+            "buffers": static.buffer_bytes,
+            "inputs": static.input_bytes,
+            "gradients": static.gradient_bytes,
+            "optimizer state": static.optimizer_bytes,
+        },
+        activation_bytes=activation_bytes,
+        modules=tuple(rows),
+        refused=_by_reason((call.key, call.refused) for call in profile.calls if call.refused),
+        notes=profile.notes,
+    )
+
+
+def explain_plan(plan: Plan, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return `plan` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
+    return plan_text(report_plan(plan), width=width)
+
+
+def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return where the memory and time of `profile` go, as text at most `width` columns wide."""
+    return profile_text(report_profile(profile), width=width)
+
+
+def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """Render a report of a plan."""
+    width = max(width, MINIMUM_WIDTH)
+    made_by = "written by hand" if report.status == "manual" else f"by {report.solver}, {report.status}{_gap(report)}"
+    blocks = [_fill(f"Plan for {report.model or 'any model'}, {made_by}", width)]
+
+    totals: list[tuple[str, str, str]] = []
+    if report.budget_bytes is not None:
+        totals.append(("budget", format_bytes(report.budget_bytes), ""))
+    if report.predicted_peak_bytes:
+        share = f"{report.predicted_peak_bytes / report.budget_bytes:.1%} of the budget" if report.budget_bytes else ""
+        totals.append(("predicted peak", format_bytes(report.predicted_peak_bytes), share))
+        totals.append(("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""))
+    if report.recorded_plain_seconds:
+        totals.append(("predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"))
+        plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as recorded"
+        totals.append(("predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain))
+    if report.profile_mode:
+        totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
+    if totals:
+        blocks.append(_totals(totals, width))
+
+    if report.segments:
+        count = sum(row.segments for row in report.segments)
+        calls = sum(row.segments * row.calls_each for row in report.segments)
+        title = f"Recomputed: {_count(count, 'segment')} of {_count(calls, 'call')} together"
+        predicted = any(row.freed_bytes or row.recompute_seconds for row in report.segments)
+        header = ["segments", "calls", *(["frees each", "boundary each", "seconds each"] if predicted else [])]
+        table = [
+            [
+                str(row.segments),
+                row.calls,
+                *(
+                    [
+                        format_bytes(row.freed_bytes),
+                        format_bytes(row.boundary_bytes),
+                        format_seconds(row.recompute_seconds),
+                    ]
+                    if predicted
+                    else []
+                ),
+            ]
+            for row in report.segments
+        ]
+        blocks.append(f"{title}{', as predicted' if predicted else ''}\n" + format_table(header, table, width, elide=1))
+    else:
+        blocks.append("Recomputed: nothing, every call is kept")
+    return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
+
+
+def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """Render a report of a profile."""
+    width = max(width, MINIMUM_WIDTH)
+    head = f"Profile of {report.model}, recorded {report.recorded} on {report.device}, torch {report.torch_version}"
+    parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
+    recorded = "recorded" if report.mode == "real" else "predicted"
+    times = "recorded" if report.times == "measured" else "predicted"
+    totals = [
+        (f"{recorded} plain peak", format_bytes(report.plain_peak_bytes), ""),
+        ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),
+        ("recorded activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
+        (f"{times} plain step", format_seconds(report.plain_seconds), ""),
+        ("mode", report.mode, _MODES[report.mode]),
+    ]
+    blocks = [_fill(head, width), _totals(totals, width)]
+
+    table = []
+    hidden = 0
+    floor = report.activation_bytes * _SMALL
+    for row in report.modules:
+        if row.depth and row.saved_bytes <= floor:
+            hidden += 1
+            continue
+        share = f"{row.saved_bytes / report.activation_bytes:.0%}" if report.activation_bytes else ""
+        name = "  " * row.depth + (row.name or report.model)
+        seconds = format_seconds(row.forward_seconds)
+        table.append([name, row.class_name, str(row.calls), format_bytes(row.saved_bytes), share, seconds])
+    tree = f"What modules save, as recorded, and their forward seconds, as {times}\n"
+    tree += format_table(["module", "class", "calls", "saved", "share", "forward"], table, width, elide=0)
+    if hidden:
+        tree += "\n" + _fill(f"Left out: {_count(hidden, 'row')} of modules that save less than {_SMALL:.1%}", width)
+    blocks.append(tree)
+    return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:
+    """Lay out `rows` under `header` within `width` columns.
+
+    Args:
+        header: one word for each column.
+        rows: cells; those that begin with a digit are aligned right.
+        width: columns available.
+        elide: the column that is shortened, in the middle of its cells, where the table is too wide.
+
+    Returns:
+        Lines without trailing blanks.
+    """
+    cells = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    spare = width - sum(widths) - 2 * (len(widths) - 1)
+    if spare < 0:
+        widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
+    right = [all(row[i][:1].isdigit() for row in rows if row[i]) for i in range(len(header))]
+    lines = []
+    for row in cells:
+        fitted = [
+            _shorten(cell, size) if i == elide else cell for i, (cell, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        aligned = [
+            cell.rjust(size) if on_right else cell.ljust(size)
+            for cell, size, on_right in zip(fitted, widths, right, strict=True)
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    lines.insert(1, "-" * min(width, max(len(line) for line in lines)))
+    return "\n".join(lines)
+
+
+_MODES = {
+    "real": "a whole step ran",
+    "forward": "forward ran; backward is predicted from the autograd graph",
+    "fake": "nothing ran; memory and seconds are predicted for the device",
+}
+
+
+def _looks(segment: Segment) -> tuple[object, ...]:
+    """Key that is equal for segments whose rows would differ in numbers of layers alone."""
+    shapes = tuple(_template(call) for call in segment.calls)
+    return (shapes, segment.freed_bytes, segment.boundary_bytes)
+
+
+def _template(call: str) -> str:
+    """Return the call with the numbers in its name blanked: ``h.3.mlp#0`` and ``h.4.mlp#0`` look alike."""
+    return ".".join("*" if part.isdigit() else part for part in call.partition("#")[0].split("."))
+
+
+def _alike(families: Sequence[Sequence[int]], calls: Sequence[CallRecord]) -> list[list[int]]:
+    """Group the children of calls that look alike.
+
+    Args:
+        families: for each of the calls, its children in order. They are as many, since the calls look alike.
+        calls: every call of the profile.
+
+    Returns:
+        Groups in forward order: consecutive children that look alike, over all the families.
+    """
+
+    def look(position: int) -> tuple[object, ...]:
+        i = families[0][position]
+        return calls[i].class_name, calls[i].signature, calls[i].stop - i, _template(calls[i].key)
+
+    merged = []
+    for _, group in itertools.groupby(range(len(families[0])), key=look):
+        positions = list(group)
+        merged.append([family[k] for family in families for k in positions])
+    return merged
+
+
+def _from_parent(call: CallRecord, calls: Sequence[CallRecord]) -> str:
+    """Return the call's key, its name without that of the parent call."""
+    parent = calls[call.parent].name if call.parent >= 0 else ""
+    return call.key.removeprefix(f"{parent}.") if parent else call.key
+
+
+def _plain_peak_bytes(profile: Profile) -> int:
+    """Return the highest level of the recorded step, static bytes included."""
+    change = [0] * (profile.ticks + 1)
+    for size, birth, death in zip(profile.tensors.bytes, profile.tensors.birth, profile.tensors.death, strict=True):
+        change[birth] += size
+        change[death] -= size
+    return profile.static.total_bytes + max(itertools.accumulate(change))
+
+
+def _by_reason(refused: Iterable[tuple[str, str]]) -> tuple[RefusalRow, ...]:
+    calls: dict[str, list[str]] = {}
+    for call, reason in refused:
+        calls.setdefault(reason, []).append(call)
+    return tuple(RefusalRow(reason=reason, calls=tuple(names)) for reason, names in calls.items())
+
+
+def _label(call: str) -> str:
+    """Return the call for people: the occurrence only where it is not the first, the root by name."""
+    name, _, occurrence = call.partition("#")
+    name = name or "the whole model"
+    return name if occurrence == "0" else f"{name}#{occurrence}"
+
+
+def _span(calls: Sequence[str]) -> str:
+    """Return the calls as ``transformer.h.0 … h.2``: the first, then the last from what they share."""
+    first, last = calls[0], calls[-1]
+    if len(calls) == 1:
+        return _label(first) if first != "#0" else ""
+    ahead, behind = _label(first).split("."), _label(last).split(".")
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ahead, behind, strict=False)))
+    return f"{_label(first)} … {'.'.join(behind[max(shared - 1, 0) :])}"
+
+
+def _span_of_segments(segments: Sequence[Segment]) -> str:
+    if len(segments) == 1:
+        return _span(segments[0].calls) or "the whole model"
+    if len(segments[0].calls) == 1:
+        return _span([segments[0].calls[0], segments[-1].calls[0]]).replace(" … ", ", …, ")
+    return f"({_span(segments[0].calls)}), …, ({_span(segments[-1].calls)})"
+
+
+def _gap(report: PlanReport) -> str:
+    if report.status == "optimal":
+        return ""
+    return " (no lower bound known)" if report.gap is None else f" (gap to the lower bound {report.gap:.1%})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _fill(text: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _totals(totals: Sequence[tuple[str, str, str]], width: int) -> str:
+    """Lay out name, figure and remark; a remark that does not fit moves to lines of its own."""
+    names = max(len(name) for name, _, _ in totals)
+    figures = max(len(figure) for _, figure, _ in totals)
+    lines = []
+    for name, figure, remark in totals:
+        line = f"{name.ljust(names)}  {figure.rjust(figures)}"
+        if len(line) + 2 + len(remark) <= width:
+            lines.append(f"{line}  {remark}".rstrip())
+        else:
+            lines += [line, _fill(remark, width, indent="    ")]
+    return "\n".join(lines)
+
+
+def _refusals(refused: Sequence[RefusalRow], width: int) -> list[str]:
+    if not refused:
+        return []
+    lines = ["Kept because they cannot be replayed exactly"]
+    for row in refused:
+        lines.append(_fill(f"{_count(len(row.calls), 'call')}: {row.reason}", width, indent="  "))
+        more = [f"and {len(row.calls) - _NAMED} more"] if len(row.calls) > _NAMED else []
+        named = [_label(call) for call in row.calls[:_NAMED]]
+        lines.append(_fill(", ".join([*named, *more]), width, indent="    "))
+    return ["\n".join(lines)]
+
+
+def _notes(notes: Sequence[str], width: int) -> list[str]:
+    if not notes:
+        return []
+    return ["\n".join(["Notes", *(_fill(note, width, indent="  ") for note in notes)])]
+
+
+def _shorten(cell: str, size: int) -> str:
+    """Cut the middle out of `cell` where it is longer than `size`."""
+    if len(cell) <= size:
+        return cell
+    head = (size - 1) // 3
+    return f"{cell[:head]}…{cell[len(cell) - (size - 1 - head) :]}"
