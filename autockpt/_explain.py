@@ -36,7 +36,7 @@ _NAMED = 6  # calls named for each refusal reason; the rest are counted
 _SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 
 
-class _Report(msgspec.Struct, frozen=True, kw_only=True):
+class _Report(msgspec.Struct, frozen=True):
     """Base of everything in a report."""
 
 
@@ -67,7 +67,7 @@ class RefusalRow(_Report):
     calls: tuple[str, ...]
 
 
-class PlanReport(_Report):
+class PlanReport(_Report, kw_only=True):
     """What a plan does and what it is predicted to cost."""
 
     kind: Literal["plan"] = "plan"
@@ -109,7 +109,7 @@ class ModuleRow(_Report):
     forward_seconds: float
 
 
-class ProfileReport(_Report):
+class ProfileReport(_Report, kw_only=True):
     """Where the memory and the time of one plain step go. Everything is as recorded."""
 
     kind: Literal["profile"] = "profile"
@@ -256,7 +256,7 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         calls = sum(row.segments * row.calls_each for row in report.segments)
         title = f"Recomputed: {_count(count, 'segment')} of {_count(calls, 'call')} together"
         predicted = any(row.freed_bytes or row.recompute_seconds for row in report.segments)
-        header = ["segments", "calls", *(["frees each", "boundary each", "seconds each"] if predicted else [])]
+        header = ["segments", "calls", *(["freed", "boundary", "seconds"] if predicted else [])]
         table = [
             [
                 str(row.segments),
@@ -273,7 +273,8 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
             ]
             for row in report.segments
         ]
-        blocks.append(f"{title}{', as predicted' if predicted else ''}\n" + format_table(header, table, width, elide=1))
+        title += "; figures of each segment, as predicted" if predicted else ""
+        blocks.append(_fill(title, width) + "\n" + format_table(header, table, width, elide=1))
     else:
         blocks.append("Recomputed: nothing, every call is kept")
     return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
@@ -284,12 +285,13 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     width = max(width, MINIMUM_WIDTH)
     head = f"Profile of {report.model}, recorded {report.recorded} on {report.device}, torch {report.torch_version}"
     parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    recorded = "recorded" if report.mode == "real" else "predicted"
+    peak = "recorded" if report.mode == "real" else "predicted"
+    saved = "predicted" if report.mode == "fake" else "recorded"
     times = "recorded" if report.times == "measured" else "predicted"
     totals = [
-        (f"{recorded} plain peak", format_bytes(report.plain_peak_bytes), ""),
+        (f"{peak} plain peak", format_bytes(report.plain_peak_bytes), ""),
         ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),
-        ("recorded activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
+        (f"{saved} activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
         (f"{times} plain step", format_seconds(report.plain_seconds), ""),
         ("mode", report.mode, _MODES[report.mode]),
     ]
@@ -306,7 +308,7 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
         name = "  " * row.depth + (row.name or report.model)
         seconds = format_seconds(row.forward_seconds)
         table.append([name, row.class_name, str(row.calls), format_bytes(row.saved_bytes), share, seconds])
-    tree = f"What modules save, as recorded, and their forward seconds, as {times}\n"
+    tree = _fill(f"Saved bytes as {saved}, forward seconds as {times}", width) + "\n"
     tree += format_table(["module", "class", "calls", "saved", "share", "forward"], table, width, elide=0)
     if hidden:
         tree += "\n" + _fill(f"Left out: {_count(hidden, 'row')} of modules that save less than {_SMALL:.1%}", width)
