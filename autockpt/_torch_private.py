@@ -1,10 +1,96 @@
-"""Every private torch name that autockpt uses, each behind one small function with a test per torch version."""
+"""Every private torch name that autockpt uses, each behind one small function.
+
+`tests/frames/test_torch_private.py` tests each of them, so a new torch version fails there first.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+__all__ = [
+    "any_autocast_enabled",
+    "container_handlers",
+    "default_generator",
+    "foreign_checkpoint_active",
+    "outer_hooks",
+    "pop_hooks",
+    "push_hooks",
+    "storage_key",
+    "transforms_active",
+]
+
+Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+
+
+def push_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+    """Make `pack` and `unpack` the innermost saved-tensors hooks (the context manager costs twice as much)."""
+    torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def pop_hooks() -> None:
+    """Take the innermost saved-tensors hooks away."""
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def outer_hooks() -> Hooks | None:
+    """Return the innermost saved-tensors hooks, None if there are none."""
+    hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks
+
+
+def foreign_checkpoint_active() -> bool:
+    """Whether a region of `torch.utils.checkpoint` is recording or recomputing in this thread, innermost."""
+    hooks = outer_hooks()
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
+def transforms_active() -> bool:
+    """Whether saved-tensors hooks are disabled, or a `torch.func` transform or forward-mode level is active."""
+    return (
+        not torch._C._autograd._saved_tensors_hooks_is_enabled()
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def any_autocast_enabled() -> bool:
+    """Whether autocast is on for any device type in this thread."""
+    enabled: bool = torch._C._is_any_autocast_enabled()
+    return enabled
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except NotImplementedError:  # sparse and other layouts without storage
+        return 0
+    return key
+
+
+def container_handlers(
+    kind: type,
+) -> tuple[Callable[[Any], tuple[list[Any], Any]], Callable[[list[Any], Any], Any]] | None:
+    """Return how torch's pytree takes containers of exactly `kind` apart and rebuilds them, None if it does not know."""
+    node = pytree.SUPPORTED_NODES.get(kind)
+    return None if node is None else (node.flatten_fn, node.unflatten_fn)
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
+    """Return the generator that random operators on `device` draw from, None if the device has none of its own."""
+    if device.type == "cpu":
+        return torch.default_generator
+    if device.type == "mps":
+        generator: torch.Generator = torch.mps._get_default_mps_generator()
+        return generator
+    generators = getattr(getattr(torch, device.type, None), "default_generators", ())
+    index = device.index or 0
+    return generators[index] if index < len(generators) else None
 
 
 # --- the recorder ---------------------------------------------------------------------------------------
