@@ -1,0 +1,104 @@
+"""`apply`, `remove`, `plan_of`: a plan on a model, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ._errors import BudgetError, NotApplicable
+from ._install import install, installed_plan, uninstall
+from ._plan import Plan
+from ._record import profile
+from ._solve import solve
+
+__all__ = ["apply", "plan_of", "remove"]
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+def apply(
+    model: M,
+    budget: int | str | None = None,
+    *,
+    plan: Plan | None = None,
+    inputs: object = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    solver: str = "auto",
+    time_limit_seconds: float = 10.0,
+) -> M:
+    """Make `model` train within `budget`, by recomputing what costs least to run again.
+
+    Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
+    applying again replaces the plan, and an error leaves the model as it was.
+
+    Args:
+        model: any eager module.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device.
+        plan: a plan to apply as it is, instead of a budget.
+        inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
+        loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
+            outputs that require gradients.
+        optimizer: counts its state in the budget.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        time_limit_seconds: how long the solver may search.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        BudgetError: the budget does not parse, or both or neither of `budget` and `plan` are given.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes.
+        NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+        >>> model, batch = torch.nn.Sequential(*(block() for _ in range(8))), torch.randn(256, 32)
+        >>> model = autockpt.apply(model, budget="2MB", inputs=batch)
+        >>> len(autockpt.plan_of(model).segments) > 0
+        True
+    """
+    if (budget is None) == (plan is None):
+        raise BudgetError("give either a budget or a plan, and not both: apply(model, budget='8GB', inputs=batch)")
+    if plan is None:
+        assert budget is not None
+        if inputs is None:
+            raise NotApplicable("a budget needs a batch to plan on: apply(model, budget=..., inputs=batch)")
+        recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
+        plan = solve(
+            recorded, budget, solver=solver, time_limit_seconds=time_limit_seconds, total_bytes=_device_bytes(model)
+        )
+    install(model, plan)
+    return model
+
+
+def remove(model: M) -> M:
+    """Take a plan off a model, leaving no trace; no effect where none is applied.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        NotApplicable: somebody else patched a forward over ours; names the modules.
+    """
+    uninstall(model)
+    return model
+
+
+def plan_of(model: torch.nn.Module) -> Plan | None:
+    """Return the plan that is applied to `model`, or None."""
+    return installed_plan(model)
+
+
+def _device_bytes(model: torch.nn.Module) -> int | None:
+    """Memory of the model's device, where it has one of its own."""
+    parameter = next(model.parameters(), None)
+    if parameter is None or parameter.device.type != "cuda":
+        return None
+    return torch.cuda.get_device_properties(parameter.device).total_memory

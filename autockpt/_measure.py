@@ -1,0 +1,126 @@
+"""`measure`: how high one step's memory really stood. The referee; it knows nothing of profiles and plans."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from . import _torch_private as private
+from ._errors import ProfilingError
+
+__all__ = ["Measurement", "measure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one step was measured to need.
+
+    Attributes:
+        peak_bytes: highest level of allocated bytes during the step, everything counted that was alive.
+        start_bytes: level when the step began: parameters, buffers, gradients, batch, and whatever else was alive.
+        end_bytes: level when the step ended.
+        seconds: how long the step took, under the instrument.
+        device: what was measured.
+    """
+
+    peak_bytes: int
+    start_bytes: int
+    end_bytes: int
+    seconds: float
+    device: str
+
+    @property
+    def step_bytes(self) -> int:
+        """How far the peak stood above the level at the start."""
+        return self.peak_bytes - self.start_bytes
+
+
+def measure(step: Callable[[], object], *, device: torch.device | str | None = None) -> Measurement:
+    """Run one step and measure its peak.
+
+    On CUDA the allocator's own statistics are read. On a CPU every allocation and free of the step is
+    recorded (torch's profiler) and replayed in order, since adding up live tensors would miss the buffers
+    inside kernels; what was alive before the step is what Python can see of it.
+
+    Args:
+        step: runs the step: forward, backward and, if it is to count, the optimizer.
+        device: what to measure; the current CUDA device if CUDA was initialised, else the CPU.
+
+    Returns:
+        The measurement.
+
+    Raises:
+        ProfilingError: a torch profiler is already running (CPU only).
+
+    Example:
+        >>> import torch, autockpt
+        >>> model, batch = torch.nn.Linear(64, 64), torch.randn(32, 64)
+        >>> autockpt.measure(lambda: model(batch).sum().backward()).step_bytes >= 64 * 64 * 4
+        True
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+    device = torch.device(device)
+    return _measure_cuda(step, device) if device.type == "cuda" else _measure_cpu(step)
+
+
+def _measure_cuda(step: Callable[[], object], device: torch.device) -> Measurement:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    start_bytes, began = torch.cuda.memory_allocated(device), time.perf_counter()
+    step()
+    torch.cuda.synchronize(device)
+    return Measurement(
+        seconds=time.perf_counter() - began,
+        peak_bytes=torch.cuda.max_memory_allocated(device),
+        start_bytes=start_bytes,
+        end_bytes=torch.cuda.memory_allocated(device),
+        device=torch.cuda.get_device_name(device),
+    )
+
+
+def _measure_cpu(step: Callable[[], object]) -> Measurement:
+    if private.profiler_is_running():
+        raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
+    gc.collect()  # garbage from before the step must not be freed inside it
+    live = _live_storages()
+    level = start_bytes = peak_bytes = sum(live.values())
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=False) as profiler:
+        began = time.perf_counter()
+        step()
+        seconds = time.perf_counter() - began
+    for address, change, device_type, _ in private.allocation_events(profiler):
+        if device_type != "cpu":
+            continue
+        if change > 0:
+            live[address] = change
+            level += change
+            peak_bytes = max(peak_bytes, level)
+        else:
+            level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
+    return Measurement(
+        peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu"
+    )
+
+
+def _live_storages() -> dict[int, int]:
+    """Bytes of every CPU storage that Python can see, by address."""
+    found: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor):
+            continue
+        gradient = thing.grad if thing.is_leaf else None
+        for tensor in (thing, gradient):
+            if tensor is not None and type(tensor) in _REAL and tensor.device.type == "cpu":
+                if tensor.layout == torch.strided and (storage := tensor.untyped_storage()).nbytes():
+                    found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+_REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Other classes (fake tensors, wrappers) need not have memory of their own."""

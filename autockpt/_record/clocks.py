@@ -1,0 +1,45 @@
+"""Clocks that read the time of a running step without waiting for the device."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import torch
+
+from .watch import Clock
+
+__all__ = ["CudaClock", "HostClock", "clock_of"]
+
+
+class HostClock:
+    """The host's clock: right where operators run on the host, as on a CPU."""
+
+    def stamp(self) -> object:
+        return time.perf_counter()
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        readings = cast("list[float]", stamps)
+        return [reading - readings[0] for reading in readings]
+
+
+class CudaClock:
+    """Events in the current stream: the device's own time, read only after the run."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def stamp(self) -> object:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        events = cast("list[torch.cuda.Event]", stamps)
+        torch.cuda.synchronize(self._device)
+        return [max(events[0].elapsed_time(event), 0.0) / 1e3 for event in events]
+
+
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock that is right for `device`."""
+    return CudaClock(device) if device.type == "cuda" else HostClock()

@@ -1,0 +1,256 @@
+"""`profile`: which runs are made, in which order, and what the profile takes from each."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import logging
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+from .._errors import ProfilingError
+from .._install import install, installed_plan, uninstall
+from .._profile import Profile, Static
+from .assemble import (
+    Lifetimes,
+    Run,
+    call_records,
+    function_records,
+    lifetimes,
+    mark_seconds,
+    natural_deaths,
+    save_table,
+    tensor_table,
+)
+from .clocks import clock_of
+from .sandbox import Sandbox
+from .step import Loss, TrainingStep, training_step
+from .structure import CallStructure, observe_structure
+from .tape import AllocatorTape, Tape
+from .watch import Clock, Watch
+
+__all__ = ["profile"]
+
+Mode = Literal["auto", "real", "forward", "fake"]
+
+_log = logging.getLogger("autockpt")
+
+
+def profile(
+    model: torch.nn.Module,
+    inputs: object,
+    *,
+    loss: Loss | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    mode: Mode = "auto",
+    device: str | None = None,
+) -> Profile:
+    """Record what a training step of `model` on `inputs` holds, when, and what each call costs.
+
+    Everything is put back: generators, buffers, flags, attributes, hooks; gradients are never touched. A plan
+    that is applied to the model is set aside meanwhile.
+
+    Args:
+        model: the model, in the mode (train or eval) in which it will train.
+        inputs: one batch: a tuple is passed positionally, a mapping by keyword.
+        loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
+            outputs that require gradients.
+        optimizer: counts its state as static bytes.
+        mode: ``real`` runs a whole step; ``forward`` runs forward only, dropping what it saves, and synthesises
+            backward; ``fake`` runs nothing; ``auto`` is ``real``, or ``forward`` where that does not fit.
+        device: in fake mode, the device whose roofline gives the seconds (`autockpt._record.fake.DEVICES`).
+
+    Returns:
+        The profile.
+
+    Raises:
+        NotApplicable: the model has no trainable parameters.
+        ProfilingError: the model cannot be recorded: no loss, or a profiler is already running.
+        Exception: whatever the model's own forward raises, with the model as it was.
+
+    Example:
+        >>> import torch, autockpt
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+        >>> autockpt.profile(model, torch.randn(4, 8)).mode
+        'real'
+    """
+    if mode not in ("auto", "real", "forward", "fake"):
+        raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, forward and fake")
+    plan = installed_plan(model)
+    uninstall(model)
+    try:
+        if mode == "fake":
+            from .fake import profile_fake
+
+            return profile_fake(model, inputs, loss=loss, optimizer=optimizer, device=device)
+        step = training_step(model, inputs, loss)
+        if not model.training:
+            _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
+        with Sandbox.around(model) as sandbox:
+            return _record(step, sandbox, mode, static_bytes(step, optimizer))
+    finally:
+        if plan is not None:
+            install(model, plan)
+
+
+def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) -> Profile:
+    """Run the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
+    gc.collect()  # garbage from before the step must not be freed inside it
+    tape = AllocatorTape(step.device)
+    structures = observe_structure(step.model, lambda: step.forward() and None, tape, values=True)
+    sandbox.rewind()
+    clock = clock_of(step.device)
+    chosen: Literal["real", "forward"] = "forward" if mode == "forward" else "real"
+    if chosen == "real":
+        try:
+            run = run_step(step, tape, clock)
+        except torch.OutOfMemoryError:
+            if mode == "real":
+                raise
+            chosen = "forward"
+        sandbox.rewind()
+    dropped = run_forward(step, AllocatorTape(step.device), clock)
+    sandbox.rewind()
+    if chosen == "forward":
+        raise NotImplementedError
+    return build_profile(
+        step,
+        run,
+        dropped,
+        structures,
+        clock,
+        mode=chosen,
+        static=static,
+        notes=sandbox.notes,
+    )
+
+
+def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
+    """Run the whole step, watched."""
+    watch = Watch(step.model, tape, clock)
+    existing = [leaf for leaf in step.leaves if leaf.grad is not None]
+    with tape:
+        hooks = [leaf.register_hook(_Ready(watch, index)) for index, leaf in enumerate(existing)]
+        try:
+            with watch.watching():
+                outputs, scalar = step.forward()
+            watch.end_forward()
+            gradients = step.gradients(scalar)
+            watch.end_backward()
+            del outputs, scalar, gradients
+        finally:
+            for hook in hooks:
+                hook.remove()
+    return Run(tape.events(), watch)
+
+
+def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
+    """Run forward, watched, with everything dropped that autograd would save."""
+    watch = Watch(step.model, tape, clock, keep_saves=False)
+    with tape:
+        with watch.watching():
+            outputs, scalar = step.forward()
+        watch.end_forward()
+        del outputs, scalar
+    return Run(tape.events(), watch)
+
+
+class _Ready:
+    """A gradient hook that marks when a gradient is ready to be added to one that exists already."""
+
+    def __init__(self, watch: Watch, index: int) -> None:
+        self._watch, self._index = watch, index
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        self._watch.mark("ready", self._index, keys=(self._watch.key(gradient),))
+
+
+def build_profile(
+    step: TrainingStep,
+    run: Run,
+    dropped: Run,
+    structures: list[CallStructure],
+    clock: Clock,
+    *,
+    mode: Literal["real", "forward", "fake"],
+    static: Static,
+    notes: Iterable[str],
+    times: Literal["measured", "roofline"] = "measured",
+    device: str | None = None,
+) -> Profile:
+    """Assemble the profile from what the runs left."""
+    found, without_saves = lifetimes(run), lifetimes(dropped)
+    notes = list(notes)
+    natural = natural_deaths(run, found, dropped, without_saves)
+    if natural is None:
+        notes.append("two forwards allocated differently: natural lifetimes are taken to be those of the calls")
+        natural = _lifetimes_by_calls(run, found)
+    seconds = mark_seconds(run, clock)
+    changed = {name for structure in structures for name in structure.buffers}
+    return Profile(
+        model=type(step.model).__name__,
+        mode=mode,
+        times=times,
+        device=device or _device_name(step.device),
+        torch_version=str(torch.__version__),
+        recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        plain_seconds=seconds[-1],
+        static=static,
+        ticks=found.ticks,
+        forward_ticks=found.first(run, "forward_end"),
+        generator_bytes=torch.default_generator.get_state().nbytes if step.device.type == "cpu" else 0,
+        calls=call_records(run, found, seconds, structures),
+        functions=function_records(structures),
+        tensors=tensor_table(found, natural),
+        saves=save_table(run, found, seconds),
+        buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
+        notes=tuple(notes),
+    )
+
+
+def _lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
+    """Without a second forward to compare: a saved tensor lives naturally to the end of the call that saved it."""
+    natural = list(found.death)
+    exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
+    for i, mark in enumerate(run.marks):
+        if mark.kind == "pack" and (tensor := found.mark_tensors[i][0]) >= 0:
+            natural[tensor] = min(found.death[tensor], exits[mark.index] + 1)
+    return natural
+
+
+def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) -> Static:
+    """Count what is there before the step, each storage once."""
+    model = step.model
+    gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
+    return Static(
+        parameter_bytes=_storage_bytes(model.parameters()),
+        buffer_bytes=_storage_bytes(model.buffers()),
+        input_bytes=_storage_bytes(step.inputs()),
+        gradient_bytes=_storage_bytes(gradients),
+        optimizer_bytes=_optimizer_bytes(optimizer) if optimizer is not None else 0,
+    )
+
+
+def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())
+
+
+def _optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """State that exists, or, before the first step, the state that the optimizer's options imply."""
+    if optimizer.state:
+        held = [value for state in optimizer.state.values() for value in state.values()]
+        return _storage_bytes(value for value in held if isinstance(value, torch.Tensor))
+    total = 0
+    for group in optimizer.param_groups:
+        size = sum(parameter.nbytes for parameter in group["params"] if parameter.requires_grad)
+        moments = 2 * ("betas" in group) + bool(group.get("amsgrad")) + bool(group.get("momentum"))
+        total += moments * size
+    return total
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

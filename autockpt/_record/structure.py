@@ -1,0 +1,313 @@
+"""What each call does: functions, operators, random numbers, buffers it changes, and why it may not be replayed.
+
+One forward of its own, under a function mode and a dispatch mode, with every saved tensor dropped. It says
+nothing about memory: a dispatch mode changes the step that it watches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .._frames.tree import tensors
+from .tape import Tape
+from .watch import patched_forwards
+
+__all__ = ["CallStructure", "observe_structure"]
+
+
+@dataclass(slots=True)
+class CallStructure:
+    """What one call was seen to do.
+
+    Attributes:
+        name: qualified name of the module.
+        functions: torch functions that its own code called, outermost only.
+        ops: operators that ran in its own code.
+        draws: whether a default generator moved.
+        buffers: qualified names of buffers whose values changed.
+        mutated: positions, among its argument storages, of those that were changed in place after the call began.
+        refused: why it cannot be replayed exactly; empty where it can.
+        signature: equal for structurally identical calls.
+    """
+
+    name: str
+    functions: list[str] = field(default_factory=list)
+    ops: list[str] = field(default_factory=list)
+    draws: bool = False
+    buffers: list[str] = field(default_factory=list)
+    mutated: list[int] = field(default_factory=list)
+    refused: str = ""
+    signature: str = ""
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call while it runs, with what has to be compared when it ends."""
+
+    record: CallStructure
+    first_op: int
+    arguments: list[tuple[int, int]]  # storage and the operator that bore it
+    generators: list[tuple[torch.Generator, torch.Tensor]]
+    host_random: tuple[Any, Any]
+    buffers: dict[str, tuple[torch.Tensor, torch.Tensor | None, int]]
+    opaque: list[tuple[object, object]]
+    digest: Any
+
+
+def observe_structure(
+    model: torch.nn.Module, run: Callable[[], object], tape: Tape, *, values: bool
+) -> list[CallStructure]:
+    """Run a forward and return what each call did, in pre-order.
+
+    Args:
+        model: the model.
+        run: calls the model once, loss included.
+        tape: names storages (`Tape.key`); nothing is recorded on it.
+        values: False where tensors have no values (fake mode): buffers are then judged by their version.
+    """
+    observer = _Observer(model, tape, values=values)
+    dropped = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, _no_backward)
+    with patched_forwards(model, observer.call), dropped, _Functions(observer), _Ops(observer):
+        run()
+    return observer.finish()
+
+
+def _no_backward(_: object) -> torch.Tensor:
+    raise RuntimeError("forward asked for a gradient while its structure was recorded")
+
+
+class _Observer:
+    """State of one structural forward."""
+
+    def __init__(self, model: torch.nn.Module, tape: Tape, *, values: bool) -> None:
+        self._key, self._values = tape.key, values
+        self._static = {tape.key(t) for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
+        self._records: list[CallStructure] = []
+        self._stack: list[_OpenCall] = []
+        self._closed: list[_OpenCall] = []
+        self._n_ops = 0
+        self._born: dict[int, int] = {}  # storage -> number of the operator that made it
+        self._mutations: dict[tuple[int, int], int] = {}  # (storage, born) -> last operator that changed it
+        self.paused = False
+        self.function_depth = 0
+
+    def call(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        with self.pause():
+            opened = self._open(name, module, args, kwargs)
+        depth, self.function_depth = self.function_depth, 0
+        try:
+            output = forward(*args, **kwargs)
+            with self.pause():
+                self._close(opened)
+            return output
+        finally:
+            self.function_depth = depth
+            self._stack.pop()
+
+    def function(self, name: str) -> None:
+        """Note a torch function called by the innermost call's own code."""
+        if self._stack and not self.paused:
+            self._stack[-1].record.functions.append(name)
+
+    def op(self, op: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """Note an operator that ran: what it read, made and changed."""
+        number, self._n_ops = self._n_ops, self._n_ops + 1
+        keys = {self._key(tensor) for tensor in inputs}
+        for key in keys:
+            self._read(key)
+        for tensor in written:
+            key = self._key(tensor)
+            self._mutations[key, self._born.get(key, -1)] = number
+        for tensor in outputs:
+            key = self._key(tensor)
+            if key not in keys:
+                self._born[key] = number
+        if self._stack:
+            self._stack[-1].record.ops.append(str(op))
+            shapes = ";".join(f"{tuple(t.shape)}{t.dtype}" for t in inputs)
+            for opened in self._stack:
+                opened.digest.update(f"{op}({shapes})".encode())
+
+    def finish(self) -> list[CallStructure]:
+        """Judge what can only be known at the end, and return the records."""
+        for opened in self._closed:
+            for position, argument in enumerate(opened.arguments):
+                if self._mutations.get(argument, -1) >= opened.first_op:
+                    opened.record.mutated.append(position)
+        return self._records
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let the observer run operators of its own."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def _read(self, key: int) -> None:
+        if not key or key in self._static:
+            return
+        born = self._born.get(key, -1)
+        for opened in reversed(self._stack):
+            if born >= opened.first_op:
+                return  # produced inside this call, so inside every call around it too
+            if (key, born) not in opened.arguments and not opened.record.refused:
+                opened.record.refused = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
+
+    def _open(self, name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _OpenCall:
+        given = tensors((args, kwargs))
+        keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
+        opaque = [leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, (torch.Tensor, *_PLAIN))]
+        prefix = f"{name}." if name else ""
+        record = CallStructure(name)
+        opened = _OpenCall(
+            record=record,
+            first_op=self._n_ops,
+            arguments=[(key, self._born.get(key, -1)) for key in keys],
+            generators=[(g, g.get_state()) for g in _generators(module)],
+            host_random=_host_random(),
+            buffers={
+                prefix + key: (buffer, buffer.detach().clone() if self._values else None, buffer._version)
+                for key, buffer in module._buffers.items()
+                if buffer is not None
+            },
+            opaque=[(leaf, _fingerprint(leaf)) for leaf in opaque],
+            digest=hashlib.sha1(usedforsecurity=False),
+        )
+        shapes = [(tuple(t.shape), str(t.dtype)) for t in (*given, *module._parameters.values()) if t is not None]
+        opened.digest.update(f"{type(module).__qualname__}{shapes}".encode())
+        self._records.append(record)
+        self._stack.append(opened)
+        return opened
+
+    def _close(self, opened: _OpenCall) -> None:
+        record = opened.record
+        record.signature = opened.digest.hexdigest()[:16]
+        for generator, state in opened.generators:
+            if not torch.equal(generator.get_state(), state):
+                if _is_default(generator):
+                    record.draws = True
+                elif not record.refused:
+                    record.refused = "draws from a torch.Generator of its own"
+        if not record.refused and not _same_random(_host_random(), opened.host_random):
+            record.refused = "draws from the random generators of Python or numpy"
+        for leaf, before in opened.opaque:
+            if _fingerprint(leaf) != before and not record.refused:
+                record.refused = f"changes an argument of type {type(leaf).__name__} (a cache?), which a replay would do again"
+        moved = {
+            name
+            for name, (buffer, value, version) in opened.buffers.items()
+            if (not torch.equal(buffer, value) if value is not None else buffer._version != version)
+        }
+        # Without values, versions decide; batch normalisation moves only its counter's.
+        record.buffers = sorted(moved if self._values or not moved else opened.buffers)
+        self._closed.append(opened)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
+
+
+def _fingerprint(value: object, depth: int = 4) -> object:
+    """What would differ if forward changed an argument that is no tensor: its tensors, lengths and plain values."""
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, _PLAIN):
+        return value
+    if depth == 0 or isinstance(value, torch.nn.Module) or callable(value):
+        return id(value)
+    if isinstance(value, dict):
+        return tuple((str(key), _fingerprint(item, depth - 1)) for key, item in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return tuple(_fingerprint(item, depth - 1) for item in value)
+    return tuple((key, _fingerprint(item, depth - 1)) for key, item in sorted(getattr(value, "__dict__", {}).items()))
+
+
+def _generators(module: torch.nn.Module) -> list[torch.Generator]:
+    """Default generators in use, and those that the module holds."""
+    generators = [torch.default_generator]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        generators.extend(torch.cuda.default_generators)
+    generators.extend(value for value in module.__dict__.values() if isinstance(value, torch.Generator))
+    return generators
+
+
+def _is_default(generator: torch.Generator) -> bool:
+    return generator is torch.default_generator or (
+        generator.device.type == "cuda" and generator in torch.cuda.default_generators
+    )
+
+
+def _host_random() -> tuple[Any, Any]:
+    return random.getstate(), numpy.random.get_state()
+
+
+def _same_random(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
+    return bool(a[0] == b[0] and a[1][2] == b[1][2] and numpy.array_equal(a[1][1], b[1][1]))
+
+
+class _Functions(TorchFunctionMode):
+    """Names the torch functions that modules call: outermost calls only, property getters left out."""
+
+    def __init__(self, observer: _Observer) -> None:
+        super().__init__()
+        self._observer = observer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        observer = self._observer
+        if observer.function_depth == 0 and getattr(func, "__name__", "") != "__get__":
+            observer.function(resolve_name(func) or str(func))
+        observer.function_depth += 1
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            observer.function_depth -= 1
+
+
+class _Ops(TorchDispatchMode):
+    """Shows the observer every operator."""
+
+    def __init__(self, observer: _Observer) -> None:
+        super().__init__()
+        self._observer = observer
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if not self._observer.paused:
+            inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+            written: list[torch.Tensor] = []
+            if func._schema.is_mutable:
+                for position, argument in enumerate(func._schema.arguments):
+                    if argument.alias_info is not None and argument.alias_info.is_write:
+                        value = args[position] if position < len(args) else kwargs.get(argument.name)
+                        written.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+            self._observer.op(func, inputs, outputs, written)
+        return output

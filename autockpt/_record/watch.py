@@ -1,0 +1,254 @@
+"""Watching one run of the user's model: which calls open and close, what autograd saves, reads and releases."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from .. import _torch_private as private
+from .._frames.tree import tensors
+from .tape import Tape
+
+__all__ = ["Clock", "Mark", "Watch"]
+
+MarkKind = Literal["enter", "exit", "pack", "unpack", "release", "ready", "forward_end", "backward_end"]
+
+
+class Clock(Protocol):
+    """Reads the time without waiting for the device."""
+
+    def stamp(self) -> object:
+        """Return a reading."""
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        """Turn readings into seconds since the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One marker: what happened at its place on the tape.
+
+    Attributes:
+        kind: what happened.
+        index: the call (enter, exit, pack) or the save (unpack, release) or the parameter (ready).
+        stamp: a reading of the clock, for the kinds that happen in forward.
+        keys: storages of the arguments (enter), outputs (exit), of the tensor saved (pack) or the gradient (ready).
+        sources: for each key of an enter, the calls that returned that very tensor object, unchanged since.
+        node: sequence number of the autograd node that saves (pack), else 0.
+    """
+
+    kind: MarkKind
+    index: int
+    stamp: object = None
+    keys: tuple[int, ...] = ()
+    sources: tuple[tuple[int, ...], ...] = ()
+    node: int = 0
+
+
+@dataclass(slots=True)
+class OpenedCall:
+    """A call as it was opened: the module's name and its place in the tree."""
+
+    name: str
+    class_name: str
+    occurrence: int
+    parent: int
+    stop: int = 0
+
+
+class Watch:
+    """Opens calls and follows saves while one step runs; whatever happens becomes a marker on the tape.
+
+    Args:
+        model: the model; its forwards are patched only inside `watching`.
+        tape: where the markers go.
+        clock: read at every marker of the forward.
+        keep_saves: False drops every tensor that autograd wants to save, so that frees show natural
+            lifetimes (and backward is impossible).
+    """
+
+    def __init__(self, model: torch.nn.Module, tape: Tape, clock: Clock, *, keep_saves: bool = True) -> None:
+        self.marks: list[Mark] = []
+        self.calls: list[OpenedCall] = []
+        self._tape, self._clock, self._keep_saves = tape, clock, keep_saves
+        self._model = model
+        self._static_keys = {
+            tape.key(tensor) for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta"
+        }
+        self._open: list[int] = []
+        self._occurrences: dict[str, int] = {}
+        self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
+        self._saves = 0
+        self._in_forward = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Patch every module's forward and catch what autograd saves, until the context is left."""
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        with patched_forwards(self._model, self._call), hooks:
+            self._in_forward = True
+            try:
+                yield
+            finally:
+                self._in_forward = False
+
+    def end_forward(self) -> None:
+        """Say that forward, loss included, is over: calls made from now on are recomputations in backward."""
+        self._in_forward = False
+        self.mark("forward_end", 0, self._clock.stamp())
+
+    def end_backward(self) -> None:
+        """Say that backward is over."""
+        self.mark("backward_end", 0, self._clock.stamp())
+
+    def mark(
+        self,
+        kind: MarkKind,
+        index: int,
+        stamp: object = None,
+        keys: tuple[int, ...] = (),
+        sources: tuple[tuple[int, ...], ...] = (),
+        node: int = 0,
+    ) -> None:
+        """Put one marker on the tape."""
+        self._tape.mark()
+        self.marks.append(Mark(kind, index, stamp, keys, sources, node))
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Name a tensor's storage as the tape does."""
+        return self._tape.key(tensor)
+
+    def _call(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not self._in_forward or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        index = len(self.calls)
+        occurrence = self._occurrences.get(name, 0)
+        self._occurrences[name] = occurrence + 1
+        call = OpenedCall(name, type(module).__name__, occurrence, self._open[-1] if self._open else -1)
+        self.calls.append(call)
+        self._open.append(index)
+        try:
+            arguments = self._storages((args, kwargs))
+            sources = tuple(self._sources(same_storage) for same_storage in arguments.values())
+            self.mark("enter", index, self._clock.stamp(), tuple(arguments), sources)
+            del arguments
+            output = forward(*args, **kwargs)
+            outputs = self._storages(output)
+            self.mark("exit", index, self._clock.stamp(), tuple(outputs))
+            self._returned(index, outputs)
+            return output
+        finally:
+            self._open.pop()
+            call.stop = len(self.calls)
+
+    def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
+        """Tensors inside `value` by their storage, in order; the model's own left out."""
+        found: dict[int, list[torch.Tensor]] = {}
+        for tensor in tensors(value):
+            if (key := self._tape.key(tensor)) and key not in self._static_keys:
+                found.setdefault(key, []).append(tensor)
+        return found
+
+    def _returned(self, call: int, outputs: dict[int, list[torch.Tensor]]) -> None:
+        """Remember which very objects a call returned, and in which version."""
+        for tensor in (tensor for same_storage in outputs.values() for tensor in same_storage):
+            known = self._sources([tensor])
+            self._returns[id(tensor)] = (weakref.ref(tensor), tensor._version, (*known, call))
+
+    def _sources(self, objects: list[torch.Tensor]) -> tuple[int, ...]:
+        """Calls that returned every one of these very objects, unchanged since."""
+        chains: list[set[int]] = []
+        for tensor in objects:
+            reference, version, calls = self._returns.get(id(tensor), (None, 0, ()))
+            alive = reference is not None and reference() is tensor and version == tensor._version
+            chains.append(set(calls) if alive else set())
+        return tuple(sorted(set.intersection(*chains)))
+
+    def _pack(self, tensor: torch.Tensor) -> object:
+        key = self._tape.key(tensor)
+        if key in self._static_keys:
+            return tensor
+        save = self._saves
+        self._saves += 1
+        # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
+        call = self._open[-1] if self._open else 0
+        self.mark("pack", call, self._clock.stamp(), (key,), node=private.saving_node())
+        return _Slot(self, save, tensor) if self._keep_saves else None
+
+    def _unpack(self, slot: object) -> torch.Tensor:
+        if isinstance(slot, _Slot):
+            self.mark("unpack", slot.save)
+            return slot.tensor
+        assert isinstance(slot, torch.Tensor), "a run that drops its saves has no backward"
+        return slot
+
+
+class _Slot:
+    """What autograd holds instead of a tensor, so that its release shows."""
+
+    __slots__ = ("save", "tensor", "watch")
+
+    def __init__(self, watch: Watch, save: int, tensor: torch.Tensor) -> None:
+        self.watch, self.save, self.tensor = watch, save, tensor
+
+    def __del__(self) -> None:
+        # The tensor goes after the marker: it is alive until its save is released, not a tick less.
+        self.watch.mark("release", self.save)
+
+
+class Router(Protocol):
+    """Runs one forward in place of the module: ``(name, module, forward, args, kwargs) -> output``."""
+
+    def __call__(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        /,
+    ) -> Any: ...
+
+
+@contextmanager
+def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
+    """Route every module's forward through `router` until the context is left.
+
+    The patch sits where a plan's own patch sits (`module.forward`, in the instance's `__dict__`), so the
+    recorder sees the very arguments that a frame will see.
+    """
+    patched: list[tuple[torch.nn.Module, bool, Any]] = []
+    try:
+        for name, module in model.named_modules():
+            forward = module.forward
+            patched.append((module, "forward" in module.__dict__, forward))
+            patch = functools.partial(_routed, router, name, module, forward)
+            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+            module.forward = patch
+        yield
+    finally:
+        for module, own, forward in reversed(patched):
+            if own:
+                module.forward = forward
+            else:
+                del module.forward
+
+
+def _routed(
+    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return router(name, module, forward, args, kwargs)

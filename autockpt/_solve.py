@@ -1,0 +1,83 @@
+"""`solve`: from a profile and a budget to a plan. No torch."""
+
+from __future__ import annotations
+
+import math
+
+from ._candidates import Candidates, find_candidates
+from ._plan import Plan, Refusal, Segment
+from ._profile import Profile
+from .solvers import parse_bytes, simulate
+from .solvers import solve as solve_problem
+
+__all__ = ["solve"]
+
+
+def solve(
+    profile: Profile,
+    budget: int | str,
+    *,
+    solver: str = "auto",
+    time_limit_seconds: float = 10.0,
+    total_bytes: int | None = None,
+) -> Plan:
+    """Choose what to recompute so that the predicted peak of the whole step stays within `budget`.
+
+    Args:
+        profile: the recorded step.
+        budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        time_limit_seconds: how long the solver may search; the best plan found by then is returned.
+        total_bytes: memory of the device, for a budget in percent.
+
+    Returns:
+        The plan; its predictions are the judge's.
+
+    Raises:
+        BudgetError: the budget does not parse.
+        Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes.
+        UnknownSolver: there is no such solver.
+
+    Example:
+        >>> import torch, autockpt
+        >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(4)))
+        >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
+        ()
+    """
+    budget_bytes = parse_bytes(budget, total_bytes)
+    candidates = find_candidates(profile)
+    problem = candidates.problem
+    solution = solve_problem(problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    return Plan(
+        model=profile.model,
+        segments=tuple(_segment(profile, candidates, index) for index in solution.chosen),
+        solver=solution.solver,
+        status="optimal" if solution.status.value == "optimal" else "feasible",
+        budget_bytes=budget_bytes,
+        peak_bytes=solution.peak_bytes,
+        plain_peak_bytes=simulate(problem, ()).peak_bytes,
+        recompute_seconds=solution.recompute_seconds,
+        plain_seconds=profile.plain_seconds,
+        lower_bound_seconds=_finite(solution.lower_bound_seconds),
+        profile_mode=profile.mode,
+        refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
+        notes=profile.notes,
+    )
+
+
+def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
+    """Name the calls of a chosen candidate."""
+    run, calls = candidates.runs[index], profile.calls
+    return Segment(
+        calls=tuple(calls[member].key for member in run.members),
+        parent=calls[calls[run.members[0]].parent].key,
+        buffers=run.buffers,
+        recompute_seconds=candidates.problem.candidates[index].recompute_seconds,
+        freed_bytes=run.freed_bytes,
+        boundary_bytes=run.boundary_bytes,
+    )
+
+
+def _finite(seconds: float | None) -> float | None:
+    """A bound that is none at all (minus infinity) is no bound."""
+    return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None
