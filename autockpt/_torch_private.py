@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ __all__ = [
     "push_hooks",
     "storage_key",
     "transforms_active",
+    "version",
 ]
 
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
@@ -62,6 +64,11 @@ def any_autocast_enabled() -> bool:
     """Whether autocast is on for any device type in this thread."""
     enabled: bool = torch._C._is_any_autocast_enabled()
     return enabled
+
+
+def version(tensor: Tensor) -> int:
+    """Return how often `tensor` was changed in place; -1 for an inference tensor, which does not count."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -122,3 +129,16 @@ def allocation_events(profiler: torch.profiler.profile) -> list[AllocationEvent]
 def saving_node() -> int:
     """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
     return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+def sequence_number(node: Any) -> int:
+    """Return the number that orders autograd nodes: the engine runs them from the highest to the lowest."""
+    return int(node._sequence_nr())
+
+
+def output_bytes(node: Any) -> tuple[int, ...]:
+    """Return the bytes of each output of the forward operator that made an autograd node."""
+    return tuple(
+        math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
+        for metadata in node._input_metadata
+    )

@@ -1,0 +1,146 @@
+"""The forwards that a plan puts on modules: they open scopes, count calls and let members join frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .. import _torch_private
+from .._plan import Plan
+from .recording import Recording
+from .state import ModuleState
+from .thread import Scope, thread
+from .tree import tensors
+
+__all__ = ["Handle", "Place", "patched_forward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one call of a module stands in its plan.
+
+    Attributes:
+        segment: number of the segment.
+        position: the call's position in it.
+        buffers: buffers that the call changes, by name relative to the module; None if that is not known.
+    """
+
+    segment: int
+    position: int
+    buffers: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """What a patched forward knows: plan data only, so that copies and pickles of the module take it along.
+
+    Attributes:
+        token: the same for all modules patched by one application of a plan.
+        name: the module's qualified name.
+        had_forward: whether the instance had a `forward` of its own before.
+        parent: whether its calls open a scope.
+        places: occurrence to place, for the calls that are recomputed.
+        plan: the plan; on the root only.
+        patched: the names of all patched modules; on the root only.
+    """
+
+    token: str
+    name: str
+    had_forward: bool
+    parent: bool
+    places: dict[int, Place]
+    plan: Plan | None = None
+    patched: tuple[str, ...] = ()
+
+
+def patched_forward(
+    forward: Callable[..., Any], module: nn.Module, handle: Handle, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Run `forward`, which is `module`'s own, as the plan behind `handle` wants it."""
+    if not torch.is_grad_enabled() and thread.scope is None:
+        return forward(*args, **kwargs)
+    if torch.compiler.is_compiling():
+        if handle.places:
+            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return forward(*args, **kwargs)
+    scope = thread.scope
+    if scope is None or scope.token != handle.token:
+        if handle.plan is None or thread.replays:  # outside any call of the root, or in a replay
+            return forward(*args, **kwargs)
+        return _in_scope(Scope(handle.token, {}), forward, handle, args, kwargs)
+    return _counted(scope, forward, module, handle, args, kwargs)
+
+
+def _in_scope(
+    scope: Scope, forward: Callable[..., Any], handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    outer, thread.scope = thread.scope, scope
+    try:
+        return forward(*args, **kwargs)
+    finally:
+        scope.recording = None
+        thread.scope = outer
+
+
+def _counted(
+    scope: Scope,
+    forward: Callable[..., Any],
+    module: nn.Module,
+    handle: Handle,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Count the call, and run it as a member, as a parent, or plain."""
+    place, occurrence = None, 0
+    if handle.places:
+        occurrence = scope.counts.get(handle.name, 0)
+        scope.counts[handle.name] = occurrence + 1
+        place = handle.places.get(occurrence)
+    if scope.inside:
+        return forward(*args, **kwargs)
+    if place is not None and _can_record():
+        return _member(scope, forward, module, f"{handle.name}#{occurrence}", place, args, kwargs)
+    if handle.parent:
+        return _in_scope(Scope(scope.token, scope.counts), forward, handle, args, kwargs)
+    return forward(*args, **kwargs)
+
+
+def _can_record() -> bool:
+    return (
+        torch.is_grad_enabled()
+        and not _torch_private.transforms_active()
+        and not _torch_private.foreign_checkpoint_active()
+        and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _member(
+    scope: Scope,
+    forward: Callable[..., Any],
+    module: nn.Module,
+    key: str,
+    place: Place,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    leaves = tensors((args, kwargs))
+    state = ModuleState(module, place.buffers)
+    if not state.requires_grad and not any(leaf.requires_grad for leaf in leaves):
+        return forward(*args, **kwargs)
+    recording = scope.recording
+    if recording is None or not recording.takes(place.segment, place.position):
+        recording = scope.recording = Recording(place.segment)
+    recording.position = place.position
+    scope.inside = True
+    try:
+        return recording.run(key, forward, state, args, kwargs, leaves)
+    except BaseException:
+        scope.recording = None  # a replay of later members must not run into this again
+        raise
+    finally:
+        scope.inside = False

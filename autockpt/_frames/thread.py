@@ -1,0 +1,64 @@
+"""What a thread knows about the plans that run in it: the one mutable state at module level."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .recording import Recording
+
+__all__ = ["Scope", "is_recomputing", "thread"]
+
+
+class Scope:
+    """One call of a parent, within which members join a frame.
+
+    Attributes:
+        token: of the plan that the parent was patched with.
+        counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
+        recording: the frame that the next member may join.
+        inside: whether a member is running, so that what it calls runs plain.
+    """
+
+    __slots__ = ("counts", "inside", "recording", "token")
+
+    def __init__(self, token: str, counts: dict[str, int]) -> None:
+        self.token = token
+        self.counts = counts
+        self.recording: Recording | None = None
+        self.inside = False
+
+
+class _Thread(threading.local):
+    """The innermost scope of this thread, and how many replays it is in."""
+
+    scope: Scope | None = None
+    replays: int = 0
+
+    @contextmanager
+    def replay(self) -> Iterator[None]:
+        """Mark a replay; patched modules called in it run plain."""
+        scope, self.scope = self.scope, None
+        self.replays += 1
+        try:
+            yield
+        finally:
+            self.replays -= 1
+            self.scope = scope
+
+
+thread = _Thread()
+
+
+def is_recomputing() -> bool:
+    """Whether the code that asks runs in a replay, a second time for the same forward.
+
+    Example:
+        >>> from autockpt import is_recomputing
+        >>> is_recomputing()
+        False
+    """
+    return thread.replays > 0

@@ -1,0 +1,1 @@
+"""Frames: planned steps must equal plain ones bit for bit, and hold less."""

@@ -1,0 +1,88 @@
+"""One step of a model, taken down to the last bit, plain and planned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autockpt._frames import is_recomputing
+from autockpt._install import install
+from autockpt._plan import Plan
+
+torch.set_num_threads(1)
+
+Run = Callable[[nn.Module], Tensor]
+"""Runs the model forward and returns the loss."""
+
+
+@dataclass
+class Outcome:
+    """Everything a training step leaves behind."""
+
+    losses: list[Tensor]
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+    generator: Tensor
+
+    def differences(self, other: Outcome) -> list[str]:
+        found = [
+            f"loss {i}" for i, (a, b) in enumerate(zip(self.losses, other.losses, strict=True)) if not _equal(a, b)
+        ]
+        for kind in ("gradients", "buffers"):
+            mine, theirs = getattr(self, kind), getattr(other, kind)
+            assert mine.keys() == theirs.keys()
+            found += [f"{kind}: {name}" for name in mine if not _equal(mine[name], theirs[name])]
+        return found + ([] if _equal(self.generator, other.generator) else ["generator"])
+
+
+def steps(model: nn.Module, run: Run, *, count: int = 2) -> Outcome:
+    """Take `count` forward and backward steps with a small SGD update between them."""
+    torch.manual_seed(7)
+    losses = []
+    for _ in range(count):
+        model.zero_grad()
+        loss = run(model)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach().clone())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.01)
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    return Outcome(losses, gradients, dict(model.named_buffers()), torch.get_rng_state())
+
+
+def assert_same(model: nn.Module, plan: Plan | Sequence[Any], run: Run, *, replays: bool = True) -> None:
+    """Assert that `plan` changes nothing but when things are computed.
+
+    Args:
+        model: left as it is; copies of it run.
+        plan: a plan, or what `Plan.of` takes.
+        run: forward to the loss.
+        replays: whether the plan must really recompute something.
+    """
+    plain, planned = copy.deepcopy(model), copy.deepcopy(model)
+    install(planned, plan if isinstance(plan, Plan) else Plan.of(plan))
+    replayed = count_replays(planned)
+    expected, found = steps(plain, run), steps(planned, run)
+    assert expected.differences(found) == []
+    assert bool(replayed) == replays
+
+
+def count_replays(model: nn.Module) -> list[str]:
+    """Return a list that grows by a module's name each time it runs in a replay."""
+    replayed: list[str] = []
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(lambda *_, name=name: replayed.append(name) if is_recomputing() else None)
+    return replayed
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and torch.equal(a, b)
