@@ -7,22 +7,35 @@ from dataclasses import dataclass, field
 from .._profile import Argument, CallRecord, FunctionRecord, SaveTable, TensorTable
 from .structure import CallStructure
 from .tape import Event
-from .watch import Clock, Mark, Watch
+from .watch import Clock, Mark, OpenedCall
 
-__all__ = ["Lifetimes", "Run", "call_records", "function_records", "lifetimes", "natural_deaths", "save_table"]
+__all__ = [
+    "Lifetimes",
+    "Run",
+    "call_records",
+    "function_records",
+    "lifetimes_by_calls",
+    "lifetimes",
+    "mark_seconds",
+    "natural_deaths",
+    "save_table",
+    "tensor_table",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one watched run left: the tape's events, the markers on it, the calls it opened."""
+    """What one watched run left.
+
+    Attributes:
+        events: the tape.
+        marks: the markers, by their number on the tape.
+        calls: the calls that were opened, in pre-order.
+    """
 
     events: list[Event]
-    watch: Watch
-
-    @property
-    def marks(self) -> list[Mark]:
-        """The markers, by their number on the tape."""
-        return self.watch.marks
+    marks: list[Mark]
+    calls: list[OpenedCall]
 
 
 @dataclass(slots=True)
@@ -98,6 +111,16 @@ def natural_deaths(run: Run, kept: Lifetimes, dropped_run: Run, dropped: Lifetim
     return natural
 
 
+def lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
+    """Guess natural deaths where no second forward compares: a saved tensor lives to the end of the call that saves it."""
+    natural = list(found.death)
+    exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
+    for i, mark in enumerate(run.marks):
+        if mark.kind == "pack" and (tensor := found.mark_tensors[i][0]) >= 0:
+            natural[tensor] = min(found.death[tensor], exits[mark.index] + 1)
+    return natural
+
+
 def _shape(run: Run, found: Lifetimes, end: int) -> list[tuple[int, object]]:
     """What happened at each tick before `end`, addresses left out."""
     births = [(tick, size) for tick, size in zip(found.birth, found.bytes, strict=True) if tick < end]
@@ -145,9 +168,9 @@ def call_records(
     """
     enters = {mark.index: i for i, mark in enumerate(run.marks) if mark.kind == "enter"}
     exits = {mark.index: i for i, mark in enumerate(run.marks) if mark.kind == "exit"}
-    agree = [structure.name for structure in structures] == [call.name for call in run.watch.calls]
+    agree = [structure.name for structure in structures] == [call.name for call in run.calls]
     records = []
-    for index, call in enumerate(run.watch.calls):
+    for index, call in enumerate(run.calls):
         enter, leave = enters[index], exits[index]
         structure = structures[index] if agree else CallStructure(call.name, refused=_DIFFERS)
         arguments = zip(found.mark_tensors[enter], run.marks[enter].sources, strict=True)

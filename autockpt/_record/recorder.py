@@ -6,7 +6,7 @@ import datetime
 import gc
 import logging
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,6 +20,7 @@ from .assemble import (
     call_records,
     function_records,
     lifetimes,
+    lifetimes_by_calls,
     mark_seconds,
     natural_deaths,
     save_table,
@@ -29,6 +30,7 @@ from .clocks import clock_of
 from .sandbox import Sandbox
 from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, observe_structure
+from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import AllocatorTape, Tape
 from .watch import Clock, Watch
 
@@ -99,33 +101,20 @@ def profile(
 def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) -> Profile:
     """Run the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
     gc.collect()  # garbage from before the step must not be freed inside it
-    tape = AllocatorTape(step.device)
-    structures = observe_structure(step.model, lambda: step.forward() and None, tape, values=True)
-    sandbox.rewind()
     clock = clock_of(step.device)
-    chosen: Literal["real", "forward"] = "forward" if mode == "forward" else "real"
-    if chosen == "real":
+    structures = observe_structure(step.model, step.forward, AllocatorTape(step.device), values=True)
+    sandbox.rewind()
+    run = None
+    if mode != "forward":
         try:
-            run = run_step(step, tape, clock)
+            run = run_step(step, AllocatorTape(step.device), clock)
         except torch.OutOfMemoryError:
             if mode == "real":
                 raise
-            chosen = "forward"
         sandbox.rewind()
-    dropped = run_forward(step, AllocatorTape(step.device), clock)
-    sandbox.rewind()
-    if chosen == "forward":
-        raise NotImplementedError
-    return build_profile(
-        step,
-        run,
-        dropped,
-        structures,
-        clock,
-        mode=chosen,
-        static=static,
-        notes=sandbox.notes,
-    )
+    dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
+    parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
+    return build_profile(step, parts, structures, clock, static=static, notes=sandbox.notes)
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
@@ -144,18 +133,72 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
         finally:
             for hook in hooks:
                 hook.remove()
-    return Run(tape.events(), watch)
+    return Run(tape.events(), watch.marks, watch.calls)
 
 
-def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
-    """Run forward, watched, with everything dropped that autograd would save."""
+def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[Run, list[GraphNode]]:
+    """Run forward, watched, with everything dropped that autograd would save; and read its graph."""
     watch = Watch(step.model, tape, clock, keep_saves=False)
     with tape:
         with watch.watching():
             outputs, scalar = step.forward()
         watch.end_forward()
+        graph = read_graph(scalar, step.leaves)
         del outputs, scalar
-    return Run(tape.events(), watch)
+    return Run(tape.events(), watch.marks, watch.calls), graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A step as it was recorded, before it becomes a profile.
+
+    Attributes:
+        mode: how it was recorded.
+        run: the step's markers and calls.
+        found: its lifetimes.
+        natural: natural death of each tensor.
+        backward_share: seconds of backward over those of forward where no backward ran, else 0.
+        notes: what could not be seen.
+    """
+
+    mode: Literal["real", "forward", "fake"]
+    run: Run
+    found: Lifetimes
+    natural: list[int]
+    backward_share: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def real_step(run: Run, dropped: Run) -> Parts:
+    """Combine a whole step with a forward that saved nothing."""
+    found = lifetimes(run)
+    natural = natural_deaths(run, found, dropped, lifetimes(dropped))
+    if natural is not None:
+        return Parts(mode="real", run=run, found=found, natural=natural)
+    return Parts(
+        mode="real",
+        run=run,
+        found=found,
+        natural=lifetimes_by_calls(run, found),
+        notes=("two forwards allocated differently: natural lifetimes are taken to be those of the calls",),
+    )
+
+
+def forward_only(step: TrainingStep, dropped: Run, graph: list[GraphNode]) -> Parts:
+    """Complete a forward by a synthesised backward."""
+    run, found, natural = synthesise_backward(dropped, graph, [leaf.grad is not None for leaf in step.leaves])
+    return Parts(
+        mode="forward",
+        run=run,
+        found=found,
+        natural=natural,
+        backward_share=BACKWARD_OVER_FORWARD,
+        notes=("backward did not run: its memory is synthesised from the autograd graph, its seconds are estimated",),
+    )
+
+
+BACKWARD_OVER_FORWARD = 2.0
+"""Seconds of backward over those of forward where no backward ran: two matrix products for each one."""
 
 
 class _Ready:
@@ -170,55 +213,38 @@ class _Ready:
 
 def build_profile(
     step: TrainingStep,
-    run: Run,
-    dropped: Run,
+    parts: Parts,
     structures: list[CallStructure],
     clock: Clock,
     *,
-    mode: Literal["real", "forward", "fake"],
     static: Static,
     notes: Iterable[str],
     times: Literal["measured", "roofline"] = "measured",
     device: str | None = None,
 ) -> Profile:
-    """Assemble the profile from what the runs left."""
-    found, without_saves = lifetimes(run), lifetimes(dropped)
-    notes = list(notes)
-    natural = natural_deaths(run, found, dropped, without_saves)
-    if natural is None:
-        notes.append("two forwards allocated differently: natural lifetimes are taken to be those of the calls")
-        natural = _lifetimes_by_calls(run, found)
+    """Make the profile of a recorded step."""
+    run, found = parts.run, parts.found
     seconds = mark_seconds(run, clock)
     changed = {name for structure in structures for name in structure.buffers}
     return Profile(
         model=type(step.model).__name__,
-        mode=mode,
+        mode=parts.mode,
         times=times,
         device=device or _device_name(step.device),
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        plain_seconds=seconds[-1],
+        plain_seconds=seconds[-1] * (1 + parts.backward_share),
         static=static,
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
         generator_bytes=torch.default_generator.get_state().nbytes if step.device.type == "cpu" else 0,
         calls=call_records(run, found, seconds, structures),
         functions=function_records(structures),
-        tensors=tensor_table(found, natural),
+        tensors=tensor_table(found, parts.natural),
         saves=save_table(run, found, seconds),
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=tuple(notes),
+        notes=(*parts.notes, *notes),
     )
-
-
-def _lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
-    """Without a second forward to compare: a saved tensor lives naturally to the end of the call that saved it."""
-    natural = list(found.death)
-    exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
-    for i, mark in enumerate(run.marks):
-        if mark.kind == "pack" and (tensor := found.mark_tensors[i][0]) >= 0:
-            natural[tensor] = min(found.death[tensor], exits[mark.index] + 1)
-    return natural
 
 
 def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) -> Static:
