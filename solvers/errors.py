@@ -4,6 +4,7 @@
     ├── BudgetError          a budget that does not parse or makes no sense
     ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
     ├── InvalidProblem       a problem whose parts contradict each other
+    ├── ProblemTooLarge      a solver that does not take problems of this size
     └── UnknownSolver        a solver name that does not exist
 
 The torch side adds its own branches in ``autockpt._errors``.
@@ -11,7 +12,7 @@ The torch side adds its own branches in ``autockpt._errors``.
 
 from __future__ import annotations
 
-__all__ = ["AutockptError", "BudgetError", "Infeasible", "InvalidProblem", "UnknownSolver"]
+__all__ = ["AutockptError", "BudgetError", "Infeasible", "InvalidProblem", "ProblemTooLarge", "UnknownSolver"]
 
 
 class AutockptError(ValueError):
@@ -24,6 +25,10 @@ class BudgetError(AutockptError):
 
 class InvalidProblem(AutockptError):
     """A problem whose parts contradict each other, such as a span past the last call."""
+
+
+class ProblemTooLarge(AutockptError):
+    """A problem of a size that this solver does not take."""
 
 
 class UnknownSolver(AutockptError):

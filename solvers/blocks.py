@@ -1,0 +1,144 @@
+"""The block chain: the row of calls that people would call the model's blocks.
+
+    root ─ transformer ─┬─ wte
+                        ├─ h.0 … h.11          the chain: wte, h.0, …, h.11, ln_f, lm_head
+                        └─ ln_f
+         └ lm_head
+
+No names are looked at: a call is opened, and its children take its place, as long as too few calls hold the
+saved bytes or one of them holds far more than the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .problem import Problem
+
+__all__ = ["BlockChain", "block_chain"]
+
+MIN_BLOCKS = 4
+"""A chain of fewer calls that matter leaves nothing to choose from."""
+
+MAX_OVER_MEAN = 3.0
+"""A call that holds more than so many times the mean of those that matter is not one of their kind: open it."""
+
+MATTERS = 1 / 20
+"""Calls below this share of the largest do not count for the mean: a row of dropouts must not open the blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChain:
+    """The elements of the block chain, and the candidates that span runs of them.
+
+    Attributes:
+        elements: indices of calls, in forward order; none lies inside another. Only those that save
+            something or can be recomputed.
+        saved_bytes: per element, each storage once.
+        spans: candidate for each ``(first call, one past the last call)``. Of several with one span, the one
+            that recomputes most.
+        problem: what the chain was made from.
+    """
+
+    elements: tuple[int, ...]
+    saved_bytes: tuple[int, ...]
+    spans: dict[tuple[int, int], int]
+    problem: Problem
+
+    def candidate(self, first: int, last: int) -> int | None:
+        """Candidate that recomputes the elements ``first`` to ``last`` as one segment, None if there is none."""
+        calls = self.problem.calls
+        return self.spans.get((self.elements[first], calls[self.elements[last]].stop))
+
+    def siblings(self, left: int, right: int) -> bool:
+        """Whether two elements are calls of the same parent call."""
+        calls = self.problem.calls
+        return calls[self.elements[left]].parent == calls[self.elements[right]].parent
+
+    def runs(self, longest: int) -> Iterator[int]:
+        """Cover the chain, from its start, with candidates of as many elements as exist up to `longest`.
+
+        Elements that no candidate recomputes are left out.
+        """
+        at = 0
+        while at < len(self.elements):
+            for last in range(min(at + longest, len(self.elements)) - 1, at - 1, -1):
+                candidate = self.candidate(at, last)
+                if candidate is not None:
+                    yield candidate
+                    at = last
+                    break
+            at += 1
+
+
+def block_chain(problem: Problem) -> BlockChain:
+    """Find the block chain.
+
+    Starts with the children of the root. The largest call that can be opened is opened while fewer than
+    `MIN_BLOCKS` calls matter, or while it holds more than `MAX_OVER_MEAN` times the mean of those that matter,
+    or where it cannot be recomputed itself but something inside can. A call matters if it saves at least
+    `MATTERS` of what the largest saves. Calls as large as the one opened are opened with it, so that equal
+    blocks stay equal.
+
+    Args:
+        problem: the problem.
+
+    Returns:
+        The chain; without elements where no candidate exists.
+
+    Heuristic; O(calls² + saves × depth).
+    """
+    spans: dict[tuple[int, int], int] = {}
+    for i, candidate in enumerate(problem.candidates):
+        span = (candidate.start, candidate.stop)
+        known = spans.get(span)
+        if known is None or candidate.recompute_seconds > problem.candidates[known].recompute_seconds:
+            spans[span] = i
+    single = [(i, call.stop) in spans for i, call in enumerate(problem.calls)]
+    children: list[list[int]] = [[] for _ in problem.calls]
+    inside = [0] * len(problem.calls)  # calls strictly inside that can be recomputed
+    for i in range(len(problem.calls) - 1, 0, -1):
+        parent = problem.calls[i].parent
+        if parent >= 0:
+            children[parent].append(i)
+            inside[parent] += inside[i] + single[i]
+    saved = _saved_bytes(problem)
+
+    elements = [i for i, call in enumerate(problem.calls) if call.parent < 0]
+    while True:
+        open_now = _to_open(elements, saved, single, inside) if len(elements) > 0 else []
+        if not open_now:
+            break
+        elements = sorted({c for e in elements for c in (children[e] if e in open_now else [e])})
+    kept = tuple(e for e in elements if saved[e] or single[e])
+    return BlockChain(
+        elements=kept, saved_bytes=tuple(saved[e] for e in kept), spans=spans, problem=problem
+    )
+
+
+def _saved_bytes(problem: Problem) -> list[int]:
+    """Bytes of the tensors saved in each call's subtree, each storage once."""
+    saved = [0] * len(problem.calls)
+    for tensor in problem.tensors:
+        holders: set[int] = set()
+        for save in tensor.saves:
+            call = save.call
+            while call >= 0 and call not in holders:
+                holders.add(call)
+                call = problem.calls[call].parent
+        for call in holders:
+            saved[call] += tensor.bytes
+    return saved
+
+
+def _to_open(elements: Sequence[int], saved: Sequence[int], single: Sequence[bool], inside: Sequence[int]) -> list[int]:
+    """Elements to replace by their children now; empty when the chain is done."""
+    closed = [e for e in elements if inside[e]]
+    if not closed:
+        return []
+    largest = max(saved[e] for e in closed)
+    matter = [saved[e] for e in elements if saved[e] and saved[e] >= MATTERS * max(saved[e] for e in elements)]
+    if len(matter) < MIN_BLOCKS or largest > MAX_OVER_MEAN * sum(matter) / len(matter):
+        return [e for e in closed if saved[e] == largest]
+    return [e for e in closed if not single[e]]

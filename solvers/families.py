@@ -1,0 +1,113 @@
+"""From a family of plans to one solution: what the simple solvers share.
+
+Each simple solver is a *family*: a row of plans made with little or no regard to the budget. The cheapest
+that fits is the answer. The lowest peak in the family is then also the least budget for which the solver
+finds a plan, and more budget never costs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .errors import Infeasible
+from .ledger import Ledger
+from .problem import Problem, Solution, Status
+from .simulate import simulate
+from .units import format_bytes
+
+__all__ = ["Plan", "cheapest", "infeasible", "judged", "rank", "trim"]
+
+Plan = tuple[int, ...]
+"""Indices of chosen candidates, ascending."""
+
+
+def judged(
+    problem: Problem, chosen: Iterable[int], *, solver: str, lower_bound_seconds: float | None = None
+) -> Solution:
+    """Make a solution of `chosen` with the judge's figures.
+
+    It is optimal where its cost meets the bound; no plan costs less than nothing, so 0 is always a bound.
+    """
+    plan = tuple(sorted(chosen))
+    timeline = simulate(problem, plan)
+    if timeline.recompute_seconds <= 0.0:
+        lower_bound_seconds = 0.0
+    optimal = lower_bound_seconds is not None and timeline.recompute_seconds <= lower_bound_seconds
+    return Solution(
+        chosen=plan,
+        peak_bytes=timeline.peak_bytes,
+        recompute_seconds=timeline.recompute_seconds,
+        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        solver=solver,
+        lower_bound_seconds=lower_bound_seconds,
+    )
+
+
+def infeasible(problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str) -> Infeasible:
+    """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
+    timeline = simulate(problem, tuple(lowest))
+    step = problem.steps[timeline.peak_step]
+    held_bytes = timeline.peak_bytes - step.base_bytes
+    return Infeasible(
+        budget_bytes=budget_bytes,
+        minimum_bytes=timeline.peak_bytes,
+        solver=solver,
+        dominated_by=(
+            f"step {step.name!r}, where {format_bytes(step.base_bytes)} stand that no plan changes "
+            f"and {format_bytes(held_bytes)} that this plan holds or restores"
+        ),
+    )
+
+
+def rank(ledger: Ledger, plan: Plan) -> tuple[float, int, int]:
+    """Order of preference among plans that fit: seconds, then segments, then peak."""
+    return ledger.seconds(plan), len(plan), ledger.peak(plan)
+
+
+def trim(ledger: Ledger, plan: Sequence[int], budget_bytes: int) -> Plan:
+    """Drop the segments that are not needed: those without which the peak stays within the budget.
+
+    Where the plan itself is above the budget, those without which the peak gets no higher. The most
+    expensive go first, so the way down does not depend on the budget until it is met.
+
+    Heuristic; O(segments) evaluations.
+    """
+    kept = list(plan)
+    limit = max(budget_bytes, ledger.peak(kept))
+    for c in sorted(plan, key=lambda c: (-ledger.problem.candidates[c].recompute_seconds, -c)):
+        kept.remove(c)
+        peak = ledger.peak(kept)
+        if peak <= limit:
+            limit = max(budget_bytes, peak)
+        else:
+            kept.append(c)
+    return tuple(sorted(kept))
+
+
+def cheapest(
+    ledger: Ledger, family: Iterable[Sequence[int]], *, budget_bytes: int, solver: str, trimmed: bool
+) -> Solution:
+    """Return the cheapest plan of a family that fits the budget.
+
+    Args:
+        ledger: the problem.
+        family: plans; at least one.
+        budget_bytes: highest peak allowed.
+        solver: name that the solution carries.
+        trimmed: whether segments that are not needed are dropped first.
+
+    Returns:
+        The best by seconds, then segments, then peak.
+
+    Raises:
+        Infeasible: none fits.
+    """
+    plans = list(dict.fromkeys(tuple(sorted(plan)) for plan in family))
+    if trimmed:
+        fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
+        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in fitting or plans))
+    fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
+    if not fitting:
+        lowest = min(plans, key=ledger.peak)
+        raise infeasible(ledger.problem, lowest, budget_bytes=budget_bytes, solver=solver)
+    return judged(ledger.problem, min(fitting, key=lambda plan: rank(ledger, plan)), solver=solver)

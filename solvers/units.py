@@ -1,0 +1,104 @@
+"""Amounts as people write them: ``"8GB"`` to bytes, and bytes and seconds to text."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from .errors import BudgetError
+
+__all__ = ["format_bytes", "format_seconds", "parse_bytes"]
+
+_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?([a-z]*|%)", re.IGNORECASE | re.ASCII)
+_ACCEPTED = (
+    'bytes as a positive int, or text such as "8GB" (8 x 10^9 bytes), "8GiB" (8 x 2^30 bytes), "512 MiB", '
+    '"8000000000", or "80%" of the device\'s memory'
+)
+
+
+def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
+    """Turn a budget as people write it into bytes, rounding down.
+
+    Upper and lower case mean the same: a budget in bits does not exist, so ``8gb`` is ``8GB``. ``GB`` is
+    10⁹ and ``GiB`` 2³⁰ bytes, at every size from ``KB`` to ``TB``. One space may stand before the unit.
+
+    Args:
+        amount: bytes as an int, or a number with a unit, or a share in percent.
+        total_bytes: what a share in percent is taken of; None where no total is known.
+
+    Returns:
+        A positive number of bytes.
+
+    Raises:
+        BudgetError: the amount does not parse, is not positive, is a share above 100 %, or is a share and no
+            total is known.
+
+    Example:
+        >>> from autockpt.solvers import parse_bytes
+        >>> parse_bytes("8GB"), parse_bytes("1.5 GiB"), parse_bytes("80%", total_bytes=1000)
+        (8000000000, 1610612736, 800)
+    """
+    if isinstance(amount, int) and not isinstance(amount, bool):
+        return _positive(amount, amount)
+    match = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) else None
+    if match is None:
+        raise BudgetError(f"cannot read {amount!r} as a budget; accepted: {_ACCEPTED}")
+    number, unit = Fraction(match[1]), match[2].lower()
+    if unit == "%":
+        if number > 100:
+            raise BudgetError(f"a budget of {amount!r} is more than the whole; accepted: {_ACCEPTED}")
+        if total_bytes is None:
+            raise BudgetError(
+                f"a budget of {amount!r} needs a device whose memory is known, and there is none here; "
+                'give bytes, such as "8GB"'
+            )
+        return _positive(math.floor(number * total_bytes / 100), amount)
+    if unit and unit not in _UNITS:
+        raise BudgetError(f"unknown unit {match[2]!r} in the budget {amount!r}; accepted: {_ACCEPTED}")
+    return _positive(math.floor(number * _UNITS[unit or "b"]), amount)
+
+
+def _positive(n_bytes: int, amount: int | str) -> int:
+    if n_bytes <= 0:
+        raise BudgetError(f"a budget must be at least one byte, got {amount!r}; accepted: {_ACCEPTED}")
+    return n_bytes
+
+
+def format_bytes(n_bytes: int) -> str:
+    """Write bytes for people, in the largest binary unit that leaves at least 1 in front.
+
+    Example:
+        >>> from autockpt.solvers import format_bytes
+        >>> format_bytes(1610612736), format_bytes(512)
+        ('1.50 GiB', '512 B')
+    """
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if abs(n_bytes) >= _UNITS[unit.lower()]:
+            return f"{n_bytes / _UNITS[unit.lower()]:.2f} {unit}"
+    return f"{n_bytes} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write seconds for people, with three digits that count.
+
+    Example:
+        >>> from autockpt.solvers import format_seconds
+        >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(4e-6)
+        ('12.3 ms', '2.5 s', '4 µs')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= size:
+            break
+    return f"{seconds / size:.4g} {unit}" if abs(seconds) >= 1000 else f"{seconds / size:.3g} {unit}"
