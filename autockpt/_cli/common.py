@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -21,6 +22,7 @@ __all__ = [
     "Failure",
     "Misuse",
     "errors",
+    "hush_profiler",
     "json_option",
     "name_of",
     "output_option",
@@ -109,7 +111,7 @@ def read(file: IO[bytes]) -> bytes:
 
 def name_of(file: IO[bytes]) -> str:
     """Return what people call `file`."""
-    return "<stdin>" if file is sys.stdin.buffer else str(file.name)
+    return str(getattr(file, "name", "<stdin>"))
 
 
 def write(value: msgspec.Struct, path: str | None) -> None:
@@ -126,6 +128,11 @@ def write(value: msgspec.Struct, path: str | None) -> None:
 def print_json(value: msgspec.Struct) -> None:
     """Print `value` as one JSON document."""
     click.echo(_files.encode(value).decode(), nl=False)
+
+
+def hush_profiler() -> None:
+    """Keep torch's profiler, which does the recording, from announcing each start and stop on stderr."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 def width() -> int:

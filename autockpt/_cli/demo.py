@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .common import Failure, errors, json_option, print_json, progress, width
+from .common import Failure, errors, hush_profiler, json_option, print_json, progress, width
 
 __all__ = ["demo"]
 
@@ -19,6 +19,7 @@ def demo(as_json: bool) -> None:
     """
     from .._demo import demo_text, run
 
+    hush_profiler()
     with errors(as_json=as_json):
         report = run(stage=progress)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .._explain import explain_profile
-from .common import errors, json_option, output_option, print_json, progress, width, write
+from .common import errors, hush_profiler, json_option, output_option, print_json, progress, width, write
 from .target import build
 
 __all__ = ["profile"]
@@ -31,6 +31,7 @@ def profile(target: str, mode: str, device: str | None, output: str | None, as_j
     """
     from .._record import profile as record
 
+    hush_profiler()
     with errors(as_json=as_json):
         with progress(f"importing {target}"):
             model, inputs = build(target)

@@ -16,7 +16,7 @@ __all__ = ["solve"]
 
 @click.command(short_help="Choose what to recompute so that a recorded step fits a budget.")
 @click.argument("profile", type=click.File("rb"))
-@click.option("--budget", required=True, help="Bytes for the whole step: 8GiB, 8GB, a number, or 80% of the device.")
+@click.option("--budget", required=True, help="For the whole step: 8GiB, 8GB, or a number of bytes.")
 @click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="Seconds."

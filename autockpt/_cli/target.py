@@ -90,4 +90,4 @@ def _in_one_line(error: Exception) -> str:
 def _kind(value: object) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {len(value)} ({', '.join(type(item).__name__ for item in value)})"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"one {type(value).__name__}"

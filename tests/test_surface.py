@@ -1,0 +1,97 @@
+"""What is public: names, commands, options; and what importing them must not import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+import autockpt
+from autockpt import _errors
+from autockpt._cli import main
+
+NAMES = {
+    "AutockptError",
+    "BudgetError",
+    "Infeasible",
+    "InvalidFile",
+    "InvalidProblem",
+    "Measurement",
+    "NotApplicable",
+    "Plan",
+    "Profile",
+    "ProfilingError",
+    "Refusal",
+    "ReplayError",
+    "Segment",
+    "UnknownSolver",
+    "__version__",
+    "apply",
+    "is_recomputing",
+    "measure",
+    "plan_of",
+    "profile",
+    "remove",
+    "solve",
+}
+
+COMMANDS = {
+    "demo": {"--json"},
+    "explain": {"PROFILE_OR_PLAN", "--budget", "--json"},
+    "profile": {"TARGET", "--mode", "--device", "-o", "--output", "--json"},
+    "solve": {"PROFILE", "--budget", "--solver", "--time-limit", "-o", "--output", "--json"},
+}
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert autockpt.__all__ == sorted(NAMES)
+    assert set(dir(autockpt)) >= NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - {"__version__"}))
+def test_every_name_is_found_and_called_what_it_is_called(name: str) -> None:
+    found = getattr(autockpt, name)
+    assert found.__name__ == name
+    assert found.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'checkpoint'"):
+        autockpt.checkpoint  # noqa: B018
+
+
+def test_errors_are_one_tree() -> None:
+    errors = [getattr(autockpt, name) for name in _errors.__all__]
+    assert all(issubclass(error, autockpt.AutockptError) for error in errors)
+    assert issubclass(autockpt.AutockptError, ValueError)
+    assert set(_errors.__all__) == {name for name in NAMES if getattr(autockpt, name) in errors}
+
+
+def test_commands_and_options() -> None:
+    found = {name: set(_parameters(command)) for name, command in main.commands.items()}
+    assert found == COMMANDS
+
+
+def _parameters(command: click.Command) -> list[str]:
+    context = click.Context(command)
+    return [
+        name
+        for parameter in command.params
+        for name in (parameter.opts if isinstance(parameter, click.Option) else [parameter.make_metavar(context)])
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import autockpt, autockpt.solvers",
+        "from autockpt import Plan, Profile, Segment, AutockptError, solve",
+        "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
+        "import autockpt._cli",
+    ],
+)
+def test_no_torch_is_imported(code: str) -> None:
+    check = f"import sys; {code}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
