@@ -211,12 +211,25 @@ def function_records(structures: list[CallStructure]) -> tuple[FunctionRecord, .
     )
 
 
-def mark_seconds(run: Run, clock: Clock) -> list[float]:
-    """Seconds of each marker since the first; markers of backward take those of the last stamped one before."""
-    stamped = [i for i, mark in enumerate(run.marks) if mark.stamp is not None]
-    readings = dict(zip(stamped, clock.seconds([run.marks[i].stamp for i in stamped]), strict=True))
-    seconds, last = [], 0.0
+def mark_seconds(run: Run, clock: Clock, stamped: dict[int, float] | None) -> list[float]:
+    """Seconds of each marker since the start of forward.
+
+    Args:
+        run: the recorded run, whose own stamps are taken where nothing better is known.
+        clock: the clock that made them.
+        stamped: seconds of the markers of forward from runs that were only timed, by number of the marker.
+
+    Returns:
+        One value a marker; those without a stamp take that of the marker before.
+    """
+    places = [i for i, mark in enumerate(run.marks) if mark.stamp is not None]
+    readings = dict(zip(places, clock.seconds([run.marks[i].stamp for i in places]), strict=True))
+    if stamped is not None:
+        end = max(stamped)  # forward_end: backward goes on from there
+        late = stamped[end] - readings[end]
+        readings = {i: stamped.get(i, seconds + late) for i, seconds in readings.items()}
+    values, last = [], 0.0
     for i in range(len(run.marks)):
-        last = readings.get(i, last)
-        seconds.append(last)
-    return seconds
+        last = max(readings.get(i, last), last)
+        values.append(last)
+    return values

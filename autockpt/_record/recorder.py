@@ -32,6 +32,7 @@ from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import AllocatorTape, Tape
+from .timing import replay_host_seconds, stamped_seconds
 from .watch import Clock, Watch
 
 __all__ = ["profile"]
@@ -113,8 +114,10 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
                 raise
         sandbox.rewind()
     dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
+    sandbox.rewind()
     parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
-    return build_profile(step, parts, structures, clock, static=static, notes=sandbox.notes)
+    seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, clock))
+    return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes)
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
@@ -215,7 +218,7 @@ def build_profile(
     step: TrainingStep,
     parts: Parts,
     structures: list[CallStructure],
-    clock: Clock,
+    seconds: list[float],
     *,
     static: Static,
     notes: Iterable[str],
@@ -224,7 +227,6 @@ def build_profile(
 ) -> Profile:
     """Make the profile of a recorded step."""
     run, found = parts.run, parts.found
-    seconds = mark_seconds(run, clock)
     changed = {name for structure in structures for name in structure.buffers}
     return Profile(
         model=type(step.model).__name__,
@@ -237,6 +239,7 @@ def build_profile(
         static=static,
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
+        replay_host_seconds=replay_host_seconds() if times == "measured" else 0.0,
         generator_bytes=torch.default_generator.get_state().nbytes if step.device.type == "cpu" else 0,
         calls=call_records(run, found, seconds, structures),
         functions=function_records(structures),

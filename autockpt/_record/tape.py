@@ -18,7 +18,7 @@ import torch
 from .. import _torch_private as private
 from .._errors import ProfilingError
 
-__all__ = ["AllocatorTape", "Event", "Tape"]
+__all__ = ["AllocatorTape", "Event", "Tape", "storage_key"]
 
 MARK_BYTES = 4097
 """Size of marker allocation 0. Marker i is 2 i bytes larger: odd, so that no tensor of 2, 4 or 8 byte elements has it."""
@@ -50,6 +50,11 @@ class Tape(Protocol):
 
     def events(self) -> list[Event]:
         """Return everything recorded, in order. Only after the context was left."""
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
 
 
 class AllocatorTape:
@@ -94,7 +99,7 @@ class AllocatorTape:
         return len(self._marks) - 1
 
     def key(self, tensor: torch.Tensor) -> int:
-        return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+        return storage_key(tensor)
 
     def events(self) -> list[Event]:
         return self._events

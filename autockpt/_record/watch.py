@@ -147,8 +147,9 @@ class Watch:
             self.mark("enter", index, self._clock.stamp(), tuple(arguments), sources)
             del arguments
             output = forward(*args, **kwargs)
+            stamp = self._clock.stamp()
             outputs = self._storages(output)
-            self.mark("exit", index, self._clock.stamp(), tuple(outputs))
+            self.mark("exit", index, stamp, tuple(outputs))
             self._returned(index, outputs)
             return output
         finally:

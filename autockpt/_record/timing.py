@@ -1,0 +1,120 @@
+"""Seconds of a forward that keeps nothing and is watched by nothing else.
+
+A forward under the allocator's recording is a third slower on small models, and one that retains tensors spends
+its time on fresh pages, so seconds come from runs of their own: stamps at the same places as the markers.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._install import install, uninstall
+from .._plan import Plan
+from .assemble import Run
+from .step import TrainingStep
+from .tape import storage_key
+from .watch import Clock, patched_forwards
+
+__all__ = ["replay_host_seconds", "stamped_seconds"]
+
+REPEATS = 5
+"""Timed forwards at most."""
+
+ENOUGH_SECONDS = 0.3
+"""Once the timed forwards took this long together, no further one is made."""
+
+STAMPED = ("enter", "exit", "pack", "forward_end")
+
+
+def stamped_seconds(step: TrainingStep, run: Run, clock: Clock) -> dict[int, float] | None:
+    """Time forward at each of a run's markers.
+
+    Args:
+        step: the step.
+        run: the recorded run, whose markers say where.
+        clock: the device's clock.
+
+    Returns:
+        Seconds since the start of forward by number of the marker, medians over the repeats; None if the timed
+        forwards did not pass the same markers.
+    """
+    places = [i for i, mark in enumerate(run.marks) if mark.kind in STAMPED]
+    kinds = [run.marks[i].kind for i in places]
+    readings: list[list[float]] = []
+    began = time.perf_counter()
+    while len(readings) < REPEATS and (not readings or time.perf_counter() - began < ENOUGH_SECONDS):
+        watch = _Stopwatch(step, clock)
+        if watch.kinds != kinds:
+            return None
+        readings.append(clock.seconds(watch.stamps))
+    return {place: statistics.median(column) for place, column in zip(places, zip(*readings, strict=True), strict=True)}
+
+
+class _Stopwatch:
+    """One forward, stamped; what it saves is dropped."""
+
+    def __init__(self, step: TrainingStep, clock: Clock) -> None:
+        self.kinds: list[str] = []
+        self.stamps: list[object] = []
+        self._clock = clock
+        self._static = {storage_key(t) for t in (*step.model.parameters(), *step.model.buffers())}
+        dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, _no_backward)
+        with patched_forwards(step.model, self._call), dropped:
+            step.forward()
+        self._stamp("forward_end")
+
+    def _stamp(self, kind: str) -> None:
+        self.kinds.append(kind)
+        self.stamps.append(self._clock.stamp())
+
+    def _call(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        self._stamp("enter")
+        output = forward(*args, **kwargs)
+        self._stamp("exit")
+        return output
+
+    def _pack(self, tensor: torch.Tensor) -> None:
+        if storage_key(tensor) not in self._static:
+            self._stamp("pack")
+
+
+def _no_backward(_: object) -> torch.Tensor:
+    raise RuntimeError("forward asked for a gradient while it was timed")
+
+
+CALIBRATION_STEPS = 30
+
+
+def replay_host_seconds() -> float:
+    """Measure what a recomputed segment costs beside its operators: a segment too small to have any other cost."""
+    module = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Sigmoid(), torch.nn.Linear(1, 1)))
+    batch = torch.ones(1, 1)
+
+    def seconds() -> float:
+        times = []
+        for _ in range(CALIBRATION_STEPS):
+            began = time.perf_counter()
+            torch.autograd.grad(module(batch).sum(), list(module.parameters()))
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    plain = seconds()
+    install(module, Plan.of(["0"]))
+    try:
+        return max(seconds() - plain, 0.0)
+    finally:
+        uninstall(module)
