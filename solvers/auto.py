@@ -1,1 +1,42 @@
-def solve(problem, budget_bytes, *, time_limit_seconds=4.0): ...
+"""The default: every instant family, then the integer programme for the time that is left."""
+
+from __future__ import annotations
+
+import time
+
+from .families import infeasible, judged
+from .ilp import search
+from .instant import instant_plan
+from .ledger import Ledger
+from .problem import Problem, Solution
+from .programme import default_backend
+
+__all__ = ["solve"]
+
+
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+    """Choose the cheapest plan that any solver finds.
+
+    Args:
+        problem: the problem.
+        budget_bytes: highest peak allowed.
+        time_limit_seconds: after so long the best plan found is returned.
+
+    Returns:
+        The best plan, under the name of the solver that found it. Optimal if the time suffices to prove it.
+
+    Raises:
+        Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
+
+    Exact, if given time; see `ilp`.
+    """
+    deadline = time.perf_counter() + time_limit_seconds
+    ledger = Ledger.of(problem)
+    start = instant_plan(ledger, budget_bytes)
+    if start.fits and ledger.seconds(start.plan) <= 0.0:
+        return judged(problem, start.plan, solver=start.solver)
+    if default_backend() is None:
+        if not start.fits:
+            raise infeasible(problem, start.plan, budget_bytes=budget_bytes, solver="auto")
+        return judged(problem, start.plan, solver=start.solver)
+    return search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline)

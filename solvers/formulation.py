@@ -39,8 +39,7 @@ class Formulation:
         ledger: the problem.
         active: candidates that can be part of a plan within the budget; column i is ``active[i]``.
         n_skips: stretches of calls between two points at which a candidate starts or stops.
-        flows: per skip, the columns that leave and those that arrive; the first arrival stands for a constant 1
-            where it is None.
+        flows: per skip, the columns that leave and those that arrive; where none arrives, the path starts.
         forms: per kind of piece, the forms of which the largest counts.
         base_bytes: per step, what is alive in every plan.
         piece_kind: per piece, index into `forms`.
@@ -51,6 +50,7 @@ class Formulation:
         extra_start: per addition.
         extra_until: per addition.
         extra_bytes: per addition.
+        most_bytes: sum of all pieces, or the largest addition if that is more.
         grain_bytes: every size above is a multiple of this, `base_bytes` left out.
     """
 
@@ -68,6 +68,7 @@ class Formulation:
     extra_start: Ints
     extra_until: Ints
     extra_bytes: Ints
+    most_bytes: int
     grain_bytes: int
 
     @classmethod
@@ -139,6 +140,7 @@ class Formulation:
             extra_start=ledger.addition_start[additions],
             extra_until=ledger.addition_until[additions],
             extra_bytes=extra_bytes,
+            most_bytes=max(int(rows[:, 3].sum()), int(extra_bytes.max(initial=0))),
             grain_bytes=math.gcd(*(int(size) for size in sizes)) or 1,
         )
 
@@ -155,15 +157,18 @@ class Formulation:
         levels: Floats = self.base_bytes + np.cumsum(change[:-1])
         return levels
 
-    def row(self, step: int) -> tuple[Ints, Ints]:
-        """Bytes alive in `step` per kind of piece, and per candidate column, over the base."""
+    def row(self, step: int) -> tuple[Floats, Floats]:
+        """Bytes alive in `step` over the base: per column, and per kind of piece with more than one form."""
         here = (self.piece_start <= step) & (step < self.piece_until)
-        kinds = np.zeros(len(self.forms), dtype=np.int64)
-        np.add.at(kinds, self.piece_kind[here], self.piece_bytes[here])
+        kinds = np.bincount(self.piece_kind[here], weights=self.piece_bytes[here], minlength=len(self.forms))
+        columns = np.zeros(len(self.active) + self.n_skips)
+        for kind in np.flatnonzero(kinds).tolist():
+            if len(self.forms[kind]) == 1:
+                columns[list(self.forms[kind][0])] += kinds[kind]
+                kinds[kind] = 0.0
         here = (self.extra_start <= step) & (step < self.extra_until)
-        columns = np.zeros(len(self.active), dtype=np.int64)
         np.add.at(columns, self.extra_column[here], self.extra_bytes[here])
-        return kinds, columns
+        return columns, kinds
 
     def steps_that_matter(self) -> tuple[int, ...]:
         """Steps of which one is the peak in any plan.
