@@ -44,7 +44,7 @@ def solve(
         >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
         ()
     """
-    budget_bytes = parse_bytes(budget, total_bytes)
+    budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
     candidates = find_candidates(profile)
     problem = candidates.problem
     solution = solve_problem(problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)

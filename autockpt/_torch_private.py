@@ -12,12 +12,15 @@ from typing import Any, TypeAlias
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 __all__ = [
     "any_autocast_enabled",
     "container_handlers",
+    "cuda_in_use",
     "default_generator",
     "foreign_checkpoint_active",
+    "geometry",
     "outer_hooks",
     "pop_hooks",
     "push_hooks",
@@ -78,6 +81,18 @@ def storage_key(tensor: Tensor) -> int:
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key
+
+
+def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    """Return shape and strides; no strides for layouts that have none."""
+    if tensor.layout is torch.strided or tensor.layout is torch.jagged:
+        return tensor.shape, tensor.stride()
+    return tensor.shape, ()
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has touched a CUDA device."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def container_handlers(
@@ -142,3 +157,19 @@ def output_bytes(node: Any) -> tuple[int, ...]:
         math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
         for metadata in node._input_metadata
     )
+
+
+def storage_identity(tensor: Tensor) -> int:
+    """Return what identifies a storage that may have no address, as a fake tensor's has none."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def fake_mode_of(tensor: Tensor) -> Any:
+    """Return the mode that a fake tensor belongs to, or None for any other tensor."""
+    data = tensor.data if isinstance(tensor, torch.nn.Parameter) else tensor
+    return data.fake_mode if isinstance(data, FakeTensor) else None
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """Return a mode whose tensors have shapes and no values; constants that a model makes may be real."""
+    return FakeTensorMode(allow_non_fake_inputs=True)

@@ -200,6 +200,9 @@ def forward_only(step: TrainingStep, dropped: Run, graph: list[GraphNode]) -> Pa
     )
 
 
+GENERATOR_BYTES = torch.default_generator.get_state().nbytes
+"""Bytes of the CPU generator's state; a CUDA generator's state lies on the host."""
+
 BACKWARD_OVER_FORWARD = 2.0
 """Seconds of backward over those of forward where no backward ran: two matrix products for each one."""
 
@@ -222,6 +225,7 @@ def build_profile(
     *,
     static: Static,
     notes: Iterable[str],
+    mode: Literal["real", "forward", "fake"] | None = None,
     times: Literal["measured", "roofline"] = "measured",
     device: str | None = None,
 ) -> Profile:
@@ -230,7 +234,7 @@ def build_profile(
     changed = {name for structure in structures for name in structure.buffers}
     return Profile(
         model=type(step.model).__name__,
-        mode=parts.mode,
+        mode=mode or parts.mode,
         times=times,
         device=device or _device_name(step.device),
         torch_version=str(torch.__version__),
@@ -240,7 +244,7 @@ def build_profile(
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
         replay_host_seconds=replay_host_seconds() if times == "measured" else 0.0,
-        generator_bytes=torch.default_generator.get_state().nbytes if step.device.type == "cpu" else 0,
+        generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
         calls=call_records(run, found, seconds, structures),
         functions=function_records(structures),
         tensors=tensor_table(found, parts.natural),

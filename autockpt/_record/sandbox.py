@@ -23,12 +23,13 @@ class Sandbox:
 
     Args:
         model: the model that will run.
+        buffers: False where forward cannot reach the buffers themselves (fakes stand in for them).
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, buffers: bool = True) -> None:
         self.notes: list[str] = []
         self._modules = dict(model.named_modules())
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers() if buffer.device.type != "meta"]
+        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if buffers else []
         self._attributes = {name: dict(module.__dict__) for name, module in self._modules.items()}
         self._registries = {
             (name, registry): dict(module.__dict__[registry])
@@ -47,9 +48,9 @@ class Sandbox:
 
     @classmethod
     @contextmanager
-    def around(cls, model: torch.nn.Module) -> Iterator[Sandbox]:
+    def around(cls, model: torch.nn.Module, *, buffers: bool = True) -> Iterator[Sandbox]:
         """Put everything back when the context is left, by an exception or not."""
-        sandbox = cls(model)
+        sandbox = cls(model, buffers=buffers)
         try:
             yield sandbox
         finally:

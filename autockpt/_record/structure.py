@@ -142,11 +142,14 @@ class _Observer:
             key = self._key(tensor)
             if key not in keys:
                 self._born[key] = number
+        # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
+        random_fake = not self._values and torch.Tag.nondeterministic_seeded in op.tags
         if self._stack:
             self._stack[-1].record.ops.append(str(op))
             shapes = ";".join(f"{tuple(t.shape)}{t.dtype}" for t in inputs)
             for opened in self._stack:
                 opened.digest.update(f"{op}({shapes})".encode())
+                opened.record.draws |= random_fake
 
     def finish(self) -> list[CallStructure]:
         """Judge what can only be known at the end, and return the records."""

@@ -1,0 +1,226 @@
+"""Recording where nothing runs: fake tensors, a tape of their storages, and the roofline of a named device.
+
+What fake mode cannot see is said in the profile: buffers inside kernels, and that some models run other
+operators when their tensors are fake.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, cast
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
+
+from .. import _torch_private as private
+from .._errors import ProfilingError
+from .._profile import Profile
+from .assemble import mark_seconds
+from .recorder import build_profile, real_step, run_forward, run_step, static_bytes
+from .sandbox import Sandbox
+from .step import Loss, training_step
+from .structure import observe_structure
+from .tape import Event
+
+__all__ = ["DEVICES", "Device", "profile_fake"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The roofline of a device: dense matrix rate by bytes an element, and memory bandwidth, as its vendor states them.
+
+    Attributes:
+        half_flops: FLOP/s of 16-bit floats.
+        single_flops: FLOP/s of 32-bit floats (TF32 where the device has it is not assumed).
+        bytes_per_second: memory bandwidth.
+    """
+
+    half_flops: float
+    single_flops: float
+    bytes_per_second: float
+
+
+DEVICES: Mapping[str, Device] = {
+    "a100": Device(half_flops=312e12, single_flops=19.5e12, bytes_per_second=2.0e12),
+    "h100": Device(half_flops=989e12, single_flops=67e12, bytes_per_second=3.35e12),
+    "h200": Device(half_flops=989e12, single_flops=67e12, bytes_per_second=4.8e12),
+    "rtx4090": Device(half_flops=165e12, single_flops=82.6e12, bytes_per_second=1.0e12),
+    "t4": Device(half_flops=65e12, single_flops=8.1e12, bytes_per_second=0.32e12),
+}
+
+DEFAULT_DEVICE = "a100"
+
+NOTES = (
+    "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",
+    "some models run other operators on fake tensors (masks, repeated heads); record a real step once one fits",
+)
+
+
+def profile_fake(
+    model: torch.nn.Module,
+    inputs: object,
+    *,
+    loss: Loss | None,
+    optimizer: torch.optim.Optimizer | None,
+    device: str | None,
+) -> Profile:
+    """Record a step of fake tensors; see `autockpt.profile`.
+
+    The model may be real, on the meta device, or made of fake tensors itself.
+
+    Raises:
+        ProfilingError: there is no roofline of that name.
+    """
+    name = device or DEFAULT_DEVICE
+    if name not in DEVICES:
+        raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
+    with Sandbox.around(model, buffers=False) as sandbox:
+        mode = _mode_of(model)
+        _replace_by_fakes(model, mode)
+        batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
+        step = training_step(model, batch, loss)
+        clock = RooflineClock(DEVICES[name])
+        with mode:
+            structures = observe_structure(model, step.forward, FakeTape(), values=False)
+            with clock:
+                run = run_step(step, FakeTape(), clock)
+            dropped, _ = run_forward(step, FakeTape(), clock)
+        return build_profile(
+            step,
+            real_step(run, dropped),
+            structures,
+            mark_seconds(run, clock, None),
+            static=static_bytes(step, optimizer),
+            notes=(*NOTES, *sandbox.notes),
+            mode="fake",
+            times="roofline",
+            device=name,
+        )
+
+
+class FakeTape(TorchDispatchMode):
+    """A tape of storages as operators make them and Python lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: list[Event] = []
+        self._live: dict[int, weakref.ref[Any]] = {}
+        self._marks = 0
+        self._open = False
+
+    def __enter__(self) -> FakeTape:
+        self._open = True
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._open = False
+
+    def mark(self) -> int:
+        self._events.append(Event("mark", self._marks))
+        self._marks += 1
+        return self._marks - 1
+
+    def key(self, tensor: torch.Tensor) -> int:
+        return private.storage_identity(tensor) if tensor.layout == torch.strided else 0
+
+    def events(self) -> list[Event]:
+        return self._events
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        known = {self.key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        output = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, torch.Tensor) and (key := self.key(leaf)) not in known and key not in self._live:
+                self._born(key, leaf.untyped_storage())
+        return output
+
+    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
+        if storage.nbytes():
+            self._live[key] = weakref.ref(storage, lambda _: self._gone(key))
+            self._events.append(Event("alloc", key, storage.nbytes()))
+
+    def _gone(self, key: int) -> None:
+        self._live.pop(key, None)
+        if self._open:
+            self._events.append(Event("free", key))
+
+
+class RooflineClock(TorchDispatchMode):
+    """A clock that moves by what each operator would take on the device; a context around the run."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._now = 0.0
+
+    def stamp(self) -> object:
+        return self._now
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        readings = cast("list[float]", stamps)
+        return [reading - readings[0] for reading in readings]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if not func.is_view:
+            self._now += self._operator_seconds(func, args, kwargs, output)
+        return output
+
+    def _operator_seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> float:
+        """The longer of computing and moving bytes."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, output)) if isinstance(leaf, torch.Tensor)]
+        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / self._device.bytes_per_second
+        count = flop_registry.get(func.overloadpacket)
+        if count is None or not tensors:
+            return moved
+        rate = self._device.half_flops if tensors[0].itemsize <= 2 else self._device.single_flops
+        return max(moved, float(count(*args, **kwargs, out_val=output)) / rate)
+
+
+def _mode_of(model: torch.nn.Module) -> Any:
+    """The fake mode that the model's tensors belong to, or a new one."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if (mode := private.fake_mode_of(tensor)) is not None:
+            return mode
+    return private.new_fake_mode()
+
+
+def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake of `tensor`; one on the meta device is taken to be on the CPU."""
+    if private.fake_mode_of(tensor) is not None:
+        return tensor
+    if tensor.device.type != "meta":
+        return cast("torch.Tensor", mode.from_tensor(tensor))
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def _replace_by_fakes(model: torch.nn.Module, mode: Any) -> None:
+    """Put fakes in the place of a model's parameters and buffers; the sandbox puts the originals back."""
+    fakes: dict[int, torch.Tensor] = {}  # a parameter that two modules share stays shared
+    for module in model.modules():
+        for registry in (module._parameters, module._buffers):
+            for name, tensor in registry.items():
+                if tensor is None or private.fake_mode_of(tensor) is not None:
+                    continue
+                if id(tensor) not in fakes:
+                    fake = _fake(mode, tensor)
+                    is_parameter = isinstance(tensor, torch.nn.Parameter)
+                    fakes[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+                registry[name] = fakes[id(tensor)]  # type: ignore[assignment]
