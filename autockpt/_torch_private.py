@@ -57,7 +57,7 @@ def foreign_checkpoint_active() -> bool:
 def transforms_active() -> bool:
     """Whether saved-tensors hooks are disabled, or a `torch.func` transform or forward-mode level is active."""
     return (
-        not torch._C._autograd._saved_tensors_hooks_is_enabled()
+        not torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
         or torch._C._functorch.maybe_current_level() is not None
         or torch.autograd.forward_ad._current_level >= 0
     )

@@ -1,10 +1,7 @@
 """Frames: how the segments of a plan recompute.
 
-    thread     scopes and replays of the running thread
-    members    the forwards that a plan puts on modules
-    recording  a frame in the making
-    frame      slots, boundary, replay
-    state      what a forward finds around it          generators  random numbers          tree  containers by value
+`members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
+`recording`, which makes a `frame` of `slots`. `state`, `generators` and `tree` hold what a replay puts back.
 """
 
 from __future__ import annotations

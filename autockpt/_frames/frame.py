@@ -10,9 +10,10 @@ boundary die at once, by reference count alone. A replayed value lives on its sl
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,114 +21,22 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import ReplayError
 from .generators import States, set_states, unmoved
+from .slots import Held, OwnedSlot, Slot
 from .state import Autocast, ModuleState
 from .thread import thread
-from .tree import Ref, decode, tensors
+from .tree import decode, tensors
 
-__all__ = ["Call", "Frame", "Held", "ParameterSlot", "Slot", "unpack"]
+__all__ = ["BOUNDARY", "Call", "Frame", "Ref", "unpack"]
 
 BOUNDARY = -1
-"""`Ref.call` of what the boundary holds."""
-
-_MODIFIED = (
-    "a tensor that a recomputed segment needs has been modified by an inplace operation: {what} of shape {shape} is at "
-    "version {now}; version {then} was expected. Keep the call that reads it, or do not change it before backward."
-)
+"""`Ref.call` of a tensor that the boundary holds."""
 
 
-class Slot:
-    """What autograd holds in the place of a saved tensor."""
+class Ref(NamedTuple):
+    """Where a replay finds a tensor: leaf number `leaf` of what the frame's call number `call` returned."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "frame", "node", "shape", "stride", "value")
-
-    def __init__(self, frame: Frame, tensor: Tensor) -> None:
-        self.frame = frame
-        self.shape = tensor.shape
-        self.stride = tensor.stride()
-        self.dtype = tensor.dtype
-        self.device = tensor.device
-        self.node = type(tensor.grad_fn)
-        self.value: Tensor | None = None
-
-    def difference(self, tensor: Tensor) -> str | None:
-        """Say in what the replay's `tensor` differs from what forward saved here; None if in nothing."""
-        for name, then, now in (
-            ("shape", tuple(self.shape), tuple(tensor.shape)),
-            ("stride", self.stride, tensor.stride()),
-            ("dtype", self.dtype, tensor.dtype),
-            ("device", self.device, tensor.device),
-        ):
-            if then != now:
-                return f"{name} {now} instead of {then}"
-        node = type(tensor.grad_fn)
-        # A tensor of the boundary is a leaf in the replay, whatever it was in forward.
-        if node is not self.node and node is not type(None) and self.node is not type(None):
-            return f"a result of {node.__name__} instead of {self.node.__name__}"
-        return None
-
-
-class ParameterSlot:
-    """A saved tensor whose storage is a parameter's or buffer's: that very object, seen through size and stride."""
-
-    __slots__ = ("__weakref__", "_owner", "_stride", "_version", "offset", "shape")
-
-    def __init__(self, owner: Tensor, tensor: Tensor) -> None:
-        self._owner = owner
-        self._version = _torch_private.version(owner)
-        self.shape = tensor.shape
-        self._stride = tensor.stride()
-        self.offset = tensor.storage_offset()
-
-    def tensor(self) -> Tensor:
-        """Return the saved tensor.
-
-        Raises:
-            RuntimeError: the owner was changed in place since.
-        """
-        owner = self._owner
-        now = _torch_private.version(owner)
-        if now != self._version:
-            raise RuntimeError(
-                _MODIFIED.format(what="a parameter or buffer", shape=tuple(owner.shape), now=now, then=self._version)
-            )
-        with torch.no_grad():
-            return owner.as_strided(self.shape, self._stride, self.offset)
-
-
-class Held:
-    """A tensor of the boundary, detached: with its own `grad_fn` it would lead back to the frame, a leak."""
-
-    __slots__ = ("_packed", "_requires_grad", "_unpack", "_version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._requires_grad = tensor.requires_grad
-        self._unpack: Callable[[Any], Tensor] | None = None
-        self._version = 0
-        self._packed: Any = tensor.detach()
-        hooks = _torch_private.outer_hooks()
-        if hooks is not None:  # the user's own hooks, such as save_on_cpu, decide where the boundary waits
-            pack, self._unpack = hooks
-            with torch.no_grad():
-                self._packed = pack(self._packed)
-        else:
-            self._version = _torch_private.version(self._packed)
-
-    def tensor(self) -> Tensor:
-        """Return the tensor as a leaf.
-
-        Raises:
-            RuntimeError: it was changed in place since.
-        """
-        if self._unpack is not None:
-            tensor = self._unpack(self._packed)
-        else:
-            tensor = self._packed
-            now = _torch_private.version(tensor)
-            if now != self._version:
-                raise RuntimeError(
-                    _MODIFIED.format(what="a tensor", shape=tuple(tensor.shape), now=now, then=self._version)
-                )
-        return tensor.detach().requires_grad_(self._requires_grad)
+    call: int
+    leaf: int
 
 
 class Call:
@@ -137,11 +46,11 @@ class Call:
         key: the call's key.
         forward: what to call.
         arguments: encoded (args, kwargs).
-        refs: the references in `arguments`, in order.
+        refs: where the tensors among the arguments come from.
         module: the module's state.
         autocast: autocast's settings.
         random: generator states to set before it.
-        end: number of slots in the frame when it returned; None if it did not.
+        end: number of slots in the frame when it returned; None if it has not.
     """
 
     __slots__ = ("arguments", "autocast", "end", "forward", "key", "module", "random", "refs")
@@ -172,151 +81,153 @@ class Frame:
     Attributes:
         calls: the calls so far, in order.
         boundary: the tensors from outside.
-        slots: everything the calls packed, in order.
+        slots: what the calls packed, in order.
     """
 
-    __slots__ = ("__weakref__", "boundary", "calls", "slots")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "slots")
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.boundary: list[Held] = []
-        self.slots: list[weakref.ref[Slot | ParameterSlot]] = []
+        self.slots: list[weakref.ref[Slot | OwnedSlot]] = []
+        # Backward runs a thread a device, and a replay swaps buffers of the one module for both.
+        self._lock = threading.RLock()
 
     def replay(self) -> None:
         """Run the calls again and fill every slot that is still alive and empty.
 
         Raises:
             ReplayError: the calls did not save the same tensors as before.
-            RuntimeError: a tensor they need has been changed in place.
+            RuntimeError: a tensor that they read has been changed in place.
         """
-        last = -1
-        for number, ref in enumerate(self.slots):
-            slot = ref()
+        with self._lock:
+            last = self._last_empty()
+            if last >= 0:
+                _Replay(self, last).run()
+
+    def replayed(self, slot: Slot) -> Tensor:
+        """Return the value of `slot`, which had none, from a replay."""
+        with self._lock:
+            if slot.value is None:  # else another thread was faster
+                self.replay()
+            if slot.value is None:
+                raise ReplayError("a replay ended before it reached a tensor that backward needs")
+            return slot.value
+
+    def _last_empty(self) -> int:
+        for number in range(len(self.slots) - 1, -1, -1):
+            slot = self.slots[number]()
             if type(slot) is Slot and slot.value is None:
-                last = number
-            del slot
-        if last < 0:
-            return
-        calls, start = [], 0
-        for call in self.calls:
-            if start > last:
-                break
-            calls.append(call)
-            start = len(self.slots) if call.end is None else call.end
-        last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        values: dict[Ref, Tensor] = {}
-        hooks = _ReplayHooks(self.slots, last)
-        generators = {generator for call in calls for generator, _ in call.random}
-        with thread.replay(), torch.enable_grad(), unmoved(generators):
-            for number, call in enumerate(calls):
-                hooks.call = call
-                result = self._run(call, number, last_use, values, hooks)
-                if hooks.stopped:
-                    break
-                for leaf, tensor in enumerate(tensors(result)):
-                    if Ref(number, leaf) in last_use:
-                        values[Ref(number, leaf)] = tensor
-                    del tensor
-                del result
-        if hooks.problem is not None:
-            raise ReplayError(hooks.problem)
-
-    def _run(
-        self, call: Call, number: int, last_use: dict[Ref, int], values: dict[Ref, Tensor], hooks: _ReplayHooks
-    ) -> Any:
-        """Run `call` and return its result, None if the replay ended in it."""
-
-        def find(ref: Ref) -> Tensor:
-            tensor = values.get(ref)
-            if tensor is None:
-                tensor = values[ref] = self.boundary[ref.index].tensor()
-            return tensor
-
-        set_states(call.random)
-        args, kwargs = decode(call.arguments, find)
-        for ref in call.refs:
-            if last_use[ref] == number:
-                values.pop(ref, None)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(call.module.restored())
-            call.autocast.enter(stack)
-            _torch_private.push_hooks(hooks.pack, _as_packed)
-            try:
-                result = call.forward(*args, **kwargs)
-                hooks.returned()
-                return result
-            except _Stop:
-                return None
-            finally:
-                _torch_private.pop_hooks()
+                return number
+        return -1
 
 
 class _Stop(BaseException):
     """Ends a replay from inside a module's forward; no `except Exception` there may catch it."""
 
 
-class _ReplayHooks:
-    """The pack hook of one replay."""
+class _Replay:
+    """One replay of a frame, up to and including slot number `last`.
 
-    __slots__ = ("_last", "_next", "_slots", "call", "problem", "stopped")
+    call 0 ──▶ call 1 ──▶ call 2 ─┤ last slot: stop
+      │          ▲
+      └─ values ─┘   results wait here for their last reader
+    """
 
-    def __init__(self, slots: list[weakref.ref[Slot | ParameterSlot]], last: int) -> None:
-        self._slots = slots
+    __slots__ = ("_call", "_frame", "_last", "_last_use", "_next", "_problem", "_stopped", "_values")
+
+    def __init__(self, frame: Frame, last: int) -> None:
+        self._frame = frame
         self._last = last
+        self._last_use: dict[Ref, int] = {}
+        self._values: dict[Ref, Tensor] = {}
+        self._call = frame.calls[0]
         self._next = 0
-        self.call: Call | None = None
-        self.stopped = False
-        self.problem: str | None = None
+        self._stopped = False
+        self._problem: str | None = None
 
-    def pack(self, tensor: Tensor) -> Tensor:
+    def run(self) -> None:
+        calls = []
+        for call in self._frame.calls:
+            calls.append(call)
+            if call.end is None or call.end > self._last:
+                break
+        self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
+        moved = {generator for call in calls for generator, _ in call.random}
+        with thread.replay(), torch.enable_grad(), unmoved(moved):
+            for number, call in enumerate(calls):
+                self._call = call
+                self._keep(number, self._run(number))
+                if self._stopped:
+                    break
+        if self._problem is not None:
+            raise ReplayError(
+                f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
+                "forward: keep this call, or make its forward repeat itself."
+            )
+
+    def _run(self, number: int) -> Any:
+        """Run the current call and return its result; None if the replay ended in it."""
+        call = self._call
+        set_states(call.random)
+        args, kwargs = decode(call.arguments, [self._find(ref, number) for ref in call.refs])
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(call.module.restored())
+            call.autocast.enter(stack)
+            _torch_private.push_hooks(self._pack, _given)
+            try:
+                result = call.forward(*args, **kwargs)
+                if not self._stopped and call.end is not None and self._next < call.end:
+                    self._stop("saved fewer tensors than its forward did")
+                return result
+            except _Stop:
+                return None
+            finally:
+                _torch_private.pop_hooks()
+
+    def _find(self, ref: Ref, number: int) -> Tensor:
+        """Return an argument of call `number`; every tensor once, so that the replay's graph hangs together."""
+        tensor = self._values.get(ref)
+        if tensor is None:
+            tensor = self._values[ref] = self._frame.boundary[ref.leaf].tensor()
+        return tensor
+
+    def _keep(self, number: int, result: Any) -> None:
+        """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
+        for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
+            del self._values[ref]
+        for leaf, tensor in enumerate(tensors(result)):
+            if Ref(number, leaf) in self._last_use:
+                self._values[Ref(number, leaf)] = tensor
+
+    def _pack(self, tensor: Tensor) -> Tensor:
         """Fill the next slot with `tensor`, and end the replay if it was the last."""
-        if self.stopped:  # the module caught the signal and went on
+        if self._stopped:  # the module caught the signal and went on
             raise _Stop
-        assert self.call is not None
-        number = self._next
-        self._next += 1
-        if self.call.end is not None and number >= self.call.end:
+        number, self._next = self._next, self._next + 1
+        if self._call.end is not None and number >= self._call.end:
             self._stop("saved more tensors than its forward did")
-        slot = self._slots[number]()
-        value = tensor.detach()  # undetached it would hold the replay's graph, and that the slots
+        slot = self._frame.slots[number]()
+        value = tensor.detach()  # undetached it would hold the replay's graph, and that would hold the slots
         if type(slot) is Slot and slot.value is None:
             difference = slot.difference(tensor)
             if difference is not None:
                 self._stop(f"saved {difference}")
-            slot.value = value
-        del slot
+            slot.fill(value)
         if number == self._last:
             self._stop(None)
         return value
 
-    def returned(self) -> None:
-        """Check, when a call returns, that it saved as many tensors as in forward."""
-        assert self.call is not None
-        if not self.stopped and self.call.end not in (None, self._next):
-            with contextlib.suppress(_Stop):
-                self._stop("saved fewer tensors than its forward did")
-
     def _stop(self, problem: str | None) -> None:
-        self.stopped = True
-        if problem is not None:
-            assert self.call is not None
-            self.problem = (
-                f"the replay of {self.call.key} {problem}. Something it reads is not as it was in forward; "
-                "keep this call, or make its forward repeat itself."
-            )
+        self._stopped = True
+        self._problem = problem
         raise _Stop
 
 
-def unpack(slot: Slot | ParameterSlot) -> Tensor:
-    """Return the saved tensor of `slot`, recomputing its frame if it has none."""
-    if isinstance(slot, ParameterSlot):
-        return slot.tensor()
-    if slot.value is None:
-        slot.frame.replay()
-        if slot.value is None:
-            raise ReplayError("the replay ended before it reached a tensor that backward needs")
-    return slot.value
+def unpack(slot: Slot | OwnedSlot) -> Tensor:
+    """Return the tensor that `slot` stands for."""
+    return slot.tensor()
 
 
-def _as_packed(tensor: Tensor) -> Tensor:
+def _given(tensor: Tensor) -> Tensor:
     return tensor

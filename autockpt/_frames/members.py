@@ -12,10 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
 from .._plan import Plan
-from .recording import Recording
+from .recording import Arguments, Recording
 from .state import ModuleState
 from .thread import Scope, thread
-from .tree import tensors
 
 __all__ = ["Handle", "Place", "patched_forward"]
 
@@ -62,13 +61,13 @@ def patched_forward(
     forward: Callable[..., Any], module: nn.Module, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run `forward`, which is `module`'s own, as the plan behind `handle` wants it."""
-    if not torch.is_grad_enabled() and thread.scope is None:
-        return forward(*args, **kwargs)
     if torch.compiler.is_compiling():
-        if handle.places:
+        if handle.places and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
     scope = thread.scope
+    if scope is None and not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
     if scope is None or scope.token != handle.token:
         if handle.plan is None or thread.replays:  # outside any call of the root, or in a replay
             return forward(*args, **kwargs)
@@ -115,7 +114,7 @@ def _can_record() -> bool:
         torch.is_grad_enabled()
         and not _torch_private.transforms_active()
         and not _torch_private.foreign_checkpoint_active()
-        and not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        and not (_torch_private.cuda_in_use() and torch.cuda.is_current_stream_capturing())
     )
 
 
@@ -128,9 +127,9 @@ def _member(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    leaves = tensors((args, kwargs))
+    arguments = Arguments(args, kwargs)
     state = ModuleState(module, place.buffers)
-    if not state.requires_grad and not any(leaf.requires_grad for leaf in leaves):
+    if not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
         return forward(*args, **kwargs)
     recording = scope.recording
     if recording is None or not recording.takes(place.segment, place.position):
@@ -138,7 +137,7 @@ def _member(
     recording.position = place.position
     scope.inside = True
     try:
-        return recording.run(key, forward, state, args, kwargs, leaves)
+        return recording.run(key, forward, state, arguments)
     except BaseException:
         scope.recording = None  # a replay of later members must not run into this again
         raise

@@ -6,16 +6,35 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _torch_private
-from .frame import BOUNDARY, Call, Frame, Held, ParameterSlot, Slot, unpack
-from .generators import GeneratorTrack, generators_of
+from .frame import BOUNDARY, Call, Frame, Ref, unpack
+from .generators import GeneratorTrack, generators_of, states_of
+from .slots import Held, OwnedSlot, Slot
 from .state import Autocast, ModuleState
-from .tree import Ref, encode, tensors
+from .tree import encode, tensors
 
-__all__ = ["Recording"]
+__all__ = ["Arguments", "Recording"]
+
+
+class Arguments:
+    """The arguments of a member's call, taken apart.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        leaves: the tensors in both.
+        template: the rest, encoded.
+    """
+
+    __slots__ = ("args", "kwargs", "leaves", "template")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.leaves: list[Tensor] = []
+        self.template = encode((args, kwargs), self.leaves)
 
 
 class Recording:
@@ -39,53 +58,36 @@ class Recording:
         """Whether the member at `position` of `segment` may join."""
         return segment == self.segment and position > self.position
 
-    def run(
-        self,
-        key: str,
-        forward: Callable[..., Any],
-        state: ModuleState,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Tensor],
-    ) -> Any:
+    def run(self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments) -> Any:
         """Run a member's forward so that the frame can run it again.
 
         Args:
             key: the call's key.
             forward: the member's own forward.
             state: the member's state, just taken.
-            args: its positional arguments.
-            kwargs: its keyword arguments.
-            leaves: the tensors in both.
+            arguments: what it is called with.
 
         Returns:
             What `forward` returns.
         """
         frame = self._frame
-        devices = state.devices
-        for leaf in leaves:
-            if not leaf.is_cpu:
-                devices.add(leaf.device)
-        refs: list[Ref] = []
-
-        def refer(tensor: Tensor) -> Ref:
-            refs.append(self._refer(tensor))
-            return refs[-1]
-
-        arguments = encode((args, kwargs), refer)
-        passed = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
-        before = [(generator, generator.get_state()) for generator in generators_of(devices, passed)]
-        call = Call(key, forward, arguments, refs, state, Autocast(devices), before)
+        args, kwargs = arguments.args, arguments.kwargs
+        devices = state.devices.union(leaf.device for leaf in arguments.leaves if not leaf.is_cpu)
+        refs = [self._refer(leaf) for leaf in arguments.leaves]
+        before = states_of(generators_of(devices, (*args, *kwargs.values())))
+        call = Call(key, forward, arguments.template, refs, state, Autocast(devices), before)
         number = len(frame.calls)
         frame.calls.append(call)
-        _torch_private.push_hooks(_Pack(frame, state.owners), unpack)
+        pack = _Pack(frame, state.owners)
+        _torch_private.push_hooks(pack, unpack)
         try:
             result = forward(*args, **kwargs)
         finally:
             _torch_private.pop_hooks()
+            pack.close()
+            state.settle()
         call.end = len(frame.slots)
         call.random = self._generators.needed(before)
-        state.settle()
         for leaf, tensor in enumerate(tensors(result)):
             self._know(tensor, Ref(number, leaf))
         return result
@@ -104,16 +106,23 @@ class Recording:
 
 
 class _Pack:
-    """The pack hook of one member's forward."""
+    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing."""
 
     __slots__ = ("_frame", "_owners")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
-        self._frame = frame
+        self._frame: Frame | None = frame
         self._owners = owners
 
-    def __call__(self, tensor: Tensor) -> Slot | ParameterSlot:
+    def __call__(self, tensor: Tensor) -> Slot | OwnedSlot:
+        frame = self._frame
+        assert frame is not None
         owner = self._owners.get(_torch_private.storage_key(tensor))
-        slot = Slot(self._frame, tensor) if owner is None else ParameterSlot(owner, tensor)
-        self._frame.slots.append(weakref.ref(slot))
+        slot = Slot(frame, tensor) if owner is None else OwnedSlot(owner, tensor)
+        frame.slots.append(weakref.ref(slot))
         return slot
+
+    def close(self) -> None:
+        """Let go of the frame and of the parameters."""
+        self._frame = None
+        self._owners = {}

@@ -3,100 +3,178 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import types
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _torch_private
 
-__all__ = ["Ref", "decode", "encode", "tensors"]
+__all__ = ["decode", "encode", "tensors"]
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+_DEPTH = 4
+"""Objects nested deeper in objects are kept as they are (a cache of caches of layers needs three)."""
 
 
-class Ref(NamedTuple):
-    """Where a replay finds a tensor.
+def encode(value: Any, leaves: list[Tensor]) -> Any:
+    """Copy the containers in `value`, and move its tensors to the end of `leaves`.
 
-    Attributes:
-        call: number of the frame's call that produces it; `BOUNDARY` where the boundary holds it.
-        index: which leaf of that call's result, or which tensor of the boundary.
-    """
-
-    call: int
-    index: int
-
-
-class _Node(NamedTuple):
-    """A container: how to build it from its decoded children."""
-
-    build: Callable[[list[Any]], Any]
-    children: list[Any]
-
-
-_ATOMS = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size})
-
-
-def encode(value: Any, visit: Callable[[Tensor], Any]) -> Any:
-    """Copy the containers in `value`, with `visit(tensor)` in the place of every tensor.
-
-    Lists, tuples, named tuples, dicts, dataclass instances and whatever is registered with torch's pytree are
-    containers; any other object is kept as it is.
+    Lists, tuples, dicts, dataclass and other plain instances (a key-value cache), and whatever is registered with
+    torch's pytree count as containers; modules, callables and torch's own objects are kept as they are.
 
     Args:
-        value: an argument or a result.
-        visit: called on the tensors in order.
+        value: arguments or a result.
+        leaves: where the tensors go, in order.
 
     Returns:
         What `decode` turns back into such a value.
     """
-    if isinstance(value, Tensor):
-        return visit(value)
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is tuple or kind is list:
-        return _Node(kind, [encode(child, visit) for child in value])
-    if kind is dict or kind is OrderedDict:
-        keys = list(value)
-        return _Node(lambda children: kind(zip(keys, children, strict=True)), [encode(value[key], visit) for key in keys])
-    handlers = _torch_private.container_handlers(kind)
-    if handlers is not None:
-        flatten, unflatten = handlers
-        children, context = flatten(value)
-        return _Node(lambda children: unflatten(children, context), [encode(child, visit) for child in children])
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return _Node(kind._make, [encode(child, visit) for child in value])  # type: ignore[attr-defined]
-    if dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind) if hasattr(value, field.name)]
-        return _Node(_dataclass_builder(kind, names), [encode(getattr(value, name), visit) for name in names])
-    return value
+    return _Encoder(leaves).encode(value)
 
 
-def decode(value: Any, find: Callable[[Ref], Any]) -> Any:
-    """Build the value that `encode` took apart, with `find(ref)` for every reference."""
-    kind = type(value)
-    if kind is Ref:
-        return find(value)
-    if kind is _Node:
-        return value.build([decode(child, find) for child in value.children])
-    return value
+def decode(template: Any, leaves: Sequence[Any]) -> Any:
+    """Build the value that `encode` took apart, with `leaves` in the places of its tensors."""
+    return _decode(template, leaves, {})
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in `value`, in the order in which `encode` visits them."""
+    """Return the tensors in `value`, in the order in which `encode` finds them."""
     if isinstance(value, Tensor):
         return [value]
-    found: list[Tensor] = []
-    encode(value, found.append)
-    return found
+    leaves: list[Tensor] = []
+    encode(value, leaves)
+    return leaves
 
 
-def _dataclass_builder(kind: type, names: list[str]) -> Callable[[list[Any]], Any]:
-    def build(children: list[Any]) -> Any:
-        instance = object.__new__(kind)  # __init__ and __post_init__ may compute, and ran already
-        for name, child in zip(names, children, strict=True):
-            object.__setattr__(instance, name, child)
-        return instance
+class _Leaf(int):
+    """The number of a tensor."""
 
-    return build
+
+class _Whole:
+    """A container built from its finished children: tuples, and what torch's pytree knows."""
+
+    __slots__ = ("build", "children")
+
+    def __init__(self, build: Callable[[list[Any]], Any], children: list[Any]) -> None:
+        self.build = build
+        self.children = children
+
+
+class _Shell:
+    """A container that exists before its children, since it may be referred to twice or contain itself.
+
+    Its children are first its items, then its attributes. No __init__ runs: it may compute, and has run already.
+    """
+
+    __slots__ = ("_keys", "_kind", "_names", "children")
+
+    def __init__(self, kind: type, keys: list[Any] | None, names: list[str]) -> None:
+        self._kind = kind
+        self._keys = keys
+        self._names = names
+        self.children: list[Any] = []
+
+    def new(self) -> Any:
+        return self._kind.__new__(self._kind)  # type: ignore[call-overload]
+
+    def fill(self, new: Any, children: list[Any]) -> None:
+        items = len(children) - len(self._names)
+        if self._keys is not None:
+            put = OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
+            for key, child in zip(self._keys, children, strict=False):
+                put(new, key, child)
+        elif items:
+            list.extend(new, children[:items])
+        for name, child in zip(self._names, children[items:], strict=True):
+            object.__setattr__(new, name, child)
+
+
+class _Encoder:
+    """One walk through a value. Keeps the containers it meets alive, so that their ids stay theirs."""
+
+    __slots__ = ("_depth", "_leaves", "_seen")
+
+    def __init__(self, leaves: list[Tensor]) -> None:
+        self._leaves = leaves
+        self._seen: dict[int, tuple[Any, _Shell]] = {}
+        self._depth = 0
+
+    def encode(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self._leaves.append(value)
+            return _Leaf(len(self._leaves) - 1)
+        kind = type(value)
+        if kind in _ATOMS:
+            return value
+        if kind is tuple:
+            return _Whole(tuple, [self.encode(child) for child in value])
+        if id(value) in self._seen:
+            return self._seen[id(value)][1]
+        if kind is list:
+            return self._fill(value, _Shell(list, None, []), value)
+        if kind is dict or kind is OrderedDict:
+            return self._fill(value, _Shell(kind, list(value), []), list(value.values()))
+        handlers = _torch_private.container_handlers(kind)
+        if handlers is not None:
+            flatten, unflatten = handlers
+            children, context = flatten(value)
+            return _Whole(lambda children: unflatten(children, context), [self.encode(child) for child in children])
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return _Whole(kind._make, [self.encode(child) for child in value])
+        contents = _contents(value, kind) if self._depth < _DEPTH else None
+        if contents is None:
+            return value
+        keys, items, attributes = contents
+        self._depth += 1
+        shell = self._fill(value, _Shell(kind, keys, list(attributes)), [*items, *attributes.values()])
+        self._depth -= 1
+        return shell
+
+    def _fill(self, value: Any, shell: _Shell, children: list[Any]) -> _Shell:
+        self._seen[id(value)] = (value, shell)
+        shell.children = [self.encode(child) for child in children]
+        return shell
+
+
+def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict[str, Any]] | None:
+    """Return keys, items and attributes of an instance that is nothing but these; None if it is more, or a sentinel."""
+    if isinstance(value, (nn.Module, enum.Enum, types.ModuleType)) or callable(value):
+        return None
+    if kind.__module__.startswith("torch."):  # process groups, meshes: known by identity
+        return None
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind) if hasattr(value, field.name)]
+        return None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
+    if any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__")) or not all(
+        getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")
+    ):
+        return None
+    try:
+        _, arguments, state, items, pairs = value.__reduce_ex__(2)
+    except TypeError:  # it has state in C
+        return None
+    if len(arguments) != 1 or (state is items is pairs is None):
+        return None
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    found = list(pairs if items is None else items) if pairs or items else []
+    keys = None if pairs is None else [key for key, _ in found]
+    return keys, found if pairs is None else [item for _, item in found], {**(attributes or {}), **(slots or {})}
+
+
+def _decode(template: Any, leaves: Sequence[Any], built: dict[int, Any]) -> Any:
+    kind = type(template)
+    if kind is _Leaf:
+        return leaves[template]
+    if kind is _Whole:
+        return template.build([_decode(child, leaves, built) for child in template.children])
+    if kind is _Shell:
+        if id(template) not in built:
+            built[id(template)] = new = template.new()
+            template.fill(new, [_decode(child, leaves, built) for child in template.children])
+        return built[id(template)]
+    return template
