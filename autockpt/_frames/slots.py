@@ -16,7 +16,7 @@ from .. import _torch_private
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = ["Held", "OwnedSlot", "Slot"]
+__all__ = ["Held", "OwnedSlot", "Slot", "check_unchanged"]
 
 
 class Slot:
@@ -65,7 +65,7 @@ class Slot:
         value = self.value
         if value is None:
             value = self.frame.replayed(self)
-        _check(value, self._version, "a tensor")
+        check_unchanged(value, self._version, "a tensor")
         return value
 
 
@@ -86,7 +86,7 @@ class OwnedSlot:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor."""
-        _check(self._owner, self._version, "a parameter or buffer")
+        check_unchanged(self._owner, self._version, "a parameter or buffer")
         if self._view is None:
             return self._owner
         if isinstance(self._view, Tensor):
@@ -117,12 +117,16 @@ class Held:
             tensor: Tensor = self._unpack(self._packed)
         else:
             tensor = self._packed
-            _check(tensor, self._version, "a tensor that it reads")
+            check_unchanged(tensor, self._version, "a tensor that it reads")
         return tensor.detach().requires_grad_(self._requires_grad)
 
 
-def _check(tensor: Tensor, expected: int, what: str) -> None:
-    """Refuse, like autograd, a tensor that is not as it was when it was saved."""
+def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
+    """Refuse a tensor that is not as it was when forward read it, in the words that autograd uses.
+
+    Raises:
+        RuntimeError: its version has moved.
+    """
     found = _torch_private.version(tensor)
     if found != expected:
         raise RuntimeError(

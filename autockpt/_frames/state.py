@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _torch_private
-from .._errors import ReplayError
+from .slots import check_unchanged
 
 __all__ = ["Autocast", "ModuleState"]
 
@@ -87,14 +87,10 @@ class ModuleState:
         """Put the state back, with scratch copies of the buffers that forward changes; undo it on leaving.
 
         Raises:
-            ReplayError: a parameter or buffer has changed in place since forward.
+            RuntimeError: a parameter or buffer has changed in place since forward began.
         """
         for tensor, version in self._versions:
-            if _torch_private.version(tensor) != version:
-                raise ReplayError(
-                    f"a parameter or buffer of shape {tuple(tensor.shape)} was changed in place after forward had "
-                    "begun to use it and before the segment was recomputed. Change it after backward."
-                )
+            check_unchanged(tensor, version, "a parameter or buffer")
         scratch = {(id(buffer.module), buffer.name): buffer.scratch() for buffer in self._buffers}
         undo: list[tuple[nn.Module, bool, dict[str, Any] | None, dict[str, Any] | None]] = []
         try:
@@ -146,11 +142,7 @@ class _Buffer:
         """Return a copy for one replay to change."""
         if self.value is not None:
             return self.value.clone()
-        if _torch_private.version(self.tensor) != self.version:
-            raise ReplayError(
-                f"buffer {self.name!r} of a {type(self.module).__name__} was changed between forward and the "
-                "recomputation of its segment. Change it after backward."
-            )
+        check_unchanged(self.tensor, self.version, f"buffer {self.name!r} of a {type(self.module).__name__}")
         return self.tensor.detach().clone()
 
 
