@@ -6,8 +6,8 @@ import math
 import statistics
 import textwrap
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -17,12 +17,13 @@ from torch import nn
 from . import apply, measure, plan_of, remove
 from ._errors import AutockptError
 from ._explain import format_table
+from ._frames.frame import Frame
 from .solvers.units import format_bytes, format_seconds
 
 __all__ = ["DemoReport", "demo_text", "run"]
 
 # Sizes for two CPU cores: a step of about a second whose activations are several times the parameters.
-LAYERS, WIDTH, HEADS, VOCABULARY = 12, 256, 8, 1024
+LAYERS, WIDTH, HEADS, VOCABULARY = 12, 192, 6, 1024
 BATCH, TOKENS = 8, 128
 STEPS = 3  # training steps whose losses, gradients and weights are compared
 PAIRS = 4  # plain and planned steps timed in turns
@@ -91,13 +92,15 @@ def run(*, stage: Stage) -> DemoReport:
     budget = plain_peak // 2
 
     with stage("recording and solving"):
+        training.forget_gradients()  # the plan is for steps that begin without any, as these do
         apply(model, budget=budget, inputs=training.inputs)
         plan = plan_of(model)
         assert plan is not None  # apply has just put it there
 
     with stage("measuring the planned step"):
         peak = training.measured_peak_bytes()
-        replays = training.count_replays()
+        with _counting_replays() as replayed:
+            training.step(0)
 
     with stage("training inside the budget"):
         weights = training.weights()
@@ -123,7 +126,7 @@ def run(*, stage: Stage) -> DemoReport:
         device=torch.cuda.get_device_name() if device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads",
         torch_version=str(torch.__version__),
         segments=len(plan.segments),
-        replays=replays,
+        replays=len(replayed),
         budget_bytes=budget,
         predicted_plain_peak_bytes=plan.plain_peak_bytes,
         measured_plain_peak_bytes=plain_peak,
@@ -197,11 +200,12 @@ class _Training:
     def step(self, seed: int) -> torch.Tensor:
         """Run one training step and return its loss; the gradients stay."""
         torch.manual_seed(seed)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss: torch.Tensor = self.model(**self.inputs).loss
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.forget_gradients()
+        outputs = self.model(**self.inputs)
+        outputs.loss.backward()
         self._optimizer.step()
-        return loss.detach()
+        loss: torch.Tensor = outputs.loss.detach()
+        return loss
 
     def run(self, weights: dict[str, torch.Tensor]) -> _Trace:
         """Train some steps from `weights`."""
@@ -212,11 +216,14 @@ class _Training:
             gradients += [parameter.grad.clone() for parameter in self.model.parameters() if parameter.grad is not None]
         return _Trace(losses, gradients, list(self.weights().values()))
 
+    def forget_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
     def measured_peak_bytes(self) -> int:
-        self._optimizer.zero_grad(set_to_none=True)
+        self.forget_gradients()
         return measure(lambda: self.step(0)).peak_bytes
 
     def seconds(self) -> float:
@@ -234,17 +241,35 @@ class _Training:
 
 def _gpt2() -> nn.Module:
     try:
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import GPT2Config, GPT2LMHeadModel, logging
     except ImportError:
         raise AutockptError(
             "the demo trains a GPT-2 of transformers, which is missing: pip install transformers"
         ) from None
+    logging.set_verbosity_error()  # it warns of token numbers, of which random weights have none
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=TOKENS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, use_cache=False
     )
     model: nn.Module = GPT2LMHeadModel(config).train()
     return model
+
+
+@contextmanager
+def _counting_replays() -> Iterator[list[int]]:
+    """Append, for every frame that is replayed inside the block, how many calls it has."""
+    replayed: list[int] = []
+    plain = Frame.replay
+
+    def replay(frame: Frame) -> None:
+        replayed.append(len(frame.calls))
+        plain(frame)
+
+    Frame.replay = replay  # type: ignore[method-assign]
+    try:
+        yield replayed
+    finally:
+        Frame.replay = plain  # type: ignore[method-assign]
 
 
 def _largest_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:

@@ -321,7 +321,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: in
 
     Args:
         header: one word for each column.
-        rows: cells; those that begin with a digit are aligned right.
+        rows: cells; columns of figures (or ``-`` for none) are aligned right.
         width: columns available.
         elide: the column that is shortened, in the middle of its cells, where the table is too wide.
 
@@ -333,7 +333,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: in
     spare = width - sum(widths) - 2 * (len(widths) - 1)
     if spare < 0:
         widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
-    right = [all(row[i][:1].isdigit() for row in rows if row[i]) for i in range(len(header))]
+    right = [all(row[i][0].isdigit() or row[i] == "-" for row in rows if row[i]) for i in range(len(header))]
     lines = []
     for row in cells:
         fitted = [
