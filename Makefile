@@ -5,7 +5,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-oldest lint types format demo clean
+.PHONY: help install test sweep test-oldest lint types format demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,6 +14,9 @@ install: $(VENV)/.installed  ## make .venv with all that development needs (agai
 
 test: install  ## run the tests
 	$(VENV)/bin/python -m pytest
+
+sweep: install  ## run the tests and every row of the long sweeps
+	$(VENV)/bin/python -m pytest -m "sweep or not sweep"
 
 demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo

@@ -26,7 +26,7 @@ __all__ = ["Candidates", "Run", "find_candidates"]
 
 Ints = npt.NDArray[np.int64]
 
-MAX_RUNS_PER_PARENT = 2500
+MAX_RUNS_PER_PARENT = 700
 """Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
 
 

@@ -62,13 +62,13 @@ def tokens(vocabulary: int, batch: int = 4, length: int = 128) -> dict[str, torc
     return {"input_ids": ids, "labels": ids}
 
 
-def gpt2(*, vocab_size: int = 500, n_layer: int = 12, use_cache: bool = False) -> nn.Module:
+def gpt2(*, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, use_cache: bool = False) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel, logging
 
     logging.set_verbosity_error()
     config = GPT2Config(
         n_layer=n_layer,
-        n_embd=96,
+        n_embd=n_embd,
         n_head=4,
         n_positions=128,
         vocab_size=vocab_size,
@@ -116,11 +116,12 @@ class UNet(nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         sizes = [width, 2 * width, 4 * width]
+        # Going down, each level is wider than the one before; going up, it returns to that width.
         self.enter = conv(3, width)
-        self.down = nn.ModuleList(nn.Sequential(conv(a, b), conv(b, b)) for a, b in zip([width, *sizes], sizes))
+        self.down = nn.ModuleList(nn.Sequential(conv(a, b), conv(b, b)) for a, b in zip([width, *sizes[:-1]], sizes, strict=True))
         self.middle = nn.Sequential(conv(4 * width, 4 * width), conv(4 * width, 4 * width))
         self.up = nn.ModuleList(
-            nn.Sequential(conv(2 * b, b), conv(b, a)) for a, b in zip([width, *sizes[:-1]], sizes)
+            nn.Sequential(conv(2 * b, b), conv(b, a)) for a, b in zip([width, *sizes[:-1]], sizes, strict=True)
         )
         self.leave = nn.Conv2d(width, 2, 1)
 
@@ -211,12 +212,13 @@ class GlueStack(nn.Module):
 
 def gpt2_case(**options: Any) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
     extra = {"output_hidden_states": True} if options.pop("hidden_states", False) else {}
-    return lambda: (gpt2(**options), {**tokens(500), **extra})
+    batch = options.pop("batch", 4)
+    return lambda: (gpt2(**options), {**tokens(500, batch), **extra})
 
 
 ZOO: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "gpt2": gpt2_case(),
-    "gpt2-vocabulary": gpt2_case(vocab_size=50257, n_layer=4),
+    "gpt2-vocabulary": gpt2_case(vocab_size=50257, n_embd=192, batch=2),
     "gpt2-cache": gpt2_case(use_cache=True, n_layer=6),
     "gpt2-hidden-states": gpt2_case(hidden_states=True, n_layer=6),
     "t5": t5,

@@ -188,7 +188,7 @@ class _Observer:
             record=record,
             first_op=self._n_ops,
             arguments=[(key, self._born.get(key, -1)) for key in keys],
-            generators=[(g, g.get_state()) for g in _generators(module)],
+            generators=[(g, g.get_state()) for g in _generators(module)] if self._values else [],
             host_random=_host_random(),
             buffers={
                 prefix + key: (buffer, buffer.detach().clone() if self._values else None, buffer._version)
