@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import Literal
 
 import click
 import msgspec
@@ -22,9 +22,9 @@ __all__ = [
     "Failure",
     "Misuse",
     "errors",
+    "file_type",
     "hush_profiler",
     "json_option",
-    "name_of",
     "output_option",
     "print_json",
     "progress",
@@ -33,8 +33,7 @@ __all__ = [
     "write",
 ]
 
-T = TypeVar("T", bound=msgspec.Struct)
-
+file_type = click.Path(exists=True, dir_okay=False, allow_dash=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 
@@ -101,17 +100,14 @@ def errors(*, as_json: bool) -> Iterator[None]:
         raise Failure(str(error)) from error
 
 
-def read(file: IO[bytes]) -> bytes:
-    """Return all of `file`, which click opened (``-`` is stdin)."""
+def read(path: str) -> tuple[bytes, str]:
+    """Return all of the file at `path` (``-`` is stdin), and what people call it."""
     try:
-        return file.read()
+        if path == "-":
+            return sys.stdin.buffer.read(), "<stdin>"
+        return Path(path).read_bytes(), path
     except OSError as error:
-        raise Misuse(f"cannot read {name_of(file)}: {error.strerror}") from error
-
-
-def name_of(file: IO[bytes]) -> str:
-    """Return what people call `file`."""
-    return str(getattr(file, "name", "<stdin>"))
+        raise Misuse(f"cannot read {path}: {error.strerror}") from error
 
 
 def write(value: msgspec.Struct, path: str | None) -> None:

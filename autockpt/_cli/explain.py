@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import IO
-
 import click
 import msgspec
 
@@ -11,22 +9,22 @@ from .. import _files
 from .._explain import PlanReport, ProfileReport, plan_text, profile_text, report_plan, report_profile
 from .._plan import Plan
 from .._profile import Profile
-from .common import Misuse, errors, json_option, name_of, print_json, progress, read, width
+from .common import Misuse, errors, file_type, json_option, print_json, progress, read, width
 
 __all__ = ["explain"]
 
 
 @click.command(short_help="Show what a plan does, or where the memory of a recorded step goes.")
-@click.argument("file", type=click.File("rb"), metavar="PROFILE_OR_PLAN")
+@click.argument("file", type=file_type, metavar="PROFILE_OR_PLAN")
 @click.option("--budget", help="With a profile: explain the plan that `autockpt solve` makes for this budget.")
 @json_option
-def explain(file: IO[bytes], budget: str | None, as_json: bool) -> None:
+def explain(file: str, budget: str | None, as_json: bool) -> None:
     """Show what a plan recomputes, frees and costs, or where the memory and time of a profile go.
 
     PROFILE_OR_PLAN is a file that `autockpt profile` or `autockpt solve` wrote, or - for stdin. Imports no torch.
     """
     with errors(as_json=as_json):
-        report = _report(read(file), name_of(file), budget)
+        report = _report(*read(file), budget)
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import IO
-
 import click
 
 from .. import _files
 from .._explain import explain_plan
 from .._profile import Profile
-from .common import errors, json_option, name_of, output_option, print_json, progress, read, width, write
+from .common import errors, file_type, json_option, output_option, print_json, progress, read, width, write
 
 __all__ = ["solve"]
 
 
 @click.command(short_help="Choose what to recompute so that a recorded step fits a budget.")
-@click.argument("profile", type=click.File("rb"))
+@click.argument("profile", type=file_type)
 @click.option("--budget", required=True, help="For the whole step: 8GiB, 8GB, or a number of bytes.")
 @click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
 @click.option(
@@ -23,7 +21,7 @@ __all__ = ["solve"]
 )
 @output_option
 @json_option
-def solve(profile: IO[bytes], budget: str, solver: str, time_limit: float, output: str | None, as_json: bool) -> None:
+def solve(profile: str, budget: str, solver: str, time_limit: float, output: str | None, as_json: bool) -> None:
     """Choose the cheapest calls to recompute so that the step recorded in PROFILE stays under a budget.
 
     PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
@@ -34,7 +32,8 @@ def solve(profile: IO[bytes], budget: str, solver: str, time_limit: float, outpu
     from .._solve import solve as find_plan
 
     with errors(as_json=as_json):
-        record = _files.decode(read(profile), Profile, source=name_of(profile))
+        data, source = read(profile)
+        record = _files.decode(data, Profile, source=source)
         with progress(f"solving for {budget}"):
             plan = find_plan(record, budget, solver=solver, time_limit_seconds=time_limit)
     write(plan, output)
