@@ -261,9 +261,9 @@ def _counting_replays() -> Iterator[list[int]]:
     replayed: list[int] = []
     plain = Frame.replay
 
-    def replay(frame: Frame) -> None:
-        replayed.append(len(frame.calls))
-        plain(frame)
+    def replay(self: Frame) -> None:
+        replayed.append(len(self.calls))
+        plain(self)
 
     Frame.replay = replay  # type: ignore[method-assign]
     try:

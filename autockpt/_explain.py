@@ -36,11 +36,7 @@ _NAMED = 6  # calls named for each refusal reason; the rest are counted
 _SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 
 
-class _Report(msgspec.Struct, frozen=True):
-    """Base of everything in a report."""
-
-
-class SegmentRow(_Report):
+class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive segments that look alike. Figures are predicted, and those of one segment.
 
     Attributes:
@@ -60,14 +56,14 @@ class SegmentRow(_Report):
     recompute_seconds: float
 
 
-class RefusalRow(_Report):
+class RefusalRow(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that are kept for the same reason."""
 
     reason: str
     calls: tuple[str, ...]
 
 
-class PlanReport(_Report, kw_only=True):
+class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan does and what it is predicted to cost."""
 
     kind: Literal["plan"] = "plan"
@@ -87,7 +83,7 @@ class PlanReport(_Report, kw_only=True):
     notes: tuple[str, ...]
 
 
-class ModuleRow(_Report):
+class ModuleRow(msgspec.Struct, frozen=True, kw_only=True):
     """Module calls at one place of the tree, structurally identical siblings together. Figures are their sum.
 
     Attributes:
@@ -109,7 +105,7 @@ class ModuleRow(_Report):
     forward_seconds: float
 
 
-class ProfileReport(_Report, kw_only=True):
+class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where the memory and the time of one plain step go. Everything is as recorded."""
 
     kind: Literal["profile"] = "profile"

@@ -141,4 +141,4 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
 
 
 def _replace(call: CallRecord, **changes: object) -> CallRecord:
-    return CallRecord(**{name: getattr(call, name) for name in call.__struct_fields__} | changes)  # type: ignore[arg-type]
+    return CallRecord(**{name: getattr(call, name) for name in call.__struct_fields__} | changes)

@@ -326,20 +326,15 @@ class _Terminal(io.StringIO):
 
 
 def test_progress_is_shown_on_a_terminal_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-    with progress("solving", patience_seconds=0.01):
-        time.sleep(0.2)
-    shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert shown.startswith("\rsolving … 0 s")
-    assert shown.endswith("\r")
-    assert "\x1b" not in shown
+    def shown(stderr: io.StringIO, *, patience_seconds: float, seconds: float) -> str:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with progress("solving", patience_seconds=patience_seconds):
+            time.sleep(seconds)
+        return stderr.getvalue()
 
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-    with progress("solving"):
-        pass
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with progress("solving", patience_seconds=0.01):
-        time.sleep(0.1)
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+    lasting = shown(_Terminal(), patience_seconds=0.01, seconds=0.2)
+    assert lasting.startswith("\rsolving … 0 s")
+    assert lasting.endswith("\r")
+    assert "\x1b" not in lasting
+    assert shown(_Terminal(), patience_seconds=60, seconds=0) == ""
+    assert shown(io.StringIO(), patience_seconds=0.01, seconds=0.1) == ""

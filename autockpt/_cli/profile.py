@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from .._explain import explain_profile
@@ -23,7 +25,9 @@ __all__ = ["profile"]
 @click.option("--device", help="With --mode fake: the device whose seconds to predict.")
 @output_option
 @json_option
-def profile(target: str, mode: str, device: str | None, output: str | None, as_json: bool) -> None:
+def profile(
+    target: str, mode: Literal["auto", "real", "forward", "fake"], device: str | None, output: str | None, as_json: bool
+) -> None:
     """Record what one training step of a model holds, when, and what each call costs.
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
