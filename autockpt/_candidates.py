@@ -1,12 +1,12 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
-    forward                                        backward
-    ├── h.3 ──────────┤                            unpack          releases
-    x │ a   b   c   y │                            │               │ │   │
-    ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤   boundary x: to the last release
-      ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
-          ├───┤                                    │ peak │─────────┤   │   then dying one by one
-              ├───┤                                └──────┘─────────────┤
+forward                                        backward
+├── h.3 ──────────┤                            unpack          releases
+x │ a   b   c   y │                            │               │ │   │
+▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤   boundary x: to the last release
+  ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
+      ├───┤                                    │ peak │─────────┤   │   then dying one by one
+          ├───┤                                └──────┘─────────────┤
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ class _Book:
             if call.parent >= 0:
                 self.children[call.parent].append(index)
         tensors, saves = profile.tensors, profile.saves
-        self.bytes, self.birth, self.natural = (np.array(c, np.int64) for c in (tensors.bytes, tensors.birth, tensors.natural))
+        self.bytes, self.birth, self.natural = (
+            np.array(c, np.int64) for c in (tensors.bytes, tensors.birth, tensors.natural)
+        )
         self.call_at = _innermost_calls(profile)
         in_forward = self.birth < profile.forward_ticks
         self.birth_call = np.where(in_forward, self.call_at[np.minimum(self.birth, profile.forward_ticks - 1)], -1)
@@ -158,7 +160,11 @@ class _Book:
             if calls[member].refused:
                 return calls[member].refused
             for argument in calls[member].arguments:
-                if argument.mutated and members[0] not in argument.sources and not self._inside(argument.sources, members):
+                if (
+                    argument.mutated
+                    and members[0] not in argument.sources
+                    and not self._inside(argument.sources, members)
+                ):
                     return "one of its arguments is changed in place later"
         return ""
 
@@ -189,9 +195,9 @@ class _Book:
         buffers = tuple(name for call in calls[start:stop] for name in call.buffers)
         snapshot = sum(profile.buffer_bytes[name] for name in buffers)
         frame = [(calls[members[0]].enter, snapshot)] if snapshot else []
-        if draws := [m for m in members if calls[m].draws]:
-            frame.append((calls[draws[0]].enter, profile.generator_bytes))
-        host_bytes = snapshot + (2 * profile.generator_bytes if draws else 0)
+        draws = any(calls[member].draws for member in members)
+        # A replay runs on copies of the snapshot, and swaps the generators' states before and after.
+        replay_extra = snapshot + (2 * profile.generator_bytes if draws else 0)
         return _Draft(
             run=Run(
                 members=members,
@@ -203,7 +209,7 @@ class _Book:
             stop=stop,
             seconds=self._seconds(members, last) + profile.replay_host_seconds,
             replay=replay,
-            replay_bytes=self._replay_peak(members, saves.pack[last], set(until)) + host_bytes,
+            replay_bytes=self._replay_peak(members, saves.pack[last], set(until)) + replay_extra,
             restored=tuple((tick, int(self.bytes[tensor])) for tensor, tick in until.items()),
             boundary=tuple(boundary),
             release=release,

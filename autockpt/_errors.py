@@ -1,11 +1,11 @@
 """Errors that users see; continues the tree of `autockpt.solvers.errors`.
 
-    AutockptError (ValueError)
-    ├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
-    ├── InvalidFile          a profile or plan file that does not parse or validate
-    ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
-    ├── ProfilingError       the model cannot be recorded
-    └── ReplayError          a replay that does not repeat its forward
+AutockptError (ValueError)
+├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
+├── InvalidFile          a profile or plan file that does not parse or validate
+├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
+├── ProfilingError       the model cannot be recorded
+└── ReplayError          a replay that does not repeat its forward
 """
 
 from __future__ import annotations

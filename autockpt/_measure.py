@@ -103,21 +103,17 @@ def _measure_cpu(step: Callable[[], object]) -> Measurement:
             peak_bytes = max(peak_bytes, level)
         else:
             level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
-    return Measurement(
-        peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu"
-    )
+    return Measurement(peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu")
 
 
 def _live_storages() -> dict[int, int]:
     """Bytes of every CPU storage that Python can see, by address."""
     found: dict[int, int] = {}
     for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor):
-            continue
-        gradient = thing.grad if thing.is_leaf else None
-        for tensor in (thing, gradient):
-            if tensor is not None and type(tensor) in _REAL and tensor.device.type == "cpu":
-                if tensor.layout == torch.strided and (storage := tensor.untyped_storage()).nbytes():
+        if issubclass(type(thing), torch.Tensor):
+            for tensor in (thing, thing.grad if thing.is_leaf else None):
+                if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+                    storage = tensor.untyped_storage()
                     found[storage.data_ptr()] = storage.nbytes()
     return found
 

@@ -29,11 +29,14 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 Column = tuple[Index, ...]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of everything in a profile: immutable, no unknown fields. (`kw_only` is not inherited.)"""
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything in a profile: by keyword, no unknown fields.
+
+    Each part says frozen and kw_only again, since neither type checkers nor msgspec let both be inherited.
+    """
 
 
-class Static(_Part, kw_only=True):
+class Static(_Part, frozen=True, kw_only=True):
     """Bytes that are there before the step begins and stay through it.
 
     Attributes:
@@ -53,9 +56,7 @@ class Static(_Part, kw_only=True):
     @property
     def total_bytes(self) -> int:
         """Sum of all parts."""
-        return (
-            self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
-        )
+        return self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -73,7 +74,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     mutated: bool = False
 
 
-class CallRecord(_Part, kw_only=True):
+class CallRecord(_Part, frozen=True, kw_only=True):
     """One invocation of a module, in pre-order.
 
     Attributes:
@@ -121,7 +122,7 @@ class CallRecord(_Part, kw_only=True):
         return self.exit_seconds - self.enter_seconds
 
 
-class FunctionRecord(_Part, kw_only=True):
+class FunctionRecord(_Part, frozen=True, kw_only=True):
     """The torch functions that a call's own code called, in order, and the operators they ran."""
 
     call: Index
@@ -129,7 +130,7 @@ class FunctionRecord(_Part, kw_only=True):
     ops: tuple[str, ...] = ()
 
 
-class TensorTable(_Part, kw_only=True):
+class TensorTable(_Part, frozen=True, kw_only=True):
     """Storages born in the step, as columns.
 
     Attributes:
@@ -148,7 +149,7 @@ class TensorTable(_Part, kw_only=True):
         return len(self.bytes)
 
 
-class SaveTable(_Part, kw_only=True):
+class SaveTable(_Part, frozen=True, kw_only=True):
     """What autograd saved for backward, parameters and buffers left out, as columns.
 
     Attributes:
@@ -171,7 +172,7 @@ class SaveTable(_Part, kw_only=True):
         return len(self.tensor)
 
 
-class Profile(_Part, kw_only=True):
+class Profile(_Part, frozen=True, kw_only=True):
     """The recorded measurements of one model, batch shape, dtype, device and software version.
 
     Attributes:
@@ -186,7 +187,7 @@ class Profile(_Part, kw_only=True):
         static: bytes that are there before the step.
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended.
-        generator_bytes: bytes of a generator's state, held by a segment that draws random numbers.
+        generator_bytes: bytes of a generator's state, allocated for a moment where a replay sets it.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
         calls: module calls in pre-order; the first is the root.
         functions: torch functions and operators a call ran itself.

@@ -40,7 +40,7 @@ def solve(
 
     Example:
         >>> import torch, autockpt
-        >>> model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()) for _ in range(4)))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
         >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
         ()
     """

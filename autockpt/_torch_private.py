@@ -92,7 +92,7 @@ def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
 
 def cuda_in_use() -> bool:
     """Whether this process has touched a CUDA device."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())
 
 
 def container_handlers(

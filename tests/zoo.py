@@ -37,7 +37,7 @@ class Case:
     def step(self) -> None:
         """Run forward and backward as a training loop does, from no gradients to no gradients."""
         outputs, loss = self.forward()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del outputs, loss
         self.model.zero_grad()
 
@@ -77,7 +77,8 @@ def gpt2(*, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, use_cach
         eos_token_id=0,
         loss_type="ForCausalLM",
     )
-    return GPT2LMHeadModel(config)
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
 
 
 def t5() -> tuple[nn.Module, dict[str, Any]]:
@@ -118,7 +119,9 @@ class UNet(nn.Module):
         sizes = [width, 2 * width, 4 * width]
         # Going down, each level is wider than the one before; going up, it returns to that width.
         self.enter = conv(3, width)
-        self.down = nn.ModuleList(nn.Sequential(conv(a, b), conv(b, b)) for a, b in zip([width, *sizes[:-1]], sizes, strict=True))
+        self.down = nn.ModuleList(
+            nn.Sequential(conv(a, b), conv(b, b)) for a, b in zip([width, *sizes[:-1]], sizes, strict=True)
+        )
         self.middle = nn.Sequential(conv(4 * width, 4 * width), conv(4 * width, 4 * width))
         self.up = nn.ModuleList(
             nn.Sequential(conv(2 * b, b), conv(b, a)) for a, b in zip([width, *sizes[:-1]], sizes, strict=True)

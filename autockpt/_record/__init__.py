@@ -1,14 +1,15 @@
-"""Recording: from a model and a batch to a profile. DESIGN of the room:
+"""Recording: from a model and a batch to a profile.
 
-    step.py       the training step that is recorded
-    sandbox.py    leaving no trace
-    tape.py       allocations, frees and markers of a run, in order
-    watch.py      calls and saves of a run, as markers
-    clocks.py     time without waiting for the device
-    structure.py  functions, operators, random numbers, mutations, of a forward of its own
-    synthesis.py  a backward made from the autograd graph, where none can run
-    fake.py       tape, clock and model where nothing runs
-    assemble.py   from tapes to the tables of a profile
+recorder.py   which runs are made, and what the profile takes from each
+step.py       the training step that is recorded
+sandbox.py    leaving no trace
+tape.py       allocations, frees and markers of a run, in order
+watch.py      calls and saves of a run, as markers
+clocks.py     time without waiting for the device
+structure.py  functions, operators, random numbers, mutations, of a forward of its own
+synthesis.py  a backward made from the autograd graph, where none can run
+fake.py       tape, clock and model where nothing runs
+assemble.py   from tapes to the tables of a profile
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ __all__ = [
     "Run",
     "call_records",
     "function_records",
-    "lifetimes_by_calls",
     "lifetimes",
+    "lifetimes_by_calls",
     "mark_seconds",
     "natural_deaths",
     "save_table",
@@ -112,7 +112,7 @@ def natural_deaths(run: Run, kept: Lifetimes, dropped_run: Run, dropped: Lifetim
 
 
 def lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
-    """Guess natural deaths where no second forward compares: a saved tensor lives to the end of the call that saves it."""
+    """Guess natural deaths where no second forward compares: a saved tensor's is the saving call's end."""
     natural = list(found.death)
     exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
     for i, mark in enumerate(run.marks):

@@ -93,4 +93,3 @@ def _generators(attributes: dict[str, dict[str, Any]]) -> list[torch.Generator]:
     for values in attributes.values():
         generators.extend(value for value in values.values() if isinstance(value, torch.Generator))
     return generators
-

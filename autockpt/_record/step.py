@@ -40,7 +40,7 @@ class TrainingStep:
         """Run the model and the loss; return the outputs and the scalar."""
         outputs = self.model(*self.args, **self.kwargs)
         scalar = self.loss(outputs)
-        if not isinstance(scalar, torch.Tensor) or scalar.numel() != 1 or not scalar.requires_grad:
+        if not _is_loss(scalar):
             raise ProfilingError(
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
             )
@@ -107,6 +107,10 @@ def _default_loss(outputs: Any) -> torch.Tensor:
     for tensor in differentiable[1:]:
         total = total + tensor.sum()
     return total
+
+
+def _is_loss(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
 
 
 def _describe(value: object) -> str:

@@ -217,7 +217,9 @@ class _Observer:
             record.refused = "draws from the random generators of Python or numpy"
         for leaf, before in opened.opaque:
             if _fingerprint(leaf) != before and not record.refused:
-                record.refused = f"changes an argument of type {type(leaf).__name__} (a cache?), which a replay would do again"
+                record.refused = (
+                    f"changes an argument of type {type(leaf).__name__} (a cache?), which a replay would do again"
+                )
         moved = {
             name
             for name, (buffer, value, version) in opened.buffers.items()

@@ -32,14 +32,10 @@ TRANSIENT_OUTPUTS = {
 }
 """What a node allocates and frees while it runs, in multiples of its largest gradient."""
 
-ALIASING = frozenset(
-    f"{name}Backward{version}"
-    for name in (
-        "Add Alias AsStrided Expand Permute ReshapeAlias Squeeze Sub Sum T Transpose UnsafeView Unsqueeze View "
-        "ViewAs Detach"
-    ).split()
-    for version in range(3)
-)
+_VIEWS = """
+    Add Alias AsStrided Detach Expand Permute ReshapeAlias Squeeze Sub Sum T Transpose UnsafeView Unsqueeze View ViewAs
+"""
+ALIASING = frozenset(f"{name}Backward{overload}" for name in _VIEWS.split() for overload in range(3))
 """Nodes whose gradients are views of, or the very, gradient that came in (where the sizes say so)."""
 
 
@@ -127,9 +123,7 @@ class _Backward:
         self.found.ticks += 1
 
 
-def synthesise_backward(
-    run: Run, graph: list[GraphNode], has_gradient: list[bool]
-) -> tuple[Run, Lifetimes, list[int]]:
+def synthesise_backward(run: Run, graph: list[GraphNode], has_gradient: list[bool]) -> tuple[Run, Lifetimes, list[int]]:
     """Append a backward to a forward whose saves were dropped.
 
     Args:
@@ -199,11 +193,11 @@ def _run_engine(
             backward.drop(gradient)
         for save in saves.get(node.sequence, ()):
             backward.mark("release", save)
-        for edge, gradient in zip(node.edges, outgoing, strict=True):
+        for edge, sent in zip(node.edges, outgoing, strict=True):
             if edge is None:
                 continue
-            if gradient is not None:
-                _add(backward, buffers[edge[0]], edge[1], gradient)
+            if sent is not None:
+                _add(backward, buffers[edge[0]], edge[1], sent)
             waiting[edge[0]] -= 1
             if waiting[edge[0]] == 0:
                 heapq.heappush(ready, (-graph[edge[0]].sequence, edge[0]))

@@ -21,7 +21,7 @@ from .._errors import ProfilingError
 __all__ = ["AllocatorTape", "Event", "Tape", "storage_key"]
 
 MARK_BYTES = 4097
-"""Size of marker allocation 0. Marker i is 2 i bytes larger: odd, so that no tensor of 2, 4 or 8 byte elements has it."""
+"""Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
 
 
 @dataclass(frozen=True, slots=True)

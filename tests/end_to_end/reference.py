@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from unittest.mock import patch
 
 import torch
 
 import autockpt
-from autockpt import Plan, Profile
+from autockpt import Profile
 from autockpt._frames.frame import Frame
 from tests.zoo import Case, build
 
@@ -67,7 +68,7 @@ class Reference:
         model.load_state_dict(self.state)
         torch.manual_seed(SEED)
         outputs, loss = self.case.forward()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del outputs
         gradients = {f"gradient of {n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
         buffers = {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
@@ -98,18 +99,10 @@ def counting_replays() -> Iterator[list[int]]:
         replayed.append(len(frame.calls))
         original(frame)
 
-    Frame.replay = replay  # type: ignore[method-assign]
-    try:
+    with patch.object(Frame, "replay", replay):
         yield replayed
-    finally:
-        Frame.replay = original  # type: ignore[method-assign]
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
     """Bytes of the storages behind `tensors`, each once."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def planned(model: torch.nn.Module, plan: Plan) -> torch.nn.Module:
-    """Apply a plan that went through a file's bytes."""
-    return autockpt.apply(model, plan=plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import autockpt
 from autockpt import Infeasible, Plan
@@ -23,7 +24,7 @@ ALWAYS_AT_60 = ("gpt2", "t5", "resnet50", "glue")
 TIME_LIMIT_SECONDS = 5.0
 
 
-def rows() -> list[object]:
+def rows() -> list[ParameterSet]:
     """Model by model. All at 60 %, and `auto` at 80 %, in every run; the rest in `make sweep`."""
     found = []
     for model in ZOO:

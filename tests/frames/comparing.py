@@ -49,7 +49,7 @@ def steps(model: nn.Module, run: Run, *, count: int = 2) -> Outcome:
     for _ in range(count):
         model.zero_grad()
         loss = run(model)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         losses.append(loss.detach().clone())
         with torch.no_grad():
             for parameter in model.parameters():
