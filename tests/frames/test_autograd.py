@@ -44,8 +44,8 @@ def test_retained_graph_and_a_second_backward() -> None:
     plain, planned = pair(smooth())
     for model in (plain, planned):
         loss = summed(model)
-        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(retain_graph=True)
+        loss.backward()
     for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
@@ -102,7 +102,7 @@ def test_a_custom_function_that_reads_its_saved_tensors_twice_and_saves_its_outp
 
     class Layer(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = Twice.apply(x.tanh())  # type: ignore[no-untyped-call]
+            out: Tensor = Twice.apply(x.tanh())
             return out
 
     torch.manual_seed(0)
@@ -193,7 +193,7 @@ def test_parameters_swapped_between_forward_and_backward() -> None:
     plain, planned = pair(smooth())
     originals = [list(model.parameters()) for model in (plain, planned)]
     for model in (plain, planned):
-        run(model).backward()  # type: ignore[no-untyped-call]
+        run(model).backward()
     for one, other in zip(*originals, strict=True):
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
     assert all(not parameter.any() for parameter in planned.parameters())
@@ -205,7 +205,7 @@ def test_a_weight_changed_before_backward_raises_as_in_a_plain_step() -> None:
         with torch.no_grad():
             model[2].weight.mul_(2)  # type: ignore[index]
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
 
 
 def test_a_saved_tensor_changed_inside_its_member_raises_as_in_a_plain_step() -> None:
@@ -218,7 +218,7 @@ def test_a_saved_tensor_changed_inside_its_member_raises_as_in_a_plain_step() ->
 
     for model in pair(nn.Sequential(nn.Linear(WIDTH, WIDTH), Wrong()), ["1"]):
         with pytest.raises(RuntimeError, match="inplace operation"):
-            summed(model).backward()  # type: ignore[no-untyped-call]
+            summed(model).backward()
 
 
 def test_without_gradients_nothing_is_recorded() -> None:
@@ -281,7 +281,7 @@ def test_inside_a_replay_the_code_can_tell() -> None:
     counting = Counting()
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), counting, nn.Tanh())
     install(model, Plan.of([["1", "2"]]))
-    summed(model).backward()  # type: ignore[no-untyped-call]
+    summed(model).backward()
     assert counting.seen == [False, True]
     assert not is_recomputing()
 

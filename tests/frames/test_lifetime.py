@@ -85,7 +85,10 @@ def test_the_peak_is_that_of_torch_checkpoint_or_less(run: int) -> None:
     plain, planned = chain(), chain()
     names = [str(i) for i in range(6)]
     install(planned, Plan.of([names[i : i + run] for i in range(0, 6, run)]))
-    assert peak(planned) <= peak(Checkpointed(chain(), run))
+    # A plain step and a frame release a saved tensor when its node is done; checkpoint when it is unpacked, which is
+    # before the node's bias gradient is summed.
+    bias = 64 * 4
+    assert peak(planned) <= peak(Checkpointed(chain(), run)) + bias
     assert run == 6 or peak(planned) < peak(plain)
 
 
@@ -146,10 +149,10 @@ def test_no_frame_outlives_its_graph_without_the_collector(how: str, monkeypatch
         loss = summed(model)
         assert len(alive) == 3
         if how == "backward":
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             assert not alive  # though `loss` is still there
         elif how == "retained":
-            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            loss.backward(retain_graph=True)
         elif how == "create_graph":
             parameters = list(model.parameters())
             gradients = torch.autograd.grad(loss, parameters, create_graph=True)
@@ -171,7 +174,7 @@ def test_tensors_do_not_pile_up() -> None:
     def level() -> int:
         def steps() -> None:
             for _ in range(3):
-                summed(model).backward()  # type: ignore[no-untyped-call]
+                summed(model).backward()
                 model.zero_grad()
                 summed(model)
 

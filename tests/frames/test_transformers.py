@@ -39,3 +39,81 @@ def language_loss(model: nn.Module) -> Tensor:
 )
 def test_gpt2_with_dropout(plan: Any) -> None:
     assert_same(gpt2(), plan, language_loss)
+
+
+def test_gpt2_with_the_cache_that_it_makes_by_default() -> None:
+    assert_same(gpt2(use_cache=True), [["transformer.h.0", "transformer.h.1"], "transformer.h.3"], language_loss)
+
+
+def test_gpt2_with_a_cache_that_is_already_full() -> None:
+    def continued(model: nn.Module) -> Tensor:
+        ids = torch.arange(16).reshape(2, 8) % 64
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+        loss: Tensor = model(input_ids=ids, labels=ids, past_key_values=cache).loss
+        return loss
+
+    plan = [["transformer.h.0", "transformer.h.1"], "transformer.h.3"]
+    assert_same(gpt2(use_cache=True), plan, continued)
+
+
+class TwoSteps(nn.Module):
+    """Two forwards of one model within one call, the second continuing from the first one's cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = gpt2(use_cache=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        cache = self.model(input_ids=ids).past_key_values
+        loss: Tensor = self.model(input_ids=ids, labels=ids, past_key_values=cache).loss
+        return loss
+
+
+def test_gpt2_continuing_from_a_cache() -> None:
+    plan = [[f"model.transformer.h.{i}#1" for i in range(2)], [f"model.transformer.h.{i}#0" for i in range(4)]]
+    assert_same(TwoSteps(), plan, lambda model: model(torch.arange(16).reshape(2, 8) % 64))
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
+def test_members_that_transformers_recomputes_itself_run_plain() -> None:
+    def with_own() -> nn.Module:
+        model = gpt2()
+        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        return model
+
+    # Its switch sits inside the block's forward: the block may still be a member, what is in the block may not.
+    parts = [f"transformer.h.{i}.mlp" for i in range(4)]
+    assert_same(with_own(), parts, language_loss, replays=False)
+    assert_same(with_own(), [["transformer.h.0", "transformer.h.1"], "transformer.h.3.mlp"], language_loss)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_t5_whose_relative_bias_travels_from_block_to_block(cache: bool) -> None:
+    config = transformers.T5Config(
+        vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_heads=2, decoder_start_token_id=0, use_cache=cache
+    )
+    torch.manual_seed(0)
+    model = transformers.T5ForConditionalGeneration(config).train()
+    plan = [
+        ["encoder.block.0", "encoder.block.1"],
+        "encoder.block.2.layer.0",
+        ["decoder.block.0", "decoder.block.1", "decoder.block.2"],
+    ]
+    assert_same(model, plan, language_loss)
+
+
+def test_llama_with_gradients_of_some_parameters_only() -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).train()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("q_proj" in name or "norm" in name)
+    assert_same(model, [["model.layers.0", "model.layers.1"], "model.layers.2"], language_loss)
