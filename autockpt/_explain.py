@@ -32,16 +32,17 @@ __all__ = [
 MINIMUM_WIDTH = 60
 DEFAULT_WIDTH = 100
 
+_ANY = "*"  # stands for the number of a layer
 _NAMED = 6  # calls named for each refusal reason; the rest are counted
 _SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive segments that look alike. Figures are predicted, and those of one segment.
+    """Segments that look alike. Figures are predicted, and those of one segment.
 
     Attributes:
         segments: how many.
-        calls: for people: ``h.0 … h.2``.
+        calls: for people: ``h.0 … h.2``; ``h.{0-3, 7}.mlp`` for several.
         calls_each: sibling calls in one segment.
         freed_bytes: activations that recomputing the segment drops.
         boundary_bytes: what must stay alive for it.
@@ -126,19 +127,21 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_plan(plan: Plan) -> PlanReport:
     """Summarise `plan`: totals, rows of segments that look alike, refusals by reason."""
-    rows = []
-    for _, group in itertools.groupby(plan.segments, key=_looks):
-        alike = list(group)
-        rows.append(
-            SegmentRow(
-                segments=len(alike),
-                calls=_span_of_segments(alike),
-                calls_each=len(alike[0].calls),
-                freed_bytes=alike[0].freed_bytes,
-                boundary_bytes=alike[0].boundary_bytes,
-                recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
-            )
+    groups: dict[tuple[object, ...], list[Segment]] = {}
+    for segment in plan.segments:
+        calls, _ = _without_layer(segment.calls)
+        groups.setdefault((calls, segment.freed_bytes, segment.boundary_bytes), []).append(segment)
+    rows = [
+        SegmentRow(
+            segments=len(alike),
+            calls=_span_of_segments(alike),
+            calls_each=len(alike[0].calls),
+            freed_bytes=alike[0].freed_bytes,
+            boundary_bytes=alike[0].boundary_bytes,
+            recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
         )
+        for alike in groups.values()
+    ]
     return PlanReport(
         model=plan.model,
         solver=plan.solver,
@@ -351,12 +354,6 @@ _MODES = {
 }
 
 
-def _looks(segment: Segment) -> tuple[object, ...]:
-    """Key that is equal for segments whose rows would differ in numbers of layers alone."""
-    shapes = tuple(_template(call) for call in segment.calls)
-    return (shapes, segment.freed_bytes, segment.boundary_bytes)
-
-
 def _template(call: str) -> str:
     """Return the call with the numbers in its name blanked: ``h.3.mlp#0`` and ``h.4.mlp#0`` look alike."""
     return ".".join("*" if part.isdigit() else part for part in call.partition("#")[0].split("."))
@@ -414,21 +411,46 @@ def _label(call: str) -> str:
 
 
 def _span(calls: Sequence[str]) -> str:
-    """Return the calls as ``transformer.h.0 … h.2``: the first, then the last from what they share."""
-    first, last = calls[0], calls[-1]
+    """Return the calls as ``transformer.h.0 … h.2``: the first, then of the last what differs."""
     if len(calls) == 1:
-        return _label(first) if first != "#0" else ""
-    ahead, behind = _label(first).split("."), _label(last).split(".")
-    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ahead, behind, strict=False)))
-    return f"{_label(first)} … {'.'.join(behind[max(shared - 1, 0) :])}"
+        return "" if calls[0] == "#0" else _label(calls[0])
+    first, last = _label(calls[0]).split("."), _label(calls[-1]).split(".")
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    if shared and last[shared : shared + 1] and not last[shared][0].isalpha():
+        shared -= 1  # a bare number says too little
+    return f"{'.'.join(first)} … {'.'.join(last[shared:])}"
 
 
 def _span_of_segments(segments: Sequence[Segment]) -> str:
-    if len(segments) == 1:
-        return _span(segments[0].calls) or "the whole model"
-    if len(segments[0].calls) == 1:
-        return _span([segments[0].calls[0], segments[-1].calls[0]]).replace(" … ", ", …, ")
-    return f"({_span(segments[0].calls)}), …, ({_span(segments[-1].calls)})"
+    """Return the calls of segments that differ in the number of one layer: ``h.{0-3, 7}.ln … mlp``."""
+    calls, _ = _without_layer(segments[0].calls)
+    layers = [layer for _, layer in map(_without_layer, (segment.calls for segment in segments)) if layer is not None]
+    return _span(calls).replace(_ANY, _ranges(layers), 1) if layers else _span(calls) or "the whole model"
+
+
+def _without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
+    """Replace the first number in the calls' names by a placeholder, where all share it; return it too."""
+    parts = [call.split(".") for call in calls]
+    names = [call.partition("#")[0].split(".") for call in calls]
+    at = next((i for i, part in enumerate(names[0]) if part.isdigit()), None)
+    if at is None or any(name[: at + 1] != names[0][: at + 1] for name in names):
+        return calls, None
+    return tuple(
+        ".".join([*part[:at], part[at].replace(names[0][at], _ANY, 1), *part[at + 1 :]]) for part in parts
+    ), int(names[0][at])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ``3`` for one number, ``{0-3, 7}`` for several."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"
 
 
 def _gap(report: PlanReport) -> str:

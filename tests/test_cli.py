@@ -201,11 +201,11 @@ def test_the_text_of_a_plan() -> None:
         profile                             real  a whole step ran
 
         Recomputed: 7 segments of 9 calls together; figures of each segment, as predicted
-        segments  calls                    freed  boundary  seconds
-        -----------------------------------------------------------
-               1  decoder.h.0 … h.2    50.00 MiB  3.00 MiB    12 ms
-               5  decoder.h.3, …, h.7  17.00 MiB  1.00 MiB     4 ms
-               1  decoder.ln#1         17.00 MiB  1.00 MiB     4 ms
+        segments  calls                  freed  boundary  seconds
+        ---------------------------------------------------------
+               1  decoder.h.0 … h.2  50.00 MiB  3.00 MiB    12 ms
+               5  decoder.h.{3-7}    17.00 MiB  1.00 MiB     4 ms
+               1  decoder.ln#1       17.00 MiB  1.00 MiB     4 ms
 
         Kept because they cannot be replayed exactly
           9 calls: reads a tensor from a closure
@@ -215,6 +215,18 @@ def test_the_text_of_a_plan() -> None:
           a note
         """
     )
+
+
+def test_segments_that_differ_by_layer_share_a_row() -> None:
+    runs = [[f"h.{i}.ln", f"h.{i}.mlp"] for i in (1, 3, 4, 5, 9)]
+    text = Plan.of([*runs, ["e.0", "e.1"], "conv", "f.3#1", ""]).explain()
+    assert [line.split("  ")[-1] for line in text.splitlines()[5:]] == [
+        "h.{1, 3-5, 9}.ln … mlp",
+        "e.0 … e.1",
+        "conv",
+        "f.3#1",
+        "the whole model",
+    ]
 
 
 def test_the_text_fits_sixty_columns() -> None:
