@@ -123,7 +123,7 @@ AllocationEvent = tuple[int, int, str, int | None]
 
 def profiler_is_running() -> bool:
     """Return whether a torch profiler is recording in this thread."""
-    return bool(torch.autograd._profiler_enabled())
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
 def allocation_events(profiler: torch.profiler.profile) -> list[AllocationEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_partial_backward_then_the_rest() -> None:
     found = []
     for model in (plain, planned):
         loss = summed(model)
-        some = torch.autograd.grad(loss, [model[5 - 1].weight], retain_graph=True)  # type: ignore[index, union-attr]
+        some = torch.autograd.grad(loss, [model.get_parameter("4.weight")], retain_graph=True)
         found.append([*some, *torch.autograd.grad(loss, list(model.parameters()))])
     assert all(map(torch.equal, *found))
 
@@ -95,14 +96,15 @@ def test_a_custom_function_that_reads_its_saved_tensors_twice_and_saves_its_outp
             return out
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
             x, out = ctx.saved_tensors
             again, _ = ctx.saved_tensors
-            return gradient * out + 0 * (x - again)
+            total: Tensor = gradient * out + 0 * (x - again)
+            return total
 
     class Layer(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = Twice.apply(x.tanh())
+            out: Tensor = Twice.apply(x.tanh())  # type: ignore[no-untyped-call]
             return out
 
     torch.manual_seed(0)
@@ -145,12 +147,13 @@ def test_function_transforms_run_plain() -> None:
         return of
 
     x = batch(4, WIDTH)
+    transforms: list[Callable[[Any], Any]] = [
+        lambda f: torch.func.grad(f)(parameters, x),
+        lambda f: torch.func.vmap(torch.func.grad(f), (None, 0))(parameters, x),
+        lambda f: torch.func.jacrev(f)(parameters, x),
+    ]
     with counted_replays() as count:
-        for transform in (
-            lambda f: torch.func.grad(f)(parameters, x),
-            lambda f: torch.func.vmap(torch.func.grad(f), (None, 0))(parameters, x),
-            lambda f: torch.func.jacrev(f)(parameters, x),
-        ):
+        for transform in transforms:
             expected, found = transform(loss(model)), transform(loss(planned))
             assert all(torch.equal(expected[name], found[name]) for name in expected)
         rows = torch.func.vmap(planned)(x)
@@ -203,7 +206,7 @@ def test_a_weight_changed_before_backward_raises_as_in_a_plain_step() -> None:
     for model in pair(smooth()):
         loss = summed(model)
         with torch.no_grad():
-            model[2].weight.mul_(2)  # type: ignore[index]
+            model.get_parameter("2.weight").mul_(2)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 

@@ -137,8 +137,8 @@ def test_an_error_between_members_leaves_nothing_behind() -> None:
         def fail(*_: Any, kind: Any = kind) -> None:
             raise kind
 
-        for where in (model.blocks[2], model.blocks[2].first):
-            handle = where.register_forward_pre_hook(fail)
+        for where in ("blocks.2", "blocks.2.first"):
+            handle = model.get_submodule(where).register_forward_pre_hook(fail)
             with pytest.raises(kind):
                 summed(model)
             handle.remove()
@@ -153,8 +153,9 @@ def test_an_error_that_the_parent_catches() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.stages = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
-            self.stages[1].append(Acting(self.fail))
+            layers = [[nn.Linear(WIDTH, WIDTH), nn.Tanh()] for _ in range(4)]
+            layers[1].append(Acting(self.fail))
+            self.stages = nn.ModuleList(nn.Sequential(*some) for some in layers)
 
         @staticmethod
         def fail(x: Tensor) -> Tensor:
