@@ -44,7 +44,8 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
         head = msgspec.json.decode(data, type=_Head)
         if head.schema != schema:
             raise InvalidFile(
-                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r}. Record or solve it again."
+                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r}. "
+                "Record or solve it again."
             )
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -108,13 +108,13 @@ def _measure_cpu(step: Callable[[], object]) -> Measurement:
 
 def _live_storages() -> dict[int, int]:
     """Bytes of every CPU storage that Python can see, by address."""
+    visible = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
     found: dict[int, int] = {}
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor):
-            for tensor in (thing, thing.grad if thing.is_leaf else None):
-                if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
-                    storage = tensor.untyped_storage()
-                    found[storage.data_ptr()] = storage.nbytes()
+    for tensor in (*visible, *gradients):
+        if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
     return found
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import pytest
+
+# Two threads that wait for one another on a busy machine make every step several times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("house")

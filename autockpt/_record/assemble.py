@@ -82,7 +82,7 @@ def lifetimes(run: Run) -> Lifetimes:
             found.mark_tensors.append(tensors)
             if mark.kind == "ready" and tensors[0] >= 0:
                 # This gradient is added to one that existed before the step, and is gone at once.
-                deaths[tensors[0]] = found.ticks + 1
+                deaths[live.pop(mark.keys[0])] = found.ticks + 1
         found.ticks += 1
     found.death = [deaths.get(tensor, found.ticks) for tensor in range(len(found.bytes))]
     return found

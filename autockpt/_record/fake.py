@@ -96,7 +96,7 @@ def profile_fake(
             structures,
             mark_seconds(run, clock, None),
             static=static_bytes(step, optimizer),
-            notes=(*NOTES, *sandbox.notes),
+            notes=(*NOTES, *sandbox.notes()),
             mode="fake",
             times="roofline",
             device=name,
@@ -107,7 +107,7 @@ class FakeTape(TorchDispatchMode):
     """A tape of storages as operators make them and Python lets them go."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._events: list[Event] = []
         self._live: dict[int, weakref.ref[Any]] = {}
         self._marks = 0
@@ -115,13 +115,13 @@ class FakeTape(TorchDispatchMode):
 
     def __enter__(self) -> FakeTape:
         self._open = True
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._open = False
 
     def mark(self) -> int:
@@ -160,7 +160,7 @@ class RooflineClock(TorchDispatchMode):
     """A clock that moves by what each operator would take on the device; a context around the run."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self._now = 0.0
 

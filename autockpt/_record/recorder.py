@@ -117,7 +117,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     sandbox.rewind()
     parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
     seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, clock))
-    return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes)
+    return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes())
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:

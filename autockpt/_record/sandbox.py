@@ -19,7 +19,7 @@ class Sandbox:
     """Remembers generators, buffers, flags and attributes of a model, and puts them back.
 
     Gradients need no care: recording never calls ``.backward()``. What cannot be put back (the inside of a
-    list or a dictionary that forward changes) is named in `notes`.
+    list or a dictionary that forward changes) is named by `notes`.
 
     Args:
         model: the model that will run.
@@ -27,7 +27,6 @@ class Sandbox:
     """
 
     def __init__(self, model: torch.nn.Module, *, buffers: bool = True) -> None:
-        self.notes: list[str] = []
         self._modules = dict(model.named_modules())
         self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if buffers else []
         self._attributes = {name: dict(module.__dict__) for name, module in self._modules.items()}
@@ -57,6 +56,14 @@ class Sandbox:
             sandbox._restore_attributes()
             sandbox.rewind()
 
+    def notes(self) -> list[str]:
+        """Name what forward has changed so far and what cannot be put back."""
+        return [
+            f"forward changed the contents of {name or 'the model'}.{key}; recording could not put that back"
+            for (name, key), size in self._sizes.items()
+            if len(self._modules[name].__dict__.get(key, ())) != size
+        ]
+
     def rewind(self) -> None:
         """Put buffers and generators back, so that the next run repeats the last one."""
         with torch.no_grad():
@@ -79,10 +86,6 @@ class Sandbox:
             if [(key, id(value)) for key, value in current.items()] != [(k, id(v)) for k, v in entries.items()]:
                 current.clear()
                 current.update(entries)
-        for (name, key), size in self._sizes.items():
-            if len(self._modules[name].__dict__[key]) != size:
-                where = f"{name or 'the model'}.{key}"
-                self.notes.append(f"forward changed the contents of {where}; recording could not put that back")
 
 
 def _generators(attributes: dict[str, dict[str, Any]]) -> list[torch.Generator]:

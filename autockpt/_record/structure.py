@@ -277,7 +277,7 @@ class _Functions(TorchFunctionMode):
     """Names the torch functions that modules call: outermost calls only, property getters left out."""
 
     def __init__(self, observer: _Observer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._observer = observer
 
     def __torch_function__(
@@ -297,7 +297,7 @@ class _Ops(TorchDispatchMode):
     """Shows the observer every operator."""
 
     def __init__(self, observer: _Observer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._observer = observer
 
     def __torch_dispatch__(

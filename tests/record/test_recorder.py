@@ -1,0 +1,235 @@
+"""Recording sees what is there and leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import autockpt
+from autockpt import NotApplicable, ProfilingError
+from autockpt._candidates import find_candidates
+from autockpt.solvers import simulate
+from tests.zoo import ZOO, build
+
+MODES = ["real", "forward", "fake"]
+
+
+class Stateful(nn.Module):
+    """A model that touches everything that a recording must put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 8))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False).eval()
+        self.calls = 0
+        self.cache: torch.Tensor | None = None
+        self.history: list[int] = []
+        self.generator = torch.Generator().manual_seed(3)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.cache = hidden.mean()
+        self.history.append(self.calls)
+        noise = torch.rand(hidden.shape, generator=self.generator) + random.random() + numpy.random.rand()
+        out: torch.Tensor = self.frozen(self.body(hidden)) + noise
+        return out
+
+
+def trace(model: Stateful) -> dict[str, Any]:
+    """Everything about a model and its surroundings that a recording could disturb."""
+    found: dict[str, Any] = {
+        "cpu generator": torch.get_rng_state(),
+        "own generator": model.generator.get_state(),
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state()[1:3],
+        "calls": model.calls,
+        "cache": model.cache,
+        "ids": [id(tensor) for tensor in (*model.parameters(), *model.buffers())],
+    }
+    for name, module in model.named_modules():
+        found[f"{name} attributes"] = sorted(module.__dict__)
+        found[f"{name} training"] = module.training
+        found[f"{name} hooks"] = [len(v) for k, v in sorted(module.__dict__.items()) if k.endswith("_hooks")]
+    for name, tensor in model.state_dict().items():
+        found[name] = tensor.clone()
+    for name, parameter in model.named_parameters():
+        found[f"{name} gradient"] = None if parameter.grad is None else parameter.grad.clone()
+    return found
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, numpy.ndarray):
+        return bool(numpy.array_equal(a, b))
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_recording_leaves_no_trace(mode: Any, with_gradients: bool) -> None:
+    model, batch = Stateful(), torch.randn(4, 8)
+    if with_gradients:
+        model(batch).sum().backward()
+    stepped: list[int] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda p: stepped.append(1))
+    before = trace(model)
+    profile = autockpt.profile(model, batch, mode=mode)
+    after = trace(model)
+    assert [name for name in before if not same(before[name], after[name])] == []
+    assert stepped == []
+    assert any("history" in note for note in profile.notes)  # the inside of a list cannot be put back, so it is named
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_in_forward_is_the_users_own_and_leaves_no_trace(mode: Any) -> None:
+    model = Stateful()
+    model.body[0].weight.grad = torch.ones(16, 8)
+    batch = torch.randn(4, 9)
+    before = trace(model)
+    with pytest.raises(RuntimeError, match="shape|reduction dim"):
+        autockpt.profile(model, batch, mode=mode)
+    after = trace(model)
+    assert [name for name in before if not same(before[name], after[name])] == []
+
+
+def test_an_applied_plan_is_set_aside_while_recording() -> None:
+    model, batch = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU())), torch.randn(4, 8)
+    plain = autockpt.profile(model, batch)
+    plan = autockpt.Plan.of(["1"])
+    autockpt.apply(model, plan=plan)
+    assert len(autockpt.profile(model, batch).saves) == len(plain.saves)
+    assert autockpt.plan_of(model) == plan
+
+
+def test_a_running_profiler_is_named_and_not_emptied() -> None:
+    model, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler,
+        pytest.raises(ProfilingError, match="profiler is already running"),
+    ):
+        autockpt.profile(model, batch)
+    assert profiler.events() is not None
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
+    with pytest.raises(NotApplicable, match="no parameter that requires a gradient"):
+        autockpt.profile(nn.Linear(8, 8).requires_grad_(False), torch.randn(4, 8))
+
+
+def test_a_loss_that_is_no_scalar_is_refused() -> None:
+    with pytest.raises(ProfilingError, match="one element"):
+        autockpt.profile(nn.Linear(8, 8), torch.randn(4, 8), loss=lambda out: out)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
+    case = build(name)
+    case.step()
+    profile = autockpt.profile(case.model, case.kwargs)
+    predicted = simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
+    assert predicted == pytest.approx(autockpt.measure(case.step, device="cpu").step_bytes, rel=1e-3)
+
+
+def test_gradients_that_exist_do_not_grow() -> None:
+    model, batch = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))), torch.randn(2, 256)
+
+    def accumulate() -> None:
+        model(batch).sum().backward()
+
+    accumulate()
+    profile = autockpt.profile(model, batch)
+    predicted = simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
+    assert profile.static.gradient_bytes == profile.static.parameter_bytes
+    assert predicted == pytest.approx(autockpt.measure(accumulate, device="cpu").step_bytes, rel=0.02)
+
+
+def test_optimizer_state_counts_before_and_after_its_first_step() -> None:
+    model, batch = nn.Linear(64, 64), torch.randn(4, 64)
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = autockpt.profile(model, batch, optimizer=optimizer).static.optimizer_bytes
+    model(batch).sum().backward()
+    optimizer.step()
+    after = autockpt.profile(model, batch, optimizer=optimizer).static.optimizer_bytes
+    assert before == 2 * size
+    assert before <= after <= before + 16 * len(list(model.parameters()))  # and the step counters
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "glue"])
+def test_fake_mode_agrees_with_the_real_step(name: str) -> None:
+    case = build(name)
+    real, fake = (autockpt.profile(case.model, case.kwargs, mode=mode) for mode in ("real", "fake"))
+    peaks = [simulate(find_candidates(p).problem, ()).peak_bytes for p in (real, fake)]
+    assert (fake.mode, fake.times, fake.device) == ("fake", "roofline", "a100")
+    assert fake.static == real.static
+    assert [call.key for call in fake.calls] == [call.key for call in real.calls]
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.02)
+    assert fake.plain_seconds > 0
+
+
+def test_fake_mode_records_a_model_without_memory() -> None:
+    with torch.device("meta"):
+        model, batch = nn.Sequential(nn.Linear(2**14, 2**14), nn.GELU()), torch.empty(8, 2**14)
+    profile = autockpt.profile(model, batch, mode="fake", device="h100")
+    assert profile.static.parameter_bytes == 4 * (2**28 + 2**14)
+    assert all(parameter.device.type == "meta" for parameter in model.parameters())
+
+
+def test_a_module_used_twice_gives_two_calls() -> None:
+    shared = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    profile = autockpt.profile(nn.Sequential(shared, nn.ReLU(), shared), torch.randn(4, 8))
+    assert [call.key for call in profile.calls if call.name == "0"] == ["0#0", "0#1"]
+    assert len({call.signature for call in profile.calls if call.name == "0"}) == 1
+
+
+def test_functions_and_operators_are_named_by_call() -> None:
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8))
+    by_call = {profile.calls[record.call].key: record for record in profile.functions}
+    assert by_call["0#0"].functions == ("torch.nn.functional.linear",)
+    assert by_call["1#0"].ops == ("aten.gelu.default",)
+
+
+class Closure(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.inner, self.seen = kind, nn.Linear(8, 8), torch.ones(8)
+        self.own = torch.Generator().manual_seed(0)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(hidden).sigmoid()
+        if self.kind == "attribute":
+            return out * self.seen
+        if self.kind == "generator":
+            return out * torch.rand(8, generator=self.own)
+        if self.kind == "python":
+            return out * random.random()
+        if self.kind == "argument":
+            hidden.mul_(2)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("attribute", "no argument, parameter or buffer"),
+        ("generator", "torch.Generator of its own"),
+        ("python", "random generators of Python"),
+        ("argument", "changed in place"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure(kind), nn.Linear(8, 8))
+    profile = autockpt.profile(model, torch.randn(64, 8))
+    refused = {profile.calls[call].key: why for call, why in find_candidates(profile).refused}
+    assert reason in refused["2#0"]
+    assert "0#0" not in refused
