@@ -12,6 +12,7 @@ from ._install import install, installed_plan, uninstall
 from ._plan import Plan
 from ._record import profile
 from ._solve import solve
+from .solvers import parse_bytes
 
 __all__ = ["apply", "plan_of", "remove"]
 
@@ -67,10 +68,9 @@ def apply(
         assert budget is not None
         if inputs is None:
             raise NotApplicable("a budget needs a batch to plan on: apply(model, budget=..., inputs=batch)")
+        budget_bytes = parse_bytes(budget, total_bytes=_device_bytes(model))  # before anything runs
         recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-        plan = solve(
-            recorded, budget, solver=solver, time_limit_seconds=time_limit_seconds, total_bytes=_device_bytes(model)
-        )
+        plan = solve(recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
     install(model, plan)
     return model
 

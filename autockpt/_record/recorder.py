@@ -250,8 +250,19 @@ def build_profile(
         tensors=tensor_table(found, parts.natural),
         saves=save_table(run, found, seconds),
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(*parts.notes, *notes),
+        notes=(*parts.notes, *_checkpointing_notes(structures), *notes),
     )
+
+
+def _checkpointing_notes(structures: list[CallStructure]) -> list[str]:
+    """Say which calls the model recomputes by itself."""
+    inside = [structure.name for structure in structures if structure.checkpointed]
+    if not inside:
+        return []
+    return [
+        f"{len(inside)} calls, from {inside[0]} to {inside[-1]}, run inside torch.utils.checkpoint regions of the model's "
+        "own; those regions are left as they are, and nothing inside them is chosen"
+    ]
 
 
 def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) -> Static:

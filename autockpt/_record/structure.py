@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .. import _torch_private as private
 from .._frames.tree import tensors
 from .tape import Tape
 from .watch import patched_forwards
@@ -38,6 +39,7 @@ class CallStructure:
         buffers: qualified names of buffers whose values changed.
         mutated: positions, among its argument storages, of those that were changed in place after the call began.
         refused: why it cannot be replayed exactly; empty where it can.
+        checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
         signature: equal for structurally identical calls.
     """
 
@@ -48,6 +50,7 @@ class CallStructure:
     buffers: list[str] = field(default_factory=list)
     mutated: list[int] = field(default_factory=list)
     refused: str = ""
+    checkpointed: bool = False
     signature: str = ""
 
 
@@ -183,7 +186,7 @@ class _Observer:
         keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
         opaque = [leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, (torch.Tensor, *_PLAIN))]
         prefix = f"{name}." if name else ""
-        record = CallStructure(name)
+        record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
         opened = _OpenCall(
             record=record,
             first_op=self._n_ops,
