@@ -5,7 +5,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install test sweep test-oldest lint types format demo clean
+.PHONY: help install test sweep bench test-oldest lint types format demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,6 +14,10 @@ install: $(VENV)/.installed  ## make .venv with all that development needs (agai
 
 test: install  ## run the tests
 	$(VENV)/bin/python -m pytest
+
+bench: install  ## run the benchmarks and write down what they find
+	$(VENV)/bin/python -m benchmarks.recording.run
+	$(VENV)/bin/python -m benchmarks.budgets.run
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest -m "sweep or not sweep"

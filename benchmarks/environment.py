@@ -1,0 +1,55 @@
+"""What every benchmark says about where it ran, and how it is written down."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["environment", "table", "write"]
+
+RESULTS = "<!-- results -->"
+
+
+def environment() -> dict[str, Any]:
+    """Machine, versions, date and command."""
+    import transformers
+
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu, {platform.machine()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+    }
+
+
+def table(heads: list[str], rows: Iterable[Iterable[object]]) -> str:
+    """Lay out a Markdown table."""
+    lines = [heads, ["---"] * len(heads), *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write(folder: Path, raw: dict[str, Any], text: str) -> None:
+    """Write the raw results as JSON, and the table into the folder's README after its marker line."""
+    where = environment()
+    (folder / "results.json").write_text(json.dumps({"environment": where, **raw}, indent=1) + "\n")
+    readme = folder / "README.md"
+    head = readme.read_text().partition(RESULTS)[0]
+    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
+    readme.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{text}\n")
+
+
+def _module() -> str:
+    path = Path(sys.argv[0]).resolve()
+    return ".".join(path.with_suffix("").parts[path.parts.index("benchmarks") :])
