@@ -9,7 +9,6 @@ boundary die at once, by reference count alone. A replayed value lives on its sl
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -20,9 +19,9 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._errors import ReplayError
-from .generators import States, set_states, unmoved
+from .generators import States, set_states, states_of
 from .slots import Held, OwnedSlot, Slot
-from .state import Autocast, ModuleState
+from .state import Autocast, ModuleState, Undo
 from .thread import thread
 from .tree import decode, tensors
 
@@ -45,32 +44,34 @@ class Call:
     Attributes:
         key: the call's key.
         forward: what to call.
-        arguments: encoded (args, kwargs).
+        arguments: its arguments, encoded.
+        keywords: names of the last of them.
         refs: where the tensors among the arguments come from.
         module: the module's state.
-        autocast: autocast's settings.
+        autocast: autocast's settings; None where it was off.
         random: generator states to set before it.
         end: number of slots in the frame when it returned; None if it has not.
     """
 
-    __slots__ = ("arguments", "autocast", "end", "forward", "key", "module", "random", "refs")
+    __slots__ = ("arguments", "autocast", "end", "forward", "key", "keywords", "module", "random", "refs")
 
     def __init__(
         self,
         key: str,
         forward: Callable[..., Any],
-        arguments: Any,
+        arguments: list[Any],
+        keywords: tuple[str, ...],
         refs: list[Ref],
         module: ModuleState,
-        autocast: Autocast,
         random: States,
     ) -> None:
         self.key = key
         self.forward = forward
         self.arguments = arguments
+        self.keywords = keywords
         self.refs = refs
         self.module = module
-        self.autocast = autocast
+        self.autocast = Autocast(module.devices) if _torch_private.any_autocast_enabled() else None
         self.random = random
         self.end: int | None = None
 
@@ -153,13 +154,20 @@ class _Replay:
             if call.end is None or call.end > self._last:
                 break
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        moved = {generator for call in calls for generator, _ in call.random}
-        with thread.replay(), torch.enable_grad(), unmoved(moved):
-            for number, call in enumerate(calls):
-                self._call = call
-                self._keep(number, self._run(number))
-                if self._stopped:
-                    break
+        moved = states_of({generator for call in calls for generator, _ in call.random})
+        thread.replays += 1
+        scope, thread.scope = thread.scope, None
+        try:
+            with torch.enable_grad():
+                for number, call in enumerate(calls):
+                    self._call = call
+                    self._keep(number, self._run(number))
+                    if self._stopped:
+                        break
+        finally:
+            thread.scope = scope
+            thread.replays -= 1
+            set_states(moved)
         if self._problem is not None:
             raise ReplayError(
                 f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
@@ -170,23 +178,36 @@ class _Replay:
         """Run the current call and return its result; None if the replay ended in it."""
         call = self._call
         set_states(call.random)
-        args, kwargs = decode(call.arguments, [self._find(ref, number) for ref in call.refs])
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(call.module.restored())
-            call.autocast.enter(stack)
-            _torch_private.push_hooks(self._pack, _given)
-            try:
-                result = call.forward(*args, **kwargs)
-                if not self._stopped and call.end is not None and self._next < call.end:
-                    self._stop("saved fewer tensors than its forward did")
-                return result
-            except _Stop:
-                return None
-            finally:
-                _torch_private.pop_hooks()
+        args = decode(call.arguments, [self._find(ref) for ref in call.refs])
+        first = len(args) - len(call.keywords)
+        kwargs = dict(zip(call.keywords, args[first:], strict=True))
+        del args[first:]
+        undo: Undo = []
+        try:
+            call.module.put_back(undo)
+            if call.autocast is not None:
+                call.autocast.put_back(undo)
+            elif _torch_private.any_autocast_enabled():
+                Autocast(call.module.devices, enabled=False).put_back(undo)
+            return self._hooked(call, args, kwargs)
+        finally:
+            for function, arguments in reversed(undo):
+                function(*arguments)
 
-    def _find(self, ref: Ref, number: int) -> Tensor:
-        """Return an argument of call `number`; every tensor once, so that the replay's graph hangs together."""
+    def _hooked(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        _torch_private.push_hooks(self._pack, _given)
+        try:
+            result = call.forward(*args, **kwargs)
+            if not self._stopped and call.end is not None and self._next < call.end:
+                self._stop("saved fewer tensors than its forward did")
+            return result
+        except _Stop:
+            return None
+        finally:
+            _torch_private.pop_hooks()
+
+    def _find(self, ref: Ref) -> Tensor:
+        """Return an argument; every tensor is made once, so that the replay's graph hangs together."""
         tensor = self._values.get(ref)
         if tensor is None:
             tensor = self._values[ref] = self._frame.boundary[ref.leaf].tensor()

@@ -11,15 +11,14 @@ member that draws from them is beyond what a replay can repeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import torch
 
 from .. import _torch_private
 
-__all__ = ["GeneratorTrack", "States", "generators_of", "set_states", "states_of", "unmoved"]
+__all__ = ["GeneratorTrack", "States", "generators_of", "set_states", "states_of"]
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 
@@ -74,16 +73,6 @@ class GeneratorTrack:
             self._reached = [entry for entry in self._reached if entry[0] is not generator]
             self._reached.append((generator, after))
         return kept
-
-
-@contextmanager
-def unmoved(generators: Iterable[torch.Generator]) -> Iterator[None]:
-    """Leave `generators` as they are found."""
-    states = states_of(generators)
-    try:
-        yield
-    finally:
-        set_states(states)
 
 
 def _state(generator: torch.Generator) -> bytes:

@@ -12,7 +12,7 @@ from .. import _torch_private
 from .frame import BOUNDARY, Call, Frame, Ref, unpack
 from .generators import GeneratorTrack, generators_of, states_of
 from .slots import Held, OwnedSlot, Slot
-from .state import Autocast, ModuleState
+from .state import ModuleState
 from .tree import encode, tensors
 
 __all__ = ["Arguments", "Recording"]
@@ -25,16 +25,16 @@ class Arguments:
         args: positional arguments.
         kwargs: keyword arguments.
         leaves: the tensors in both.
-        template: the rest, encoded.
+        templates: all of them encoded, the positional ones first.
     """
 
-    __slots__ = ("args", "kwargs", "leaves", "template")
+    __slots__ = ("args", "kwargs", "leaves", "templates")
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args = args
         self.kwargs = kwargs
         self.leaves: list[Tensor] = []
-        self.template = encode((args, kwargs), self.leaves)
+        self.templates = encode((*args, *kwargs.values()) if kwargs else args, self.leaves)
 
 
 class Recording:
@@ -72,14 +72,17 @@ class Recording:
         """
         frame = self._frame
         args, kwargs = arguments.args, arguments.kwargs
-        devices = state.devices.union(leaf.device for leaf in arguments.leaves if not leaf.is_cpu)
+        devices = state.devices
+        for leaf in arguments.leaves:
+            if not leaf.is_cpu:
+                devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
         before = states_of(generators_of(devices, (*args, *kwargs.values())))
-        call = Call(key, forward, arguments.template, refs, state, Autocast(devices), before)
+        call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
         number = len(frame.calls)
         frame.calls.append(call)
-        pack = _Pack(frame, state.owners)
-        _torch_private.push_hooks(pack, unpack)
+        pack = _Pack(frame, state.owners())
+        _torch_private.push_hooks(pack.hook, unpack)
         try:
             result = forward(*args, **kwargs)
         finally:
@@ -88,8 +91,8 @@ class Recording:
             state.settle()
         call.end = len(frame.slots)
         call.random = self._generators.needed(before)
-        for leaf, tensor in enumerate(tensors(result)):
-            self._know(tensor, Ref(number, leaf))
+        for index, tensor in enumerate(tensors(result)):
+            self._know(tensor, Ref(number, index))
         return result
 
     def _refer(self, tensor: Tensor) -> Ref:
@@ -114,7 +117,8 @@ class _Pack:
         self._frame: Frame | None = frame
         self._owners = owners
 
-    def __call__(self, tensor: Tensor) -> Slot | OwnedSlot:
+    def hook(self, tensor: Tensor) -> Slot | OwnedSlot:
+        """Return what autograd is to hold for `tensor`."""
         frame = self._frame
         assert frame is not None
         owner = self._owners.get(_torch_private.storage_key(tensor))

@@ -77,12 +77,13 @@ class OwnedSlot:
     def __init__(self, owner: Tensor, tensor: Tensor) -> None:
         self._owner = owner
         self._version = _torch_private.version(owner)
-        shape, stride = _torch_private.geometry(tensor)
         self._view: Any = None
-        if tensor.dtype != owner.dtype or tensor.is_conj() or tensor.is_neg():
+        if tensor is owner:
+            return
+        if tensor.dtype is not owner.dtype or tensor.is_conj() or tensor.is_neg():
             self._view = tensor.detach()
-        elif (shape, stride) != _torch_private.geometry(owner) or tensor.storage_offset() != owner.storage_offset():
-            self._view = (shape, stride, tensor.storage_offset())
+        else:
+            self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
 
     def tensor(self) -> Tensor:
         """Return the saved tensor."""

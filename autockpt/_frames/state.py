@@ -1,7 +1,7 @@
 """What a member's forward finds around it, taken when it begins and put back for its replay.
 
-    forward   ├─ training flags, parameters, buffers, autocast, generators ─ taken ─┤
-    replay    ├─ swap in ─────────────── the member's forward ──────────── swap back ┤
+    forward   ├─ training flags, parameters, buffers, autocast ─ taken ─┤
+    replay    ├─ put back ───────── the member's forward ─────── undone ┤
 
 Taking holds references, not bytes, but for the values of buffers that forward changes.
 """
@@ -9,7 +9,7 @@ Taking holds references, not bytes, but for the values of buffers that forward c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,113 +20,106 @@ from .slots import check_unchanged
 
 __all__ = ["Autocast", "ModuleState"]
 
+Undo = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
 
 class ModuleState:
     """Training flags, parameters and buffers of a member's module tree at the start of its forward.
 
     Attributes:
-        owners: storage key to the parameter or buffer that owns the storage.
-        devices: devices other than the CPU that hold parameters.
-        requires_grad: whether any parameter wants a gradient.
+        devices: devices other than the CPU that hold parameters or buffers.
+        requires_grad: whether any of them wants a gradient.
     """
 
-    __slots__ = ("_buffers", "_modules", "_versions", "_watch_all", "devices", "owners", "requires_grad")
+    __slots__ = ("_buffers", "_changing", "_entries", "_flags", "_tree", "_watch_all", "devices", "requires_grad")
 
-    def __init__(self, module: nn.Module, changed: tuple[str, ...] | None) -> None:
+    def __init__(self, module: nn.Module, changing: tuple[str, ...] | None) -> None:
         """Take the state of `module`.
 
         Args:
             module: the member.
-            changed: names, relative to `module`, of buffers that its forward changes; None if that is not known.
+            changing: names, relative to `module`, of buffers that its forward changes; None if that is not known.
         """
-        self.owners: dict[int, Tensor] = {}
-        self.devices: set[torch.device] = set()
-        self.requires_grad = False
-        self._modules: list[tuple[nn.Module, bool, dict[str, Any], dict[str, Any]]] = []
-        self._versions: list[tuple[Tensor, int]] = []
-        self._watch_all = changed is None
-        self._buffers: list[_Buffer] = []
-        for member in _tree(module):
-            parameters, buffers = dict(member._parameters), dict(member._buffers)
-            self._modules.append((member, member.training, parameters, buffers))
-            for parameter in parameters.values():
-                if parameter is not None:
-                    self._own(parameter)
-                    self._versions.append((parameter, _torch_private.version(parameter)))
-            for name, buffer in buffers.items():
-                if buffer is not None:
-                    self._own(buffer)
-                    if changed is None:
-                        self._buffers.append(_Buffer(member, name, buffer))
-                    else:
-                        self._versions.append((buffer, _torch_private.version(buffer)))
-        for path in changed or ():
-            prefix, _, name = path.rpartition(".")
-            owner = module.get_submodule(prefix)
-            buffer = owner._buffers.get(name)
-            if buffer is not None:
-                self._buffers.append(_Buffer(owner, name, buffer))
-                self._versions = [(tensor, version) for tensor, version in self._versions if tensor is not buffer]
+        self._tree = _tree(module)
+        self._flags = [member.__dict__["training"] for member in self._tree]
+        self._buffers = [member._buffers for member in self._tree if member.__dict__["_buffers"]]
+        self._watch_all = changing is None
+        self._changing: list[_Changing] = []
+        # Owning dict, name, tensor, version; one flat list, since this runs for every call of a member.
+        self._entries: list[tuple[dict[str, Any], str, Tensor, int]] = [
+            (owned, name, tensor, -1 if tensor.is_inference() else tensor._version)
+            for member in self._tree
+            for owned in (member.__dict__["_parameters"], member.__dict__["_buffers"])
+            for name, tensor in owned.items()
+            if tensor is not None
+        ]
+        self.devices = {entry[2].device for entry in self._entries if not entry[2].is_cpu}
+        self.requires_grad = any(entry[2].requires_grad for entry in self._entries)
+        if changing or (changing is None and self._buffers):
+            self._take_values(module, changing)
 
-    def _own(self, tensor: Tensor) -> None:
-        self.owners[_torch_private.storage_key(tensor)] = tensor
-        if tensor.requires_grad:
-            self.requires_grad = True
-        if not tensor.is_cpu:
-            self.devices.add(tensor.device)
+    def _take_values(self, module: nn.Module, changing: tuple[str, ...] | None) -> None:
+        """Take the values of the buffers that may change; only of the other entries the version must not move."""
+        if changing is None:
+            wanted = {(id(owned), name) for owned in self._buffers for name in owned}
+        else:
+            paths = [path.rpartition(".") for path in changing]
+            wanted = {(id(module.get_submodule(prefix)._buffers), name) for prefix, _, name in paths}
+        entries, self._entries = self._entries, []
+        for entry in entries:
+            if (id(entry[0]), entry[1]) in wanted:
+                self._changing.append(_Changing(*entry))
+            else:
+                self._entries.append(entry)
+
+    def owners(self) -> dict[int, Tensor]:
+        """Return the parameters and buffers by the key of their storage."""
+        every = [entry[2] for entry in self._entries] + [buffer.tensor for buffer in self._changing]
+        try:
+            return {tensor.untyped_storage()._cdata: tensor for tensor in every}
+        except NotImplementedError:  # one of them has no storage
+            return {_torch_private.storage_key(tensor): tensor for tensor in every}
 
     def settle(self) -> None:
-        """Let go of what only the forward itself needed, after the member's forward."""
-        self.owners = {}
+        """Let go of what only the forward itself needed, after it."""
         if self._watch_all:
-            for buffer in self._buffers:
+            for buffer in self._changing:
                 buffer.release_if_unchanged()
 
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """Put the state back, with scratch copies of the buffers that forward changes; undo it on leaving.
+    def put_back(self, undo: Undo) -> None:
+        """Put the state back, with scratch copies of the buffers that forward changes.
+
+        Args:
+            undo: is given the calls that undo it, to be made from the last to the first.
 
         Raises:
             RuntimeError: a parameter or buffer has changed in place since forward began.
         """
-        for tensor, version in self._versions:
-            check_unchanged(tensor, version, "a parameter or buffer")
-        scratch = {(id(buffer.module), buffer.name): buffer.scratch() for buffer in self._buffers}
-        undo: list[tuple[nn.Module, bool, dict[str, Any] | None, dict[str, Any] | None]] = []
-        try:
-            for module, training, parameters, buffers in self._modules:
-                now = module.training
-                if now != training:
-                    module.training = training
-                old_parameters = old_buffers = None
-                if not _same(module._parameters, parameters):
-                    old_parameters = _exchange(module._parameters, parameters)
-                if buffers or module._buffers:
-                    old_buffers = _exchange(
-                        module._buffers, {name: scratch.get((id(module), name), b) for name, b in buffers.items()}
-                    )
-                undo.append((module, now, old_parameters, old_buffers))
-            yield
-        finally:
-            for module, now, old_parameters, old_buffers in undo:
-                if module.training != now:
-                    module.training = now
-                if old_parameters is not None:
-                    _exchange(module._parameters, old_parameters)
-                if old_buffers is not None:
-                    _exchange(module._buffers, old_buffers)
+        for buffers in self._buffers:
+            undo.append((_reset, (buffers, dict(buffers))))
+        for owned, name, tensor, version in self._entries:
+            if (-1 if tensor.is_inference() else tensor._version) != version:
+                check_unchanged(tensor, version, f"parameter or buffer {name!r}")
+            if owned.get(name) is not tensor:
+                _put(owned, name, tensor, undo)
+        for buffer in self._changing:
+            buffer.owned[buffer.name] = buffer.scratch()
+        for member, flag in zip(self._tree, self._flags, strict=True):
+            if member.training != flag:
+                undo.append((setattr, (member, "training", member.training)))
+                member.training = flag
 
 
-class _Buffer:
-    """A buffer that forward changes, with its value from before."""
+class _Changing:
+    """A buffer that forward may change, with its value from before."""
 
-    __slots__ = ("module", "name", "tensor", "value", "version")
+    __slots__ = ("name", "owned", "tensor", "value", "version")
 
-    def __init__(self, module: nn.Module, name: str, tensor: Tensor) -> None:
-        self.module = module
+    def __init__(self, owned: dict[str, Any], name: str, tensor: Tensor, version: int) -> None:
+        self.owned = owned
         self.name = name
         self.tensor = tensor
-        self.version = _torch_private.version(tensor)
+        self.version = version
         self.value: Tensor | None = tensor.detach().clone()
 
     def release_if_unchanged(self) -> None:
@@ -135,41 +128,52 @@ class _Buffer:
         Kernels that write without a new version (BatchNorm's running statistics) do not read what they write for
         their result, so the replay may run on a copy of the present value.
         """
-        if self.module._buffers.get(self.name) is self.tensor and _torch_private.version(self.tensor) == self.version:
+        if self.owned.get(self.name) is self.tensor and _torch_private.version(self.tensor) == self.version:
             self.value = None
 
     def scratch(self) -> Tensor:
         """Return a copy for one replay to change."""
         if self.value is not None:
             return self.value.clone()
-        check_unchanged(self.tensor, self.version, f"buffer {self.name!r} of a {type(self.module).__name__}")
+        check_unchanged(self.tensor, self.version, f"buffer {self.name!r}")
         return self.tensor.detach().clone()
 
 
 class Autocast:
     """The autocast settings of one forward."""
 
-    __slots__ = ("_cache", "_kinds", "_settings")
+    __slots__ = ("_cache", "_settings")
 
-    def __init__(self, devices: set[torch.device]) -> None:
-        """Take the settings for the CPU and `devices`."""
-        self._kinds = {"cpu", *(device.type for device in devices)}
-        self._settings: dict[str, torch.dtype] = {}
-        self._cache = True
-        if _torch_private.any_autocast_enabled():
-            self._settings = {k: torch.get_autocast_dtype(k) for k in self._kinds if torch.is_autocast_enabled(k)}
-            self._cache = torch.is_autocast_cache_enabled()
+    def __init__(self, devices: set[torch.device], *, enabled: bool = True) -> None:
+        """Take the settings for the CPU and `devices`; or, without looking, that autocast is off for them."""
+        kinds = {"cpu", *(device.type for device in devices)}
+        self._settings = [
+            (kind, enabled and torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
+        ]
+        self._cache = torch.is_autocast_cache_enabled()
 
-    def enter(self, stack: contextlib.ExitStack) -> None:
-        """Put the settings back until `stack` closes."""
-        if not self._settings and not _torch_private.any_autocast_enabled():
-            return
-        for kind in self._kinds:
-            dtype = self._settings.get(kind)
-            if dtype is not None:
+    def put_back(self, undo: Undo) -> None:
+        """Put the settings back; `undo` is given the calls that undo it."""
+        stack = contextlib.ExitStack()
+        undo.append((stack.close, ()))
+        for kind, enabled, dtype in self._settings:
+            if enabled:
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=self._cache))
             elif torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
+
+
+def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:
+    if name in owned:
+        undo.append((owned.__setitem__, (name, owned[name])))
+    else:
+        undo.append((owned.pop, (name,)))
+    owned[name] = tensor
+
+
+def _reset(owned: dict[str, Any], contents: dict[str, Any]) -> None:
+    owned.clear()
+    owned.update(contents)
 
 
 def _tree(module: nn.Module) -> list[nn.Module]:
@@ -177,20 +181,8 @@ def _tree(module: nn.Module) -> list[nn.Module]:
     found = [module]
     seen = {id(module)}
     for member in found:
-        for child in member._modules.values():
+        for child in member.__dict__["_modules"].values():
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 found.append(child)
     return found
-
-
-def _same(now: dict[str, Any], then: dict[str, Any]) -> bool:
-    return len(now) == len(then) and all(now.get(name, then) is value for name, value in then.items())
-
-
-def _exchange(entries: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Make `wanted` the contents of `entries` and return the old contents."""
-    old = dict(entries)
-    entries.clear()
-    entries.update(wanted)
-    return old

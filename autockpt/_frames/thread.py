@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,17 +35,6 @@ class _Thread(threading.local):
 
     scope: Scope | None = None
     replays: int = 0
-
-    @contextmanager
-    def replay(self) -> Iterator[None]:
-        """Mark a replay; patched modules called in it run plain."""
-        scope, self.scope = self.scope, None
-        self.replays += 1
-        try:
-            yield
-        finally:
-            self.replays -= 1
-            self.scope = scope
 
 
 thread = _Thread()

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,25 +21,37 @@ _DEPTH = 4
 """Objects nested deeper in objects are kept as they are (a cache of caches of layers needs three)."""
 
 
-def encode(value: Any, leaves: list[Tensor]) -> Any:
-    """Copy the containers in `value`, and move its tensors to the end of `leaves`.
+def encode(values: Iterable[Any], leaves: list[Tensor]) -> list[Any]:
+    """Copy the containers in `values`, and move the tensors to the end of `leaves`.
 
     Lists, tuples, dicts, dataclass and other plain instances (a key-value cache), and whatever is registered with
     torch's pytree count as containers; modules, callables and torch's own objects are kept as they are.
 
     Args:
-        value: arguments or a result.
+        values: arguments or results.
         leaves: where the tensors go, in order.
 
     Returns:
-        What `decode` turns back into such a value.
+        What `decode` turns back into such values.
     """
-    return _Encoder(leaves).encode(value)
+    templates = []
+    encoder = None
+    for value in values:
+        if isinstance(value, Tensor):
+            templates.append(_leaf(len(leaves)))
+            leaves.append(value)
+        elif type(value) in _ATOMS:
+            templates.append(value)
+        else:
+            encoder = encoder or _Encoder(leaves)
+            templates.append(encoder.encode(value))
+    return templates
 
 
-def decode(template: Any, leaves: Sequence[Any]) -> Any:
-    """Build the value that `encode` took apart, with `leaves` in the places of its tensors."""
-    return _decode(template, leaves, {})
+def decode(templates: Iterable[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Build the values that `encode` took apart, with `leaves` in the places of their tensors."""
+    built: dict[int, Any] = {}
+    return [leaves[each] if type(each) is _Leaf else _decode(each, leaves, built) for each in templates]
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -47,12 +59,19 @@ def tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     leaves: list[Tensor] = []
-    encode(value, leaves)
+    encode(value if type(value) is tuple else (value,), leaves)
     return leaves
 
 
 class _Leaf(int):
     """The number of a tensor."""
+
+
+_FIRST_LEAVES = tuple(_Leaf(number) for number in range(64))
+
+
+def _leaf(number: int) -> _Leaf:
+    return _FIRST_LEAVES[number] if number < len(_FIRST_LEAVES) else _Leaf(number)
 
 
 class _Whole:
@@ -107,7 +126,7 @@ class _Encoder:
     def encode(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             self._leaves.append(value)
-            return _Leaf(len(self._leaves) - 1)
+            return _leaf(len(self._leaves) - 1)
         kind = type(value)
         if kind in _ATOMS:
             return value
