@@ -1,0 +1,61 @@
+"""The same promises on a CUDA device. Skipped where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import autockpt
+from tests.end_to_end.reference import counting_replays
+from tests.zoo import Case, build
+
+pytestmark = pytest.mark.gpu
+
+PREDICTION_TOLERANCE = 0.02
+"""Predicted over measured peak; library workspaces, which only some steps allocate, are inside it."""
+
+
+@pytest.fixture(autouse=True)
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def on_gpu(name: str) -> Case:
+    case = build(name)
+    batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in case.kwargs.items()}
+    return Case(case.model.cuda(), batch)
+
+
+def gradients(case: Case) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    case.forward()[1].backward()  # type: ignore[no-untyped-call]
+    found = [p.grad.clone() for p in case.model.parameters() if p.grad is not None]
+    case.model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "t5", "glue"])
+def test_a_plan_keeps_its_budget_on_the_gpu(name: str) -> None:
+    case = on_gpu(name)
+    for _ in range(2):
+        case.step()
+    plain, reference = autockpt.measure(case.step), gradients(case)
+    if not all(torch.equal(a, b) for a, b in zip(reference, gradients(case), strict=True)):
+        pytest.skip("the plain step does not repeat itself on this device")
+    profile = autockpt.profile(case.model, case.kwargs)
+    other = plain.start_bytes - profile.static.total_bytes  # alive, but not the model's
+    assert profile.device == torch.cuda.get_device_name()
+    plan = autockpt.solve(profile, int((plain.peak_bytes - other) * 0.7))
+    autockpt.apply(case.model, plan=plan)
+    with counting_replays() as replays:
+        planned = gradients(case)
+    measured = autockpt.measure(case.step).peak_bytes - other
+    assert replays
+    assert all(torch.equal(a, b) for a, b in zip(reference, planned, strict=True))
+    assert plan.peak_bytes == pytest.approx(measured, rel=PREDICTION_TOLERANCE)
+    assert measured <= plan.budget_bytes  # type: ignore[operator]
