@@ -75,11 +75,10 @@ def test_commands_and_options() -> None:
 
 
 def _parameters(command: click.Command) -> list[str]:
-    context = click.Context(command)
     return [
         name
         for parameter in command.params
-        for name in (parameter.opts if isinstance(parameter, click.Option) else [parameter.make_metavar(context)])
+        for name in (parameter.opts if isinstance(parameter, click.Option) else [parameter.human_readable_name])
     ]
 
 
