@@ -1,6 +1,8 @@
 """Problems in, solutions out: standard library, numpy and PuLP; no torch.
 
-    Problem ──solve──▶ Solution          every figure in it comes from the judge, `simulate`
+Problem ──solve──▶ Solution
+
+Every figure in a solution comes from the judge, `simulate`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """Greedy over articulation points: cut where few bytes cross, recompute what frees most bytes a second.
 
-    crossing    5   2   5   5   2   5   5   2          bytes that live on past the cut because something
-    calls     a   b   c   d   e   f   g   h            behind it would be recomputed
-    cuts          │           │           │            local minima
+crossing    5   2   5   5   2   5   5   2          bytes that live on past the cut because something
+calls     a   b   c   d   e   f   g   h            behind it would be recomputed
+cuts          │           │           │            local minima
+
+The cuts bound the segments; which of them are recomputed is a greedy choice that the judge ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from .sqrt import byte_grid
 __all__ = ["articulation_plans", "articulation_points", "solve"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 10.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.
 
     A single tensor crosses almost nowhere in real models (masks, position tables, skips), so a point is a
@@ -79,13 +82,12 @@ def articulation_points(ledger: Ledger, chain: BlockChain) -> tuple[int, ...]:
             longest[candidate.start] = c
     crossing: list[int | None] = []
     for element in chain.elements:
-        candidate = problem.candidates[longest[element]] if element in longest else None
         crossing.append(
             None
-            if candidate is None
+            if element not in longest
             else sum(
                 problem.tensors[hold.tensor].bytes
-                for hold in candidate.holds
+                for hold in problem.candidates[longest[element]].holds
                 if hold.until > problem.tensors[hold.tensor].free_step
             )
         )
@@ -102,7 +104,7 @@ def articulation_points(ledger: Ledger, chain: BlockChain) -> tuple[int, ...]:
 def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Runs of elements, first and last, from each point to the next; single elements where no candidate spans."""
     pieces: list[tuple[int, int]] = []
-    for first, after in zip(points, (*points[1:], len(chain.elements)), strict=True):
+    for first, after in pairwise((*points, len(chain.elements))):
         if chain.candidate(first, after - 1) is not None:
             pieces.append((first, after - 1))
         else:

@@ -12,7 +12,7 @@ from .problem import Problem, Solution
 __all__ = ["block_plans", "solve"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 10.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
     """Recompute the first n elements of the block chain, each by itself, with the smallest n that fits.
 
     Args:

@@ -112,9 +112,7 @@ def block_chain(problem: Problem) -> BlockChain:
             break
         elements = sorted({c for e in elements for c in (children[e] if e in open_now else [e])})
     kept = tuple(e for e in elements if saved[e] or single[e])
-    return BlockChain(
-        elements=kept, saved_bytes=tuple(saved[e] for e in kept), spans=spans, problem=problem
-    )
+    return BlockChain(elements=kept, saved_bytes=tuple(saved[e] for e in kept), spans=spans, problem=problem)
 
 
 def _saved_bytes(problem: Problem) -> list[int]:

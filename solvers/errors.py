@@ -63,6 +63,4 @@ class Infeasible(AutockptError):
 
 def _infeasible(budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str) -> Infeasible:
     """Rebuild an `Infeasible` from positional parts, for pickle."""
-    return Infeasible(
-        budget_bytes=budget_bytes, minimum_bytes=minimum_bytes, solver=solver, dominated_by=dominated_by
-    )
+    return Infeasible(budget_bytes=budget_bytes, minimum_bytes=minimum_bytes, solver=solver, dominated_by=dominated_by)

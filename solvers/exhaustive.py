@@ -13,7 +13,7 @@ MAX_PLANS = 200_000
 """More plans than this are refused: at some 20 µs a plan it is a few seconds on a small problem."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 10.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
     """Judge every plan and return the cheapest that fits.
 
     Args:

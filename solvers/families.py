@@ -15,7 +15,7 @@ from .problem import Problem, Solution, Status
 from .simulate import simulate
 from .units import format_bytes
 
-__all__ = ["Plan", "cheapest", "infeasible", "judged", "rank", "trim"]
+__all__ = ["Plan", "best_plan", "cheapest", "infeasible", "judged", "rank", "trim"]
 
 Plan = tuple[int, ...]
 """Indices of chosen candidates, ascending."""
@@ -84,30 +84,37 @@ def trim(ledger: Ledger, plan: Sequence[int], budget_bytes: int) -> Plan:
     return tuple(sorted(kept))
 
 
-def cheapest(
-    ledger: Ledger, family: Iterable[Sequence[int]], *, budget_bytes: int, solver: str, trimmed: bool
-) -> Solution:
-    """Return the cheapest plan of a family that fits the budget.
+def best_plan(ledger: Ledger, family: Iterable[Sequence[int]], budget_bytes: int, *, trimmed: bool) -> Plan:
+    """Find the best plan of a family: the cheapest that fits, or the one with the lowest peak if none does.
 
     Args:
         ledger: the problem.
         family: plans; at least one.
         budget_bytes: highest peak allowed.
-        solver: name that the solution carries.
         trimmed: whether segments that are not needed are dropped first.
 
     Returns:
         The best by seconds, then segments, then peak.
+    """
+    plans: list[Plan] = list(dict.fromkeys(tuple(sorted(plan)) for plan in family))
+    fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
+    if trimmed:
+        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in fitting or plans))
+        fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
+    if fitting:
+        return min(fitting, key=lambda plan: rank(ledger, plan))
+    return min(plans, key=lambda plan: (ledger.peak(plan), rank(ledger, plan)))
+
+
+def cheapest(
+    ledger: Ledger, family: Iterable[Sequence[int]], *, budget_bytes: int, solver: str, trimmed: bool
+) -> Solution:
+    """Return the cheapest plan of a family that fits the budget; see `best_plan`.
 
     Raises:
         Infeasible: none fits.
     """
-    plans = list(dict.fromkeys(tuple(sorted(plan)) for plan in family))
-    if trimmed:
-        fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
-        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in fitting or plans))
-    fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
-    if not fitting:
-        lowest = min(plans, key=ledger.peak)
-        raise infeasible(ledger.problem, lowest, budget_bytes=budget_bytes, solver=solver)
-    return judged(ledger.problem, min(fitting, key=lambda plan: rank(ledger, plan)), solver=solver)
+    plan = best_plan(ledger, family, budget_bytes, trimmed=trimmed)
+    if ledger.peak(plan) > budget_bytes:
+        raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=solver)
+    return judged(ledger.problem, plan, solver=solver)

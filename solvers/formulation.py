@@ -1,22 +1,25 @@
-"""From a problem to few variables and rows: what the integer programme is made of, before any solver sees it.
+"""From a problem to few columns and entries: what the exact solvers work on.
 
-Choosing candidates that do not overlap is a path along the calls: at each call either step over it (nothing
-covers it) or jump over a candidate's whole span.
+Choosing candidates that do not overlap is a path along the calls: at each point either step over the calls up
+to the next point (nothing covers them, they are kept) or jump over a candidate's whole span.
 
-    call        0 ─s0─▶ 1 ─s1─▶ 2 ─s2─▶ 3          s = 1: the call is kept
+    point       0 ─s0─▶ 1 ─s1─▶ 2 ─s2─▶ 3          s = 1: the stretch of calls is kept
                         └──────x───────▶           x = 1: the candidate is chosen
 
 That network has integral vertices, two entries a candidate, and says at once what is kept. A tensor beyond its
 natural life is cut into *pieces* at the ends of its saves and holds. A piece is alive if any of its *forms* is
-1: a kept call that saves it, or a chosen candidate that holds it. A kept call and the candidates that cover it
-exclude one another, so they share one form. Most pieces have a single form and need no variable.
+1: a kept stretch that saves it, or a chosen candidate that holds it. A kept stretch and the candidates that
+cover it exclude one another, so they share one form. Most pieces have a single form and hang on its columns; the
+others get a column of their own, *alive*, that is at least each form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,45 +33,38 @@ Floats = npt.NDArray[np.float64]
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
 
+ALWAYS = -1
+"""Stands for a save that no candidate covers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formulation:
-    """Columns ``0 … n_candidates - 1`` choose candidates, the next ``n_skips`` say that a stretch of calls is kept.
+    """Columns: one a candidate, then one a stretch of calls (a *skip*), then one an alive kind of piece.
+
+    A plan's level in a step is the base plus the bytes of the entries of its columns there.
 
     Attributes:
         ledger: the problem.
         active: candidates that can be part of a plan within the budget; column i is ``active[i]``.
-        n_skips: stretches of calls between two points at which a candidate starts or stops.
-        flows: per skip, the columns that leave and those that arrive; where none arrives, the path starts.
-        forms: per kind of piece, the forms of which the largest counts.
-        base_bytes: per step, what is alive in every plan.
-        piece_kind: per piece, index into `forms`.
-        piece_start: per piece.
-        piece_until: per piece.
-        piece_bytes: per piece.
-        extra_column: per addition of an active candidate.
-        extra_start: per addition.
-        extra_until: per addition.
-        extra_bytes: per addition.
-        most_bytes: sum of all pieces, or the largest addition if that is more.
-        grain_bytes: every size above is a multiple of this, `base_bytes` left out.
+        arcs: from point to point, per candidate and per skip.
+        alive: per alive column, the forms of which the largest counts; they use earlier columns only.
+        base_bytes: per step, what stands in every plan.
+        entry_column: per entry, ascending.
+        entry_start: first step in which the entry's bytes stand.
+        entry_until: first step in which they no longer do.
+        entry_bytes: per entry.
+        grain_bytes: every entry is a multiple of this.
     """
 
     ledger: Ledger
     active: tuple[int, ...]
-    n_skips: int
-    flows: tuple[tuple[Form, Form], ...]
-    forms: tuple[tuple[Form, ...], ...]
+    arcs: tuple[tuple[int, int], ...]
+    alive: tuple[tuple[Form, ...], ...]
     base_bytes: Ints
-    piece_kind: Ints
-    piece_start: Ints
-    piece_until: Ints
-    piece_bytes: Ints
-    extra_column: Ints
-    extra_start: Ints
-    extra_until: Ints
-    extra_bytes: Ints
-    most_bytes: int
+    entry_column: Ints
+    entry_start: Ints
+    entry_until: Ints
+    entry_bytes: Ints
     grain_bytes: int
 
     @classmethod
@@ -78,97 +74,83 @@ class Formulation:
         active = tuple(c for c in range(len(problem.candidates)) if _fits(ledger, c, budget_bytes))
         spans = [(problem.candidates[c].start, problem.candidates[c].stop) for c in active]
         points = sorted({point for span in spans for point in span} - {len(problem.calls)})
-        stretch = np.searchsorted(points, np.arange(len(problem.calls)), side="right")  # 0: before any candidate
-        leaves: list[list[int]] = [[] for _ in points]
-        arrives: list[list[int]] = [[] for _ in points]
-        at = {point: i for i, point in enumerate(points)}
-        for column, (start, stop) in enumerate(spans):
-            leaves[at[start]].append(column)
-            if stop in at:
-                arrives[at[stop]].append(column)
-        skip = len(active)
-        flows = tuple(
-            ((skip + i, *leaves[i]), ((skip + i - 1, *arrives[i]) if i else ())) for i in range(len(points))
-        )
+        at = {point: i for i, point in enumerate([*points, len(problem.calls)])}
+        arcs = [(at[start], at[stop]) for start, stop in spans] + [(i, i + 1) for i in range(len(points))]
 
-        kinds = _Kinds(spans, [int(s) for s in stretch], len(points), skip)
-        pieces: list[tuple[int, int, int, int]] = []
-        base = np.zeros(len(problem.steps) + 1, dtype=np.int64)
+        kinds = _Kinds(arcs, len(active))
         held_by: list[list[tuple[int, int]]] = [[] for _ in problem.tensors]
         for column, c in enumerate(active):
             for hold in problem.candidates[c].holds:
                 held_by[hold.tensor].append((hold.until, column))
+        always = np.zeros(len(problem.steps) + 1, dtype=np.int64)
+        entries: list[tuple[int, int, int, int]] = []
         for tensor, holders in zip(problem.tensors, held_by, strict=True):
-            ends = [(save.until, None, save.call) for save in tensor.saves]
-            ends += [(until, column, -1) for until, column in holders]
-            ends = sorted((e for e in ends if e[0] > tensor.free_step), key=lambda e: -e[0])
-            calls: set[int] = set()
-            columns: set[int] = set()
-            for i, (until, column, call) in enumerate(ends):
-                if column is None:
-                    calls.add(int(stretch[call]))
+            ends: dict[int, set[int]] = {}
+            for until, column in holders:
+                ends.setdefault(until, set()).add(column)
+            for save in tensor.saves:
+                stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
+                ends.setdefault(save.until, set()).add(len(active) + stretch if stretch >= 0 else ALWAYS)
+            kind = kinds.nothing
+            times = [tensor.free_step, *sorted(until for until in ends if until > tensor.free_step)]
+            for start, until in reversed(list(pairwise(times))):
+                kind = kinds.joined(kind, frozenset(ends[until]))
+                if kind.always:
+                    always[start] += tensor.bytes
+                    always[until] -= tensor.bytes
                 else:
-                    columns.add(column)
-                start = ends[i + 1][0] if i + 1 < len(ends) else tensor.free_step
-                if start == until or not tensor.bytes:
-                    continue
-                kind = kinds.of(frozenset(calls), frozenset(columns))
-                if kind is None:
-                    base[start] += tensor.bytes
-                    base[until] -= tensor.bytes
-                else:
-                    pieces.append((kind, start, until, tensor.bytes))
+                    entries.extend((c, start, until, tensor.bytes) for c in kinds.columns(kind))
 
-        rows = np.array(pieces, dtype=np.int64).reshape(-1, 4)
+        table = np.array(entries, dtype=np.int64).reshape(-1, 4)
         owned = [np.arange(ledger.addition_offset[c], ledger.addition_offset[c + 1]) for c in active]
-        additions = np.concatenate(owned) if owned else np.zeros(0, dtype=np.int64)
-        extra_column = np.repeat(np.arange(len(active), dtype=np.int64), [len(o) for o in owned])
-        extra_bytes = ledger.addition_bytes[additions]
-        sizes = np.unique(np.concatenate((rows[:, 3], extra_bytes)))
+        extra = np.concatenate(owned) if owned else np.zeros(0, dtype=np.int64)
+        columns = np.concatenate((table[:, 0], np.repeat(np.arange(len(active)), [len(o) for o in owned])))
+        order = np.argsort(columns, kind="stable")
+        entry_bytes = np.concatenate((table[:, 3], ledger.addition_bytes[extra]))[order]
         return cls(
             ledger=ledger,
             active=active,
-            n_skips=len(points),
-            flows=flows,
-            forms=tuple(kinds.forms),
-            base_bytes=ledger.base_bytes + np.cumsum(base[:-1]),
-            piece_kind=rows[:, 0],
-            piece_start=rows[:, 1],
-            piece_until=rows[:, 2],
-            piece_bytes=rows[:, 3],
-            extra_column=extra_column,
-            extra_start=ledger.addition_start[additions],
-            extra_until=ledger.addition_until[additions],
-            extra_bytes=extra_bytes,
-            most_bytes=max(int(rows[:, 3].sum()), int(extra_bytes.max(initial=0))),
-            grain_bytes=math.gcd(*(int(size) for size in sizes)) or 1,
+            arcs=tuple(arcs),
+            alive=tuple(kinds.alive),
+            base_bytes=ledger.base_bytes + np.cumsum(always[:-1]),
+            entry_column=columns[order],
+            entry_start=np.concatenate((table[:, 1], ledger.addition_start[extra]))[order],
+            entry_until=np.concatenate((table[:, 2], ledger.addition_until[extra]))[order],
+            entry_bytes=entry_bytes,
+            grain_bytes=math.gcd(*np.unique(entry_bytes).tolist()) or 1,
         )
 
+    @property
+    def n_columns(self) -> int:
+        """Candidates, skips and alive kinds."""
+        return len(self.arcs) + len(self.alive)
+
+    @property
+    def n_points(self) -> int:
+        """Points at which a candidate starts or stops, and the end."""
+        return len(self.arcs) - len(self.active) + 1
+
+    def plan(self, values: Floats) -> tuple[int, ...]:
+        """Candidates whose column is nearer to 1 than to 0."""
+        return tuple(self.active[column] for column in np.flatnonzero(values[: len(self.active)] > 0.5).tolist())
+
     def levels(self, values: Floats) -> Floats:
-        """Level in every step for column values, whole or not."""
-        alive = np.array([max(values[list(form)].sum() for form in forms) for forms in self.forms], dtype=np.float64)
-        change = np.zeros(len(self.base_bytes) + 1)
-        weight = self.piece_bytes * alive[self.piece_kind]
-        np.add.at(change, self.piece_start, weight)
-        np.subtract.at(change, self.piece_until, weight)
-        weight = self.extra_bytes * values[self.extra_column]
-        np.add.at(change, self.extra_start, weight)
-        np.subtract.at(change, self.extra_until, weight)
-        levels: Floats = self.base_bytes + np.cumsum(change[:-1])
+        """Level in every step for values of the columns, whole or not; alive columns are computed."""
+        values = values.copy()
+        for i, forms in enumerate(self.alive):
+            values[len(self.arcs) + i] = max(values[list(form)].sum() for form in forms)
+        weight = self.entry_bytes * values[self.entry_column]
+        n_steps = len(self.base_bytes)
+        begun = np.bincount(self.entry_start, weights=weight, minlength=n_steps + 1)
+        ended = np.bincount(self.entry_until, weights=weight, minlength=n_steps + 1)
+        levels: Floats = self.base_bytes.astype(np.float64) + np.cumsum((begun - ended)[:-1])
         return levels
 
-    def row(self, step: int) -> tuple[Floats, Floats]:
-        """Bytes alive in `step` over the base: per column, and per kind of piece with more than one form."""
-        here = (self.piece_start <= step) & (step < self.piece_until)
-        kinds = np.bincount(self.piece_kind[here], weights=self.piece_bytes[here], minlength=len(self.forms))
-        columns = np.zeros(len(self.active) + self.n_skips)
-        for kind in np.flatnonzero(kinds).tolist():
-            if len(self.forms[kind]) == 1:
-                columns[list(self.forms[kind][0])] += kinds[kind]
-                kinds[kind] = 0.0
-        here = (self.extra_start <= step) & (step < self.extra_until)
-        np.add.at(columns, self.extra_column[here], self.extra_bytes[here])
-        return columns, kinds
+    def row(self, step: int) -> Floats:
+        """Bytes of each column in `step`."""
+        here = (self.entry_start <= step) & (step < self.entry_until)
+        row = np.bincount(self.entry_column[here], weights=self.entry_bytes[here], minlength=self.n_columns)
+        return row.astype(np.float64)
 
     def steps_that_matter(self) -> tuple[int, ...]:
         """Steps of which one is the peak in any plan.
@@ -179,12 +161,10 @@ class Formulation:
         n_steps = len(self.base_bytes)
         begins = np.zeros(n_steps + 1, dtype=np.bool_)
         ends = np.zeros(n_steps + 1, dtype=np.bool_)
-        begins[self.piece_start] = True
-        begins[self.extra_start] = True
-        ends[self.piece_until] = True
-        ends[self.extra_until] = True
+        begins[self.entry_start] = True
+        ends[self.entry_until] = True
         later = _undominated(self.base_bytes, ends, range(n_steps))
-        return tuple(reversed(_undominated(self.base_bytes, begins, list(reversed(later)))))
+        return tuple(reversed(_undominated(self.base_bytes, begins, later[::-1])))
 
 
 def _undominated(base_bytes: Ints, barrier: npt.NDArray[np.bool_], order: Sequence[int]) -> list[int]:
@@ -193,10 +173,8 @@ def _undominated(base_bytes: Ints, barrier: npt.NDArray[np.bool_], order: Sequen
     floor = 0  # kept[:floor] lie before that barrier
     previous: int | None = None
     for step in order:
-        if previous is not None:
-            low, high = min(previous, step), max(previous, step)
-            if barrier[low + 1 : high + 1].any():
-                floor = len(kept)
+        if previous is not None and barrier[min(previous, step) + 1 : max(previous, step) + 1].any():
+            floor = len(kept)
         while len(kept) > floor and base_bytes[kept[-1]] <= base_bytes[step]:
             kept.pop()
         kept.append(step)
@@ -207,73 +185,93 @@ def _undominated(base_bytes: Ints, barrier: npt.NDArray[np.bool_], order: Sequen
 def _fits(ledger: Ledger, c: int, budget_bytes: int) -> bool:
     """Whether the candidate alone stays within the budget even if nothing else were ever held."""
     change = np.zeros(len(ledger.base_bytes) + 1, dtype=np.int64)
-    holds = slice(ledger.hold_offset[c], ledger.hold_offset[c + 1])
-    tensors, until = ledger.hold_tensor[holds], ledger.free_step.copy()
-    np.maximum.at(until, tensors, ledger.hold_until[holds])
-    for tensor in set(tensors.tolist()):
-        change[ledger.free_step[tensor]] += ledger.tensor_bytes[tensor]
-        change[until[tensor]] -= ledger.tensor_bytes[tensor]
-    additions = slice(ledger.addition_offset[c], ledger.addition_offset[c + 1])
-    np.add.at(change, ledger.addition_start[additions], ledger.addition_bytes[additions])
-    np.subtract.at(change, ledger.addition_until[additions], ledger.addition_bytes[additions])
+    last: dict[int, int] = {}
+    for hold in ledger.problem.candidates[c].holds:
+        last[hold.tensor] = max(last.get(hold.tensor, 0), hold.until)
+    for tensor, until in last.items():
+        if until > ledger.free_step[tensor]:
+            change[ledger.free_step[tensor]] += ledger.tensor_bytes[tensor]
+            change[until] -= ledger.tensor_bytes[tensor]
+    own = slice(ledger.addition_offset[c], ledger.addition_offset[c + 1])
+    np.add.at(change, ledger.addition_start[own], ledger.addition_bytes[own])
+    np.subtract.at(change, ledger.addition_until[own], ledger.addition_bytes[own])
     return bool((ledger.base_bytes + np.cumsum(change[:-1])).max() <= budget_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What keeps a piece alive: skips that save it, candidates that hold it.
+
+    Attributes:
+        saves: skips; of two of which one is alive whenever the other is, only that one.
+        holds: candidate columns.
+        forms: the piece is alive if any of them is 1.
+        always: whether it is alive in any plan.
+    """
+
+    saves: frozenset[int] = frozenset()
+    holds: frozenset[int] = frozenset()
+    forms: tuple[Form, ...] = ()
+    always: bool = False
+
+
 class _Kinds:
-    """Kinds of pieces seen so far, by what keeps them alive."""
+    """Kinds of pieces seen so far. Going back in time, the pieces of a tensor only gain holders."""
 
-    def __init__(self, spans: Sequence[tuple[int, int]], stretch: Sequence[int], n_points: int, skip: int) -> None:
-        self.forms: list[tuple[Form, ...]] = []
-        self._index: dict[tuple[Form, ...], int] = {}
-        self._known: dict[tuple[frozenset[int], frozenset[int]], int | None] = {}
-        self._spans = spans
-        self._skip = skip
-        first_call = [stretch.index(i) for i in range(n_points + 1) if i in stretch]
-        self._call = dict(zip((i for i in range(n_points + 1) if i in stretch), first_call, strict=True))
-        self._covers: dict[int, frozenset[int]] = {}
+    def __init__(self, arcs: Sequence[tuple[int, int]], n_candidates: int) -> None:
+        self.alive: list[tuple[Form, ...]] = []
+        self.nothing = _Kind()
+        self._arcs = arcs
+        self._n_candidates = n_candidates
+        self._known: dict[tuple[_Kind, frozenset[int]], _Kind] = {}
+        self._alive_column: dict[tuple[Form, ...], int] = {}
+        covers: list[set[int]] = [set() for _ in range(len(arcs) - n_candidates)]
+        for column, (first, last) in enumerate(arcs[:n_candidates]):
+            for stretch in range(first, last):
+                covers[stretch].add(column)
+        self._covers = [frozenset(cover) for cover in covers]
 
-    def of(self, stretches: frozenset[int], columns: frozenset[int]) -> int | None:
-        """Kind of a piece saved in these stretches and held by these columns; None if it is always alive."""
-        key = (stretches, columns)
+    def columns(self, kind: _Kind) -> Form:
+        """Columns whose sum says whether a piece of this kind is alive."""
+        if len(kind.forms) == 1:
+            return kind.forms[0]
+        if kind.forms not in self._alive_column:
+            self._alive_column[kind.forms] = len(self._arcs) + len(self.alive)
+            self.alive.append(kind.forms)
+        return (self._alive_column[kind.forms],)
+
+    def joined(self, kind: _Kind, holders: frozenset[int]) -> _Kind:
+        """Kind of a piece that these hold too."""
+        key = (kind, holders)
         if key not in self._known:
-            self._known[key] = self._make(stretches, columns)
+            self._known[key] = self._join(kind, holders)
         return self._known[key]
 
-    def _make(self, stretches: frozenset[int], columns: frozenset[int]) -> int | None:
-        # Alive unless covered by a candidate that does not hold it: the fewer such candidates, the stronger.
-        freeing = {s: self._covering(s) - columns for s in stretches}
-        if any(not cover for cover in freeing.values()):
-            return None
-        forms: list[Form] = []
-        strongest: list[int] = []
-        for s in sorted(stretches, key=lambda s: len(freeing[s])):
-            if not any(freeing[other] <= freeing[s] for other in strongest):
-                strongest.append(s)
-                forms.append((self._skip + s - 1, *sorted(columns & self._covering(s))))
-        for clique in _cliques(sorted(columns), self._spans):
-            if not any(clique <= self._covering(s) for s in strongest):
-                forms.append(tuple(sorted(clique)))
-        key = tuple(sorted(forms))
-        if key not in self._index:
-            self._index[key] = len(self.forms)
-            self.forms.append(key)
-        return self._index[key]
+    def _join(self, kind: _Kind, holders: frozenset[int]) -> _Kind:
+        if kind.always or ALWAYS in holders:
+            return _Kind(always=True)
+        added = frozenset(column for column in holders if column < self._n_candidates) - kind.holds
+        holds = kind.holds | added
+        # Kept unless covered by a candidate that does not hold: the fewer of these, the more often alive.
+        freeing = {s: self._cover(s) - holds for s in kind.saves | (holders - added - kind.holds)}
+        if not all(freeing.values()):
+            return _Kind(always=True)
+        saves: list[int] = []
+        for s in sorted(freeing, key=lambda s: (len(freeing[s]), s)):
+            if not any(freeing[other] <= freeing[s] for other in saves):
+                saves.append(s)
+        # A kind with a column of its own is at least the kind that it grew from: nothing is said twice.
+        grown = len(kind.forms) > 1
+        forms = [frozenset(form) for form in ([self.columns(kind)] if grown else kind.forms)]
+        forms += [(self._cover(s) & holds) | {s} for s in saves]
+        for point in sorted({self._arcs[column][0] for column in added}):
+            over = frozenset(c for c in holds if self._arcs[c][0] <= point < self._arcs[c][1])
+            if not any(over <= self._cover(s) for s in saves):
+                forms.append(over)
+        said = [frozenset(form) for form in kind.forms] if grown else []
+        forms = [form for form in forms if not any(form <= other for other in said)]
+        forms = [form for form in dict.fromkeys(forms) if not any(form < other for other in forms)]
+        return _Kind(saves=frozenset(saves), holds=holds, forms=tuple(sorted(tuple(sorted(form)) for form in forms)))
 
-    def _covering(self, stretch: int) -> frozenset[int]:
-        """Columns of the candidates that cover a stretch of calls."""
-        if stretch not in self._covers:
-            call = self._call[stretch]
-            self._covers[stretch] = frozenset(
-                column for column, (start, stop) in enumerate(self._spans) if start <= call < stop
-            )
-        return self._covers[stretch]
-
-
-def _cliques(columns: Iterable[int], spans: Sequence[tuple[int, int]]) -> list[frozenset[int]]:
-    """Largest sets of columns that exclude one another: those over one call, for spans are intervals."""
-    columns = tuple(columns)
-    over = [
-        frozenset(c for c in columns if spans[c][0] <= point < spans[c][1])
-        for point in sorted({spans[c][0] for c in columns})
-    ]
-    return [clique for clique in over if not any(clique < other for other in over)]
+    def _cover(self, skip: int) -> frozenset[int]:
+        return self._covers[skip - self._n_candidates]

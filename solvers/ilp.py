@@ -1,16 +1,17 @@
 """The exact solver: an integer programme whose rows and columns are generated, with the judge in the loop.
 
-    instant plans ─▶ relaxation ◀─ rows that it breaks, columns that it lacks      lower bound
-                         │
-                         ├─▶ rounded and repaired plan                              upper bound
-                         ▼
-                     columns whose reduced cost is above the gap go; integer programme over the rest
+instant plans ──────────────────────────────────────────────────────▶ upper bound
+                                                                          │
+relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ lower bound
+                                                                          │
+integer programme over the candidates whose reduced cost is within the gap ◀──┘
+
+A plan is accepted only on the judge's figures; a bound is reported only where a solver proved it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,13 +30,14 @@ __all__ = ["search", "solve"]
 SMALL = 20_000
 """Below so many level rows times columns all are given to the solver at once."""
 
-MAX_ROWS_PER_ROUND = 60
-MAX_COLUMNS_PER_ROUND = 150
-POOL = 80
-"""Candidates that the repair of a rounded plan may use."""
+ROWS_PER_ROUND = 60
+COLUMNS_PER_ROUND = 150
 
 CLOSE = 1e-9
 """Costs that differ by less than this share are equal: it is what the solvers' tolerances leave."""
+
+SAFE = 1e-7
+"""Share of the goal by which reduced costs may be wrong."""
 
 
 def solve(
@@ -61,46 +63,47 @@ def solve(
         Infeasible: no plan fits. Its minimum is the true one where the time sufficed to prove it.
 
     Source: the memory rows of Jain et al. 2020, "Checkmate", section 4, and Shah et al. 2021, "MONeT", over
-    segments in place of tensors; row generation after Dantzig, Fulkerson and Johnson 1954, column generation
-    after Gilmore and Gomory 1961.
+    segments in place of tensors; columns and rows generated after Gilmore and Gomory 1961 and Dantzig,
+    Fulkerson and Johnson 1954.
     Exact; exponential in the worst case.
     """
     deadline = time.perf_counter() + time_limit_seconds
     ledger = Ledger.of(problem)
-    start = instant_plan(ledger, budget_bytes)
-    return search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline, backend=backend)
+    start = instant_plan(ledger, budget_bytes).plan
+    return search(ledger, start, budget_bytes=budget_bytes, deadline=deadline, backend=backend)
 
 
 def search(
     ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backend: Backend | None = None
 ) -> Solution:
-    """Improve `start` until it is proven optimal or `time.perf_counter` reaches `deadline`; see `solve`."""
+    """Improve the plan `start` until it is proven or `time.perf_counter` reaches `deadline`; see `solve`."""
     backend = backend or default_backend()
     if backend is None:
-        raise AutockptError("solver 'ilp' needs CBC, which PuLP brings for most machines, or HiGHS: pip install highspy")
-    problem, plan = ledger.problem, start
+        raise AutockptError(
+            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
+        )
+    plan = start
     if ledger.peak(plan) > budget_bytes:
-        lowest = _Search.of(ledger, plan, "peak", budget_bytes, backend, deadline).run()
-        if ledger.peak(lowest.plan) > budget_bytes:
-            raise infeasible(problem, lowest.plan, budget_bytes=budget_bytes, solver="ilp")
-        plan = trim(ledger, lowest.plan, budget_bytes)
-    if ledger.seconds(plan) <= 0.0:
-        return judged(problem, plan, solver="ilp")
+        plan = _Search.of(ledger, plan, "peak", budget_bytes, backend, deadline).run().plan
+        if ledger.peak(plan) > budget_bytes:
+            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver="ilp")
     best = _Search.of(ledger, plan, "seconds", budget_bytes, backend, deadline).run()
     plan = trim(ledger, best.plan, budget_bytes)
-    cost = ledger.seconds(plan)
-    bound = best.bound
-    if bound is not None:
-        bound = cost if bound >= cost * (1 - CLOSE) else max(bound, 0.0)
-    return judged(problem, plan, solver="ilp", lower_bound_seconds=bound)
+    cost, bound = ledger.seconds(plan), best.bound
+    if bound is not None and bound >= cost * (1 - CLOSE):
+        bound = cost
+    return judged(ledger.problem, plan, solver="ilp", lower_bound_seconds=bound)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """A search under way.
+    """A search under way, for the fewest seconds within the budget or for the fewest bytes above it.
 
     Attributes:
-        plan: the best plan so far.
+        programme: rows, columns and goal.
+        steps: those of which one is the peak in any plan.
+        plan: the best so far.
+        deadline: on the clock of `time.perf_counter`.
         bound: no plan has a lower goal.
         rows: steps that have a level row.
         columns: candidate columns in play.
@@ -124,28 +127,28 @@ class _Search:
         backend: Backend,
         deadline: float,
     ) -> _Search:
-        """Set up a search from a plan that is within the budget, or for the lowest peak from any."""
-        most_bytes = budget_bytes if goal == "seconds" else ledger.peak(plan)
-        form = Formulation.of(ledger, most_bytes)
+        """Set up a search that starts from a plan, which must be within the budget unless the goal is the peak."""
+        form = Formulation.of(ledger, budget_bytes if goal == "seconds" else ledger.peak(plan))
         programme = Programme(form=form, limit_bytes=budget_bytes, goal=goal, backend=backend)
-        steps = np.array(form.steps_that_matter(), dtype=np.int64)
-        return cls(programme=programme, steps=steps, plan=plan, deadline=deadline)
+        return cls(
+            programme=programme,
+            steps=np.array(form.steps_that_matter(), dtype=np.int64),
+            plan=plan,
+            deadline=deadline,
+        )
 
     @property
     def form(self) -> Formulation:
+        """Columns and entries."""
         return self.programme.form
-
-    @property
-    def ledger(self) -> Ledger:
-        return self.form.ledger
 
     def run(self) -> _Search:
         """Search until the plan is proven or time is up."""
+        self.prove(0.0)
         if not self.form.active:
-            self.bound = self.goal(())
             self.offer(())
-            return self
-        if len(self.steps) * (len(self.form.active) + self.form.n_skips) <= SMALL:
+            self.prove(self.goal(()))
+        elif len(self.steps) * self.form.n_columns <= SMALL:
             self.rows.update(self.steps.tolist())
             self.columns.update(range(len(self.form.active)))
         else:
@@ -154,145 +157,93 @@ class _Search:
         return self
 
     def goal(self, plan: Plan) -> float:
-        """What is minimised: seconds, or bytes above the budget."""
+        """What is minimised."""
         if self.programme.goal == "seconds":
-            return self.ledger.seconds(plan)
-        return float(max(self.ledger.peak(plan) - self.programme.limit_bytes, 0))
-
-    def fits(self, plan: Plan) -> bool:
-        return self.programme.goal == "peak" or self.ledger.peak(plan) <= self.programme.limit_bytes
+            return self.form.ledger.seconds(plan)
+        return float(max(self.form.ledger.peak(plan) - self.programme.limit_bytes, 0))
 
     def offer(self, plan: Plan) -> None:
-        """Take a plan if it is better than the best."""
-        if self.fits(plan) and (self.goal(plan), len(plan)) < (self.goal(self.plan), len(self.plan)):
+        """Take a plan if it is better than the best, and within the budget where that is asked."""
+        fits = self.programme.goal == "peak" or self.form.ledger.peak(plan) <= self.programme.limit_bytes
+        if fits and (self.goal(plan), len(plan)) < (self.goal(self.plan), len(self.plan)):
             self.plan = plan
 
+    def prove(self, bound: float) -> None:
+        """Note a bound; one that lies above the best plan by a solver's tolerance means that the plan is optimal."""
+        self.bound = max(self.bound or 0.0, min(bound, self.goal(self.plan)))
+
     def proven(self) -> bool:
+        """Whether no plan can be better than the best."""
         return self.bound is not None and self.bound >= self.goal(self.plan) * (1 - CLOSE)
 
     def left(self) -> float:
+        """Seconds until the deadline."""
         return self.deadline - time.perf_counter()
 
     def relax(self) -> None:
-        """Solve the relaxation over all rows and columns, by generating both; round what comes out."""
+        """Solve the relaxation over all steps and candidates, with few of either; keep the columns that may help."""
         form = self.form
-        self.add_rows(self.ledger.levels(()))
-        self.add_rows(self.ledger.levels(self.plan), 0.9)
-        index = {c: column for column, c in enumerate(form.active)}
-        self.columns.update(index[c] for c in self.plan if c in index)
-        self.columns.update(
-            column for column, c in enumerate(form.active) if self.ledger.problem.candidates[c].length == 1
-        )
-        while self.left() > 0:
-            answer = self.programme.solve(
-                sorted(self.rows), sorted(self.columns), whole=False, time_limit_seconds=self.left()
-            )
+        column_of = {c: column for column, c in enumerate(form.active)}
+        self.add_rows(form.ledger.levels(()), self.programme.limit_bytes)
+        self.add_rows(form.ledger.levels(self.plan), 0.9 * self.programme.limit_bytes)
+        self.columns.update(column_of[c] for c in self.plan if c in column_of)
+        self.columns.update(column for c, column in column_of.items() if form.ledger.problem.candidates[c].length == 1)
+        while self.left() > 0 and not self.proven():
+            answer = self.programme.solve(sorted(self.rows), sorted(self.columns), whole=False, deadline=self.deadline)
             if answer.values is None or answer.reduced_cost is None or answer.bound is None:
                 return
+            wrong = SAFE * self.goal(self.plan)
             lacking = [
                 column
-                for column in np.argsort(answer.reduced_cost).tolist()
-                if column not in self.columns and answer.reduced_cost[column] < -1e-7 * max(answer.bound, 1e-3)
+                for column in np.argsort(answer.reduced_cost, kind="stable").tolist()
+                if answer.reduced_cost[column] < -wrong and column not in self.columns
             ]
-            self.columns.update(lacking[:MAX_COLUMNS_PER_ROUND])
-            limit = self.programme.limit_bytes + (answer.bound if self.programme.goal == "peak" else 0.0)
-            broken = self.add_rows(form.levels(answer.values), limit_bytes=limit * (1 + 1e-7))
-            self.round(answer.values, answer.reduced_cost)
+            self.columns.update(lacking[:COLUMNS_PER_ROUND])
+            over_bytes = answer.bound if self.programme.goal == "peak" else 0.0
+            broken = self.add_rows(form.levels(answer.values), (self.programme.limit_bytes + over_bytes) * (1 + SAFE))
             if not lacking:
-                self.bound = max(self.bound or 0.0, answer.bound * (1 - CLOSE))
-                gap = self.goal(self.plan) - answer.bound
-                if self.proven():
-                    return
+                self.prove(answer.bound * (1 - SAFE))
                 if not broken:
-                    self.columns = {
-                        column
-                        for column in range(len(form.active))
-                        if answer.reduced_cost[column] <= gap + 1e-7 * answer.bound
-                    }
+                    gap = self.goal(self.plan) - answer.bound
+                    self.columns = set(np.flatnonzero(answer.reduced_cost <= gap + wrong).tolist())
                     return
-
-    def add_rows(self, levels: Ints | Floats, share: float = 1.0, limit_bytes: float | None = None) -> bool:
-        """Add rows where the levels peak above a limit; whether there is a new one."""
-        limit = limit_bytes if limit_bytes is not None else self.programme.limit_bytes * share
-        here = np.asarray(levels, dtype=np.float64)[self.steps]
-        before = np.concatenate(([-np.inf], here[:-1]))
-        after = np.concatenate((here[1:], [-np.inf]))
-        peaks = np.flatnonzero((here > limit) & (here >= before) & (here > after))
-        peaks = peaks[np.argsort(-here[peaks], kind="stable")][:MAX_ROWS_PER_ROUND]
-        new = set(self.steps[peaks].tolist()) - self.rows
-        self.rows |= new
-        return bool(new)
-
-    def round(self, values: Floats, reduced_cost: Floats) -> None:
-        """Make a plan of the larger half of a fractional solution, and repair it."""
-        n = len(self.form.active)
-        order = np.lexsort((reduced_cost, -values[:n]))
-        pool = [self.form.active[column] for column in order[:POOL].tolist()]
-        rounded = [self.form.active[column] for column in order.tolist() if values[column] > 0.5]
-        self.offer(self.repair(tuple(sorted(rounded)), pool))
-
-    def repair(self, plan: Plan, pool: Sequence[int]) -> Plan:
-        """Swap candidates of the pool in, by bytes above the limit removed per second, until the plan fits."""
-        ledger, limit = self.ledger, self.programme.limit_bytes
-        candidates = ledger.problem.candidates
-        above = _above(ledger, plan, limit)
-        while above and self.left() > 0:
-            best: tuple[float, float, Plan] | None = None
-            for c in pool:
-                if c in plan:
-                    continue
-                rest = [
-                    other
-                    for other in plan
-                    if candidates[other].stop <= candidates[c].start or candidates[c].stop <= candidates[other].start
-                ]
-                swapped = tuple(sorted((*rest, c)))
-                lower = _above(ledger, swapped, limit)
-                if lower < above:
-                    dearer = max(ledger.seconds(swapped) - ledger.seconds(plan), 1e-12)
-                    rate = (above - lower) / dearer
-                    if best is None or rate > best[0]:
-                        best = (rate, lower, swapped)
-            if best is None:
-                break
-            _, above, plan = best
-        return trim(ledger, plan, limit)
 
     def branch(self) -> None:
-        """Solve the integer programme; add the rows that its plan breaks, and repeat."""
-        margin_bytes = 0
-        proof: float | None = None
+        """Solve the integer programme; where its plan breaks a level, add the step and repeat."""
+        ledger, limit_bytes, margin_bytes = self.form.ledger, self.programme.limit_bytes, 0
         while self.left() > 0 and not self.proven():
             answer = self.programme.solve(
                 sorted(self.rows),
                 sorted(self.columns),
                 whole=True,
-                time_limit_seconds=self.left(),
+                deadline=self.deadline,
                 margin_bytes=margin_bytes,
             )
-            if answer.bound is not None and not margin_bytes:
-                proof = answer.bound
-                self.bound = max(self.bound or 0.0, min(proof, self.goal(self.plan)))
-            if answer.outcome == "infeasible" and not margin_bytes:
-                self.bound = self.goal(self.plan)
+            if not margin_bytes:
+                if answer.bound is not None:
+                    self.prove(answer.bound)
+                elif answer.outcome == "infeasible":
+                    self.prove(self.goal(self.plan))
             if answer.values is None:
                 return
-            chosen = np.flatnonzero(answer.values[: len(self.form.active)] > 0.5)
-            plan = tuple(self.form.active[column] for column in chosen.tolist())
+            plan = self.form.plan(answer.values)
             self.offer(plan)
-            levels = self.ledger.levels(plan)
-            limit = self.programme.limit_bytes
+            above_bytes = ledger.peak(plan) - limit_bytes
             if self.programme.goal == "peak":
-                limit += int(self.goal(self.plan))
-            if not self.add_rows(levels, limit_bytes=limit):
-                above = int(levels.max()) - self.programme.limit_bytes
-                if self.fits(plan) or margin_bytes > 100 * above:
+                if not self.add_rows(ledger.levels(plan), limit_bytes + (answer.bound or 0.0) * (1 + SAFE)):
                     return
-                margin_bytes += 2 * above
-            else:
-                self.offer(self.repair(plan, [self.form.active[column] for column in sorted(self.columns)][:POOL]))
+            elif above_bytes <= 0:
+                return
+            elif not self.add_rows(ledger.levels(plan), limit_bytes):
+                # Every broken step has its row: the solver's tolerance let it through.
+                margin_bytes = 2 * (margin_bytes + above_bytes)
 
-
-def _above(ledger: Ledger, plan: Plan, limit_bytes: int) -> float:
-    """Bytes above the limit, summed over the steps."""
-    return float(np.maximum(ledger.levels(plan) - limit_bytes, 0).sum())
+    def add_rows(self, levels: Ints | Floats, limit_bytes: float) -> bool:
+        """Add the steps where the levels peak above a limit, highest first; whether one of them is new."""
+        here = np.asarray(levels, dtype=np.float64)[self.steps]
+        before, after = np.append(-np.inf, here[:-1]), np.append(here[1:], -np.inf)
+        peaks = np.flatnonzero((here > limit_bytes) & (here >= before) & (here > after))
+        peaks = peaks[np.argsort(-here[peaks], kind="stable")][:ROWS_PER_ROUND]
+        new = set(self.steps[peaks].tolist()) - self.rows
+        self.rows |= new
+        return bool(new)

@@ -1,13 +1,14 @@
-"""The plans that cost no time to find: every simple family at once."""
+"""The plans that take a fraction of a second to find: every simple family, and the dynamic programme."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .articulation import articulation_plans
 from .block import block_plans
-from .families import Plan, rank, trim
+from .chain import chain_plans
+from .families import Plan, best_plan, rank
 from .ledger import Ledger
 from .sqrt import sqrt_plans
 from .uniform import uniform_plans
@@ -31,32 +32,23 @@ class Instant:
 
 
 def instant_plan(ledger: Ledger, budget_bytes: int) -> Instant:
-    """Try every simple family, without the segments that a plan does not need.
+    """Try every family, without the segments that a plan does not need.
 
-    Heuristic; O(n × problem) for a block chain of n elements.
+    Heuristic; O(n × problem) for a block chain of n elements, and what `chain` takes.
     """
-    plans: dict[Plan, str] = {}
-    for solver, plan in _families(ledger, budget_bytes):
-        plans.setdefault(tuple(sorted(plan)), solver)
-    fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
-    trimmed: dict[Plan, str] = {}
-    for plan in fitting or plans:
-        trimmed.setdefault(trim(ledger, plan, budget_bytes), plans[plan])
-    fitting = [plan for plan in trimmed if ledger.peak(plan) <= budget_bytes]
-    if fitting:
-        best = min(fitting, key=lambda plan: rank(ledger, plan))
-    else:
-        best = min(trimmed, key=lambda plan: (ledger.peak(plan), rank(ledger, plan)))
-    return Instant(plan=best, solver=trimmed[best], fits=bool(fitting))
-
-
-def _families(ledger: Ledger, budget_bytes: int) -> Iterator[tuple[str, Plan]]:
-    yield "none", ()
-    for plan in block_plans(ledger):
-        yield "block", plan
-    for plan in uniform_plans(ledger):
-        yield "uniform", plan
-    for plan in sqrt_plans(ledger):
-        yield "sqrt", plan
-    for plan in articulation_plans(ledger, budget_bytes):
-        yield "articulation", plan
+    families: dict[str, Iterable[Plan]] = {
+        "none": [()],
+        "block": block_plans(ledger),
+        "uniform": uniform_plans(ledger),
+        "sqrt": sqrt_plans(ledger),
+        "articulation": articulation_plans(ledger, budget_bytes),
+        "chain": chain_plans(ledger, budget_bytes),
+    }
+    found: list[tuple[int, tuple[float, int, int], Plan, str]] = []
+    for solver, family in families.items():
+        plan = best_plan(ledger, family, budget_bytes, trimmed=True)
+        found.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
+        if solver == "none" and ledger.peak(plan) <= budget_bytes:
+            break  # nothing is cheaper than nothing
+    peak_bytes, _, plan, solver = min(found)
+    return Instant(plan=plan, solver=solver, fits=peak_bytes <= budget_bytes)

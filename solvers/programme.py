@@ -1,6 +1,6 @@
 """The integer programme in PuLP, solved by HiGHS where it is installed, else by CBC. Nothing else imports PuLP.
 
-Sizes are divided by the largest total and costs by the largest cost, to 1000 each, so that the tolerances of
+Sizes are divided by the largest sum and costs by the largest cost, to 1000 each, so that the tolerances of
 the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes by a constant changes nothing.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from .errors import AutockptError
 from .formulation import Floats, Formulation
 
 __all__ = ["Answer", "Backend", "Programme", "default_backend"]
@@ -22,6 +23,9 @@ __all__ = ["Answer", "Backend", "Programme", "default_backend"]
 Backend = Literal["highs", "cbc"]
 
 SCALE = 1000.0
+
+CBC_SHARE = 0.7
+"""CBC looks at its clock between cuts, which may take a second: give it this share of the time."""
 
 
 def default_backend() -> Backend | None:
@@ -35,13 +39,13 @@ def default_backend() -> Backend | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a solver says, in bytes above the floor or in seconds, before the judge has a word.
+    """What a solver says, before the judge has a word.
 
     Attributes:
-        outcome: ``optimal`` means proven, up to the solver's tolerances.
+        outcome: ``optimal`` and ``infeasible`` are proven, up to the solver's tolerances.
         values: per column of the formulation; None if there is no solution.
         bound: no solution of these rows and columns has a lower goal; None if not known.
-        reduced_cost: per candidate column, also those left out; only for a relaxation.
+        reduced_cost: per candidate column, also those left out; only for a relaxation solved to the end.
     """
 
     outcome: Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -51,13 +55,24 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """``sum(weights × columns) − over ≤ rhs``, or ``= rhs`` and without `over`."""
+
+    columns: npt.NDArray[np.intp]
+    weights: Floats
+    rhs: float
+    equal: bool = False
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Programme:
     """A formulation with a goal.
 
     Attributes:
-        form: columns, flows, pieces.
+        form: columns and entries.
         limit_bytes: the peak that is allowed, or, if the goal is the peak, below which it need not go.
-        goal: minimise the recompute seconds, or the peak.
+        goal: minimise the recompute seconds, or the bytes above the limit.
         backend: who solves it.
     """
 
@@ -72,9 +87,8 @@ class Programme:
         columns: Iterable[int],
         *,
         whole: bool,
-        time_limit_seconds: float,
+        deadline: float,
         margin_bytes: int = 0,
-        below: float | None = None,
     ) -> Answer:
         """Solve it with level rows for some steps and with some candidate columns.
 
@@ -82,106 +96,77 @@ class Programme:
             steps: steps whose level must stay within the limit.
             columns: candidate columns that may be chosen.
             whole: integer programme; otherwise its linear relaxation, with reduced costs.
-            time_limit_seconds: after so long the solver stops.
+            deadline: on the clock of `time.perf_counter`; then the solver stops.
             margin_bytes: keep so far below the limit.
-            below: only look for goals below this.
+
+        Returns:
+            Values, and the goal in seconds or bytes.
         """
         import pulp
 
-        form, size, cost_unit = self.form, self._size_unit(), self._cost_unit()
-        n_candidates = len(form.active)
+        form, n_candidates = self.form, len(self.form.active)
+        costs = np.array([form.ledger.problem.candidates[c].recompute_seconds for c in form.active])
+        cost_unit = float(costs.max(initial=0.0)) / SCALE or 1.0
+        kept_bytes = int(form.entry_bytes.sum(where=form.entry_column >= n_candidates))
+        size_unit = (kept_bytes or int(form.entry_bytes.sum())) / SCALE or 1.0
+        over_peak = self.goal == "peak"
+
         lp = pulp.LpProblem("autockpt", pulp.LpMinimize)
-        category = pulp.LpInteger if whole else pulp.LpContinuous
-        column: dict[int, Any] = {c: lp.add_variable(f"x{c}", 0, 1, category) for c in columns}
-        for i in range(n_candidates, n_candidates + form.n_skips):
-            column[i] = lp.add_variable(f"s{i}", 0, 1)
-        alive = {k: lp.add_variable(f"h{k}", 0, 1) for k, forms in enumerate(form.forms) if len(forms) > 1}
-        over = lp.add_variable("over", 0) if self.goal == "peak" else None
-
-        def add(terms: Iterable[tuple[Any, float]], sense: int, rhs: float) -> Any:
-            row = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=rhs)
-            lp.addConstraint(row)
-            return row
-
-        goal = (
-            [(variable, self._cost(c) / cost_unit) for c, variable in column.items() if c < n_candidates]
-            if over is None
-            else [(over, 1.0)]
-        )
-        lp.setObjective(pulp.LpAffineExpression(goal))
-        flow_rows = [
-            add(
-                [(column[c], 1.0) for c in leaves if c in column] + [(column[c], -1.0) for c in arrives if c in column],
-                pulp.LpConstraintEQ,
-                0.0 if arrives else 1.0,
+        # Skips are whole wherever candidates are. Said in so many words, it keeps HiGHS (seen in 1.10 and 1.15)
+        # from presolve steps for mixed columns that cut off the optimum of tiny problems.
+        kind = pulp.LpInteger if whole else pulp.LpContinuous
+        column: dict[int, Any] = {
+            c: lp.add_variable(f"x{c}", 0, 1, kind) for c in [*columns, *range(n_candidates, len(form.arcs))]
+        }
+        column.update({c: lp.add_variable(f"a{c}", 0, 1) for c in range(len(form.arcs), form.n_columns)})
+        over = lp.add_variable("over", 0)
+        lp.setObjective(
+            pulp.LpAffineExpression(
+                [(over, 1.0)] if over_peak else [(column[c], costs[c] / cost_unit) for c in columns]
             )
-            for leaves, arrives in form.flows
-        ]
-        form_rows = [
-            [
-                add(
-                    [(column[c], 1.0) for c in one if c in column] + [(alive[k], -1.0)],
-                    pulp.LpConstraintLE,
-                    0.0,
-                )
-                for one in forms
+        )
+        rows: list[tuple[Any, _Row]] = []
+        for row in (*_flows(form), *_alive(form), *self._levels(steps, size_unit, margin_bytes)):
+            terms = [
+                (column[c], weight)
+                for c, weight in zip(row.columns.tolist(), row.weights.tolist(), strict=True)
+                if c in column
             ]
-            if len(forms) > 1
-            else []
-            for k, forms in enumerate(form.forms)
-        ]
-        level_rows = []
-        for step in steps:
-            columns_here, kinds_here = form.row(step)
-            terms = [(column[c], columns_here[c] / size) for c in np.flatnonzero(columns_here).tolist() if c in column]
-            terms += [(alive[k], kinds_here[k] / size) for k in np.flatnonzero(kinds_here).tolist()]
-            room_bytes = self.limit_bytes - margin_bytes - int(form.base_bytes[step])
-            if over is None:  # sizes are whole grains, so half a grain more changes nothing but the tolerance
-                rhs = (room_bytes // form.grain_bytes + 0.5) * form.grain_bytes
-            else:
+            if row.over and over_peak:
                 terms.append((over, -1.0))
-                rhs = float(room_bytes)
-            level_rows.append((add(terms, pulp.LpConstraintLE, rhs / size), columns_here))
-        if below is not None and over is None:
-            add(goal, pulp.LpConstraintLE, below / cost_unit)
+            sense = pulp.LpConstraintEQ if row.equal else pulp.LpConstraintLE
+            constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=row.rhs)
+            lp.addConstraint(constraint)
+            rows.append((constraint, row))
 
-        unit = cost_unit if over is None else size
-        lp.solve(self._solver(whole, time_limit_seconds))
-        solved = lp.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-        if not solved or any(variable.varValue is None for variable in column.values()):
+        lp.solve(self._solver(whole, deadline - time.perf_counter()))
+        if lp.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             # CBC's "Integer infeasible" reaches `status`, but not `sol_status`.
             return Answer(outcome="infeasible" if lp.status == pulp.LpStatusInfeasible else "unknown")
-        values = np.zeros(n_candidates + form.n_skips)
-        for c, variable in column.items():
-            values[c] = variable.varValue
-        optimal = lp.sol_status == pulp.LpSolutionOptimal
-        bound = pulp.value(lp.objective) * unit if optimal else _highs_bound(lp, unit) if whole else None
+        values = np.zeros(form.n_columns)
+        values[list(column)] = [variable.varValue or 0.0 for variable in column.values()]
+        unit = size_unit if over_peak else cost_unit
+        if lp.sol_status == pulp.LpSolutionIntegerFeasible:
+            return Answer(outcome="feasible", values=values, bound=_highs_bound(lp, unit) if whole else None)
         reduced = None
-        if not whole and optimal:
-            cost = [self._cost(c) / cost_unit if over is None else 0.0 for c in range(n_candidates)]
-            reduced = np.concatenate((cost, np.zeros(form.n_skips)))
-            for (leaves, arrives), row in zip(form.flows, flow_rows, strict=True):
-                reduced[list(leaves)] -= row.pi
-                reduced[list(arrives)] += row.pi
-            for forms, rows in zip(form.forms, form_rows, strict=True):
-                for one, row in zip(forms, rows, strict=False):
-                    reduced[list(one)] -= row.pi
-            for row, columns_here in level_rows:
-                reduced -= row.pi * columns_here / size
+        if not whole:
+            reduced = np.zeros(form.n_columns)
+            reduced[:n_candidates] = 0.0 if over_peak else costs / cost_unit
+            for constraint, row in rows:
+                reduced[row.columns] -= constraint.pi * row.weights
             reduced = reduced[:n_candidates] * unit
-        return Answer(
-            outcome="optimal" if optimal else "feasible", values=values, bound=bound, reduced_cost=reduced
-        )
+        bound = float(pulp.value(lp.objective)) * unit
+        return Answer(outcome="optimal", values=values, bound=bound, reduced_cost=reduced)
 
-    def _cost(self, column: int) -> float:
-        return self.form.ledger.problem.candidates[self.form.active[column]].recompute_seconds
-
-    def _cost_unit(self) -> float:
-        return max((self._cost(c) for c in range(len(self.form.active))), default=0.0) / SCALE or 1.0
-
-    def _size_unit(self) -> float:
-        """Bytes per unit, a whole number of grains over `SCALE`: the same ratio whatever bytes are counted in."""
-        return self.form.most_bytes / SCALE or 1.0
+    def _levels(self, steps: Sequence[int], size_unit: float, margin_bytes: int) -> Iterator[_Row]:
+        form, grain = self.form, self.form.grain_bytes
+        for step in steps:
+            weights = form.row(step)
+            columns = np.flatnonzero(weights)
+            room_bytes = self.limit_bytes - margin_bytes - int(form.base_bytes[step])
+            # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
+            rhs = (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
+            yield _Row(columns=columns, weights=weights[columns] / size_unit, rhs=rhs / size_unit, over=True)
 
     def _solver(self, whole: bool, time_limit_seconds: float) -> Any:
         import pulp
@@ -191,7 +176,28 @@ class Programme:
             return pulp.HiGHS(mip=whole, msg=False, gapRel=0.0, timeLimit=limit)
         # PULP_CBC_CMD warns that it is deprecated; this is the same binary.
         path = pulp.PULP_CBC_CMD.pulp_cbc_path
-        return pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=0.0, timeLimit=limit)
+        return pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=0.0, timeLimit=CBC_SHARE * limit)
+
+
+def _flows(form: Formulation) -> Iterator[_Row]:
+    """As many arcs leave a point as arrive there; one leaves the first."""
+    leaving: list[list[int]] = [[] for _ in range(form.n_points)]
+    arriving: list[list[int]] = [[] for _ in range(form.n_points)]
+    for column, (first, last) in enumerate(form.arcs):
+        leaving[first].append(column)
+        arriving[last].append(column)
+    for point in range(form.n_points - 1):
+        columns = np.array(leaving[point] + arriving[point], dtype=np.intp)
+        weights = np.repeat([1.0, -1.0], [len(leaving[point]), len(arriving[point])])
+        yield _Row(columns=columns, weights=weights, rhs=0.0 if point else 1.0, equal=True)
+
+
+def _alive(form: Formulation) -> Iterator[_Row]:
+    """An alive column is at least each of its forms."""
+    for i, forms in enumerate(form.alive):
+        for one in forms:
+            columns = np.array([*one, len(form.arcs) + i], dtype=np.intp)
+            yield _Row(columns=columns, weights=np.append(np.ones(len(one)), -1.0), rhs=0.0)
 
 
 def _highs_bound(lp: Any, unit: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from . import articulation, auto, block, exhaustive, ilp, plain, sqrt, uniform
+from . import articulation, auto, block, chain, exhaustive, ilp, plain, sqrt, uniform
 from .errors import BudgetError, UnknownSolver
 from .problem import Problem, Solution
 
@@ -28,6 +28,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "articulation": articulation.solve,
         "auto": auto.solve,
         "block": block.solve,
+        "chain": chain.solve,
         "exhaustive": exhaustive.solve,
         "ilp": ilp.solve,
         "none": plain.solve_none,
@@ -37,9 +38,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 )
 
 
-def solve(
-    problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = 4.0
-) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = 4.0) -> Solution:
     """Choose what to recompute so that the peak stays within the budget.
 
     Args:
@@ -67,7 +66,7 @@ def solve(
         >>> solve(problem, 12).chosen, solve(problem, 11).chosen
         ((), (0,))
     """
-    if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int) or budget_bytes <= 0:
+    if type(budget_bytes) is not int or budget_bytes <= 0:  # a bool is an int, and no budget
         raise BudgetError(f"a budget is a positive number of bytes as an int, got {budget_bytes!r}")
     if solver not in SOLVERS:
         near = difflib.get_close_matches(str(solver), SOLVERS, n=1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .errors import InvalidProblem
 from .problem import Problem
@@ -63,7 +64,7 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
     Exact; O(steps + saves + what the chosen candidates hold and add).
     """
     candidates = [problem.candidates[i] for i in sorted(chosen, key=lambda i: problem.candidates[i].start)]
-    for before, after in zip(candidates, candidates[1:], strict=False):
+    for before, after in pairwise(candidates):
         if after.start < before.stop:
             raise InvalidProblem(f"candidates {before.name!r} and {after.name!r} overlap")
 

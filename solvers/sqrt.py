@@ -1,7 +1,9 @@
 """Chen's √n: cut the chain wherever the saved bytes reach b, and search over b.
 
-    saved     3   3   3   3   3   3   3   3   3        b = 8
-    runs    ├───────────┼───────────┼───────────┤      cut when the sum exceeds b
+saved     3   3   3   3   3   3   3   3   3        b = 8
+runs    ├───────────┼───────────┼───────────┤      cut when the sum exceeds b
+
+Every run is one segment, so only the boundaries between runs and one run at a time stay alive.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ GRID = 12
 """Values of b to each side of the √n point, down to the smallest element and up to the whole chain."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 10.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
     """Recompute the block chain in runs that save about b bytes each, with the best b.
 
     Args:

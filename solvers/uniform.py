@@ -12,7 +12,7 @@ from .problem import Problem, Solution
 __all__ = ["solve", "uniform_plans"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 10.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
     """Recompute the whole block chain in runs of k elements, with the best k.
 
     Args:

@@ -98,7 +98,8 @@ def format_seconds(seconds: float) -> str:
         >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(4e-6)
         ('12.3 ms', '2.5 s', '4 µs')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= size:
-            break
-    return f"{seconds / size:.4g} {unit}" if abs(seconds) >= 1000 else f"{seconds / size:.3g} {unit}"
+    if abs(seconds) >= 100:
+        return f"{seconds:.0f} s"
+    if abs(seconds) >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} µs"
