@@ -6,6 +6,7 @@ Names, state_dict, isinstance, deepcopy and pickle stay as they were.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import uuid
@@ -55,7 +56,8 @@ def install(model: nn.Module, plan: Plan) -> None:
         )
         forward = module.forward
         patch = functools.partial(patched_forward, forward, module, handle)
-        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        with contextlib.suppress(ValueError, TypeError):  # some callables have none
+            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
         module.__dict__["forward"] = patch
 
 
@@ -125,15 +127,10 @@ class _Wanted:
         if "" in map(_name, segment.calls):
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         if segment.parent is not None:
-            parents = {_name(segment.parent)}
+            parent = _name(segment.parent)
         else:
-            parents = {self._caller(_name(key)) for key in segment.calls}
-        if len(parents) > 1:
-            raise NotApplicable(
-                f"{_listed(segment.calls)} cannot be one segment: they are called by {_listed(sorted(parents))}, "
-                "and only calls made by the same forward can"
-            )
-        self.parents.add(id(self.modules[parents.pop()]))
+            parent = self._common_caller(segment)
+        self.parents.add(id(self.modules[parent]))
         changed = self._buffers(segment)
         for position, key in enumerate(segment.calls):
             module = self.modules[_name(key)]
@@ -144,6 +141,21 @@ class _Wanted:
             place = Place(segment=number, position=position, buffers=buffers)
             if self.places.setdefault(id(module), {}).setdefault(int(key.rpartition("#")[2]), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+
+    def _common_caller(self, segment: Segment) -> str:
+        """Return the module that makes all the calls, as far as names tell; a shared module may have several callers."""
+        callers = []
+        for key in segment.calls:
+            module = self.modules[_name(key)]
+            callers.append([self._caller(name) for name, other in self.modules.items() if other is module])
+        for caller in callers[0]:
+            if all(caller in others for others in callers):
+                return caller
+        raise NotApplicable(
+            f"{_listed(segment.calls)} cannot be one segment: they are called by "
+            f"{_listed(sorted({name for others in callers for name in others}))}, and only calls made by the same "
+            "forward can"
+        )
 
     def _caller(self, name: str) -> str:
         """Return the nearest ancestor of `name` that has a forward; `ModuleList` and `ModuleDict` have none."""

@@ -7,7 +7,7 @@ import enum
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -148,9 +148,12 @@ class _Encoder:
         contents = _contents(value, kind) if self._depth < _DEPTH else None
         if contents is None:
             return value
-        keys, items, attributes = contents
         self._depth += 1
-        shell = self._fill(value, _Shell(kind, keys, list(attributes)), [*items, *attributes.values()])
+        shell = self._fill(
+            value,
+            _Shell(kind, contents.keys, list(contents.attributes)),
+            [*contents.items, *contents.attributes.values()],
+        )
         self._depth -= 1
         return shell
 
@@ -160,29 +163,49 @@ class _Encoder:
         return shell
 
 
-def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict[str, Any]] | None:
-    """Return keys, items and attributes of an instance that is nothing but these; None if it is more, or a sentinel."""
+class _Contents(NamedTuple):
+    """What a plain instance consists of; `keys` where it is a dict."""
+
+    keys: list[Any] | None
+    items: list[Any]
+    attributes: dict[str, Any]
+
+
+def _contents(value: Any, kind: type) -> _Contents | None:
+    """Return the contents of `value`; None if it is more than items and attributes, or known by its identity."""
     if isinstance(value, (nn.Module, enum.Enum, types.ModuleType)) or callable(value):
         return None
-    if kind.__module__.startswith("torch."):  # process groups, meshes: known by identity
+    if kind.__module__.startswith("torch."):  # process groups, meshes
         return None
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind) if hasattr(value, field.name)]
-        return None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
-    if any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__")) or not all(
-        getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")
-    ):
-        return None
+        return _Contents(None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {}))
+    if kind is types.SimpleNamespace:
+        return _Contents(None, [], vars(value))
+    return _reduced(value) if _is_reduced_by_object(kind) else None
+
+
+def _is_reduced_by_object(kind: type) -> bool:
+    """Whether `copy` and `pickle` take instances apart in the way that all objects have, with no say of the class."""
+    return all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")) and not any(
+        hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__")
+    )
+
+
+def _reduced(value: Any) -> _Contents | None:
     try:
-        _, arguments, state, items, pairs = value.__reduce_ex__(2)
+        _, _, state, items, pairs = value.__reduce_ex__(2)
     except TypeError:  # it has state in C
         return None
-    if len(arguments) != 1 or (state is items is pairs is None):
+    if state is None and items is None and pairs is None:  # a sentinel
         return None
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    found = list(pairs if items is None else items) if pairs or items else []
-    keys = None if pairs is None else [key for key, _ in found]
-    return keys, found if pairs is None else [item for _, item in found], {**(attributes or {}), **(slots or {})}
+    found = dict(pairs) if pairs is not None else None
+    return _Contents(
+        None if found is None else list(found),
+        list(items or ()) if found is None else list(found.values()),
+        {**(attributes or {}), **(slots or {})},
+    )
 
 
 def _decode(template: Any, leaves: Sequence[Any], built: dict[int, Any]) -> Any:

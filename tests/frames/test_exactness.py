@@ -150,6 +150,33 @@ def test_an_explicit_generator_passed_as_argument() -> None:
     assert_same(Noisy(), ["noise"], summed)
 
 
+def test_calls_without_gradients_count_too() -> None:
+    class Target(nn.Module):
+        """Runs its block first as a target, without gradients."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                target = self.block(x)
+            out: Tensor = self.block(x) - target
+            return out
+
+    assert_same(Target(), ["block#0"], summed, replays=False)
+    assert_same(Target(), ["block#1"], summed)
+    assert_same(Target(), [["block#0", "block#1"]], summed)
+
+
+def test_members_that_return_what_they_were_given() -> None:
+    assert_same(mlp().eval(), [[str(i) for i in range(12)]], summed)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, WIDTH), nn.Identity(), nn.Flatten(), nn.Tanh(), nn.Tanh())
+    assert_same(model, [["0", "1", "2", "3", "4"]], summed)
+
+
 def test_recurrent_layers() -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:

@@ -1,0 +1,67 @@
+"""Under torch.compile a member is recomputed by torch's own checkpoint, which the compiler knows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autockpt._install import install
+from autockpt._plan import Plan
+from tests.frames.comparing import assert_same, counted_replays
+from tests.frames.models import WIDTH, batch, summed
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4)))
+
+
+def same_gradients(one: nn.Module, other: nn.Module) -> bool:
+    return all(
+        a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad)
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
+
+
+def test_a_whole_model_is_one_graph_with_a_region_a_member() -> None:
+    plain = layers()
+    model = copy.deepcopy(plain)
+    install(model, Plan.of([["0", "1"], "3"]))
+    regions: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        regions.append(sum("checkpoint" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
+    with counted_replays() as count:
+        compiled(batch(4, WIDTH)).square().sum().backward()
+    summed(plain).backward()
+    assert regions == [3]
+    assert count() == 0
+    assert same_gradients(plain, model)
+
+
+def test_compiled_modules_inside_members() -> None:
+    model = layers()
+    for layer in model:
+        assert isinstance(layer, nn.Sequential)
+        layer[0].compile(backend="eager")
+    assert_same(model, [["0", "1"], "3"], lambda model: summed(model))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # in dynamo itself
+def test_compiled_members_inside_an_uncompiled_model() -> None:
+    plain = layers()
+    model = copy.deepcopy(plain)
+    install(model, Plan.of([["0", "1"], "3"]))
+    for layer in model:
+        layer.compile(backend="eager")
+    loss: Tensor = summed(model)
+    for each in (loss, summed(plain)):
+        each.backward()
+    assert same_gradients(plain, model)

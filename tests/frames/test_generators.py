@@ -1,0 +1,105 @@
+"""Generator states: as few as can be, and none too few."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autockpt._frames import recording
+from autockpt._frames.frame import Frame
+from autockpt._frames.generators import GeneratorTrack, States, set_states, states_of
+from autockpt._install import install
+from autockpt._plan import Plan
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, batch, summed
+
+
+class Chain(nn.Module):
+    """Members 0 to 3, some of which draw; `glue` says after which of them the parent draws."""
+
+    def __init__(self, drawing: set[int], glue: set[int]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stages = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3) if i in drawing else nn.Tanh()) for i in range(4)
+        )
+        self.glue = glue
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i, stage in enumerate(self.stages):
+            x = stage(x)
+            if i in self.glue:
+                x = x * torch.rand(1)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("drawing", "glue", "kept"),
+    [
+        (set(), set(), 0),
+        (set(), {0, 1, 2}, 0),
+        ({0, 1, 2, 3}, set(), 1),
+        ({2}, set(), 1),
+        ({2}, {0}, 1),
+        ({0, 2}, {0}, 2),
+        ({0, 2}, {2}, 1),
+        ({0, 1, 2, 3}, {1}, 2),
+        ({0, 3}, {0, 1, 2}, 2),
+    ],
+    ids=str,
+)
+def test_states_are_kept_where_nothing_leads_to_them(
+    drawing: set[int], glue: set[int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[Frame] = []
+
+    def made() -> Frame:
+        frames.append(Frame())
+        return frames[-1]
+
+    monkeypatch.setattr(recording, "Frame", made)
+    plan = [[f"stages.{i}" for i in range(4)]]
+    model = Chain(drawing, glue)
+    install(model, Plan.of(plan))
+    loss = model(batch(4, WIDTH)).sum()
+    (frame,) = frames
+    assert sum(len(call.random) for call in frame.calls) == kept
+    del loss
+    assert_same(Chain(drawing, glue), plan, summed)
+
+
+def test_backward_leaves_the_generator_where_it_was() -> None:
+    model = Chain({0, 1}, set())
+    install(model, Plan.of([["stages.0", "stages.1"]]))
+    loss = summed(model)
+    torch.manual_seed(99)
+    expected = torch.get_rng_state()
+    loss.backward()
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_a_state_survives_the_trip() -> None:
+    generator = torch.Generator().manual_seed(5)
+    before = states_of([generator])
+    drawn = torch.rand(700, generator=generator)
+    set_states(before)
+    assert torch.equal(torch.rand(700, generator=generator), drawn)
+
+
+def test_two_generators_are_tracked_apart() -> None:
+    one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    track = GeneratorTrack()
+
+    def call(*draws: torch.Generator) -> States:
+        before = states_of([one, two])
+        for generator in draws:
+            torch.rand(1, generator=generator)
+        return track.needed(before)
+
+    assert [generator for generator, _ in call(one)] == [one]
+    assert [generator for generator, _ in call(one, two)] == [two]
+    assert call() == []
+    assert call(two, one) == []
+    torch.rand(1, generator=two)
+    assert [generator for generator, _ in call(two, one)] == [two]

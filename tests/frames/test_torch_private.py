@@ -1,0 +1,121 @@
+"""Each private torch name that frames use still does what they need it to do."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from autockpt import _torch_private
+
+
+def same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def test_hooks_are_pushed_and_popped_innermost() -> None:
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)
+        return tensor
+
+    x = torch.ones(2, requires_grad=True)
+    with saved_tensors_hooks(same, same):
+        outer = _torch_private.outer_hooks()
+        assert outer is not None and outer[0] is same and outer[1] is same
+        _torch_private.push_hooks(pack, same)
+        inner = _torch_private.outer_hooks()
+        assert inner is not None and inner[0] is pack
+        x.exp()
+        _torch_private.pop_hooks()
+        x.exp()
+    assert len(packed) == 1
+    assert _torch_private.outer_hooks() is None
+
+
+def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputation() -> None:
+    seen: list[bool] = []
+
+    def region(x: Tensor) -> Tensor:
+        seen.append(_torch_private.foreign_checkpoint_active())
+        with saved_tensors_hooks(same, same):
+            seen.append(_torch_private.foreign_checkpoint_active())
+        return x.exp().sin()
+
+    checkpoint(region, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert seen == [True, False, True, False]
+    assert not _torch_private.foreign_checkpoint_active()
+
+
+def test_transforms_and_disabled_hooks_are_seen() -> None:
+    seen: list[bool] = []
+
+    def function(x: Tensor) -> Tensor:
+        seen.append(_torch_private.transforms_active())
+        return x.sum()
+
+    x = torch.ones(3)
+    torch.func.grad(function)(x)
+    torch.func.vmap(function)(torch.ones(2, 3))
+    with torch.autograd.forward_ad.dual_level():
+        function(x)
+    with disable_saved_tensors_hooks("not here"):
+        function(x)
+    assert seen == [True] * 4
+    function(x)
+    assert not seen[-1]
+
+
+def test_autocast_is_seen_for_any_device_type() -> None:
+    assert not _torch_private.any_autocast_enabled()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert _torch_private.any_autocast_enabled()
+
+
+def test_versions_count_changes_in_place_through_views_and_detached_copies() -> None:
+    x = torch.ones(3)
+    before = _torch_private.version(x)
+    x.detach()[1:].add_(1)
+    assert _torch_private.version(x) == before + 1 == _torch_private.version(x.detach())
+    with torch.inference_mode():
+        assert _torch_private.version(torch.ones(1)) == -1
+
+
+def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
+    weight = nn.Parameter(torch.ones(2, 3))
+    key = _torch_private.storage_key(weight)
+    assert key == _torch_private.storage_key(weight.t()[1:]) == _torch_private.storage_key(weight.detach())
+    assert key != _torch_private.storage_key(weight.clone())
+    assert _torch_private.storage_key(torch.eye(2).to_sparse()) == 0
+
+
+def test_geometry_of_layouts_with_and_without_strides() -> None:
+    assert _torch_private.geometry(torch.ones(2, 3).t()) == ((3, 2), (1, 3))
+    assert _torch_private.geometry(torch.eye(2).to_sparse()) == ((2, 2), ())
+
+
+def test_containers_that_torch_knows() -> None:
+    handlers = _torch_private.container_handlers(deque)
+    assert handlers is not None
+    flatten, unflatten = handlers
+    children, context = flatten(deque([1, 2], maxlen=3))
+    rebuilt = unflatten([3, 4], context)
+    assert list(children) == [1, 2] and rebuilt == deque([3, 4]) and rebuilt.maxlen == 3
+    assert _torch_private.container_handlers(OrderedDict) is not None
+    assert _torch_private.container_handlers(nn.Linear) is None
+
+
+def test_the_generator_behind_a_device() -> None:
+    assert _torch_private.default_generator(torch.device("cpu")) is torch.default_generator
+    assert _torch_private.default_generator(torch.device("meta")) is None
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        assert _torch_private.default_generator(torch.device("cuda")) is torch.cuda.default_generators[0]
+
+
+def test_cuda_is_in_use_only_when_it_is() -> None:
+    assert _torch_private.cuda_in_use() == torch.cuda.is_initialized()
