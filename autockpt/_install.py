@@ -126,10 +126,7 @@ class _Wanted:
     def _place(self, number: int, segment: Segment) -> None:
         if "" in map(_name, segment.calls):
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
-        if segment.parent is not None:
-            parent = _name(segment.parent)
-        else:
-            parent = self._common_caller(segment)
+        parent = self._common_caller(segment) if segment.parent is None else _name(segment.parent)
         self.parents.add(id(self.modules[parent]))
         changed = self._buffers(segment)
         for position, key in enumerate(segment.calls):
@@ -143,7 +140,7 @@ class _Wanted:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 
     def _common_caller(self, segment: Segment) -> str:
-        """Return the module that makes all the calls, as far as names tell; a shared module may have several callers."""
+        """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""
         callers = []
         for key in segment.calls:
             module = self.modules[_name(key)]

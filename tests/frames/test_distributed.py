@@ -69,7 +69,7 @@ def test_fully_sharded_units_as_segments(planned_first: bool, policy: MixedPreci
         for model in (plain, planned):
             torch.manual_seed(1)
             loss = summed(model)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
             found.append([loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)])
     assert count() == 3
