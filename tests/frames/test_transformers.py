@@ -84,7 +84,9 @@ def test_members_that_transformers_recomputes_itself_run_plain() -> None:
     # Its switch sits inside the block's forward: the block may still be a member, what is in the block may not.
     parts = [f"transformer.h.{i}.mlp" for i in range(4)]
     assert_same(with_own(), parts, language_loss, replays=False)
-    assert_same(with_own(), [["transformer.h.0", "transformer.h.1"], "transformer.h.3.mlp"], language_loss)
+    # In older releases of transformers it sits around the block's forward, where nothing of a block can be a member.
+    outside = "transformer.ln_f"
+    assert_same(with_own(), [["transformer.h.0", "transformer.h.1"], "transformer.h.3.mlp", outside], language_loss)
 
 
 @pytest.mark.parametrize("cache", [False, True])
