@@ -332,7 +332,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: in
     spare = width - sum(widths) - 2 * (len(widths) - 1)
     if spare < 0:
         widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
-    right = [all(row[i][0].isdigit() or row[i] == "-" for row in rows if row[i]) for i in range(len(header))]
+    right = [all(row[i].lstrip("-")[:1].isdigit() or row[i] == "-" for row in rows) for i in range(len(header))]
     lines = []
     for row in cells:
         fitted = [
