@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 __all__ = [
     "any_autocast_enabled",
+    "attention_backends",
     "container_handlers",
     "cuda_in_use",
     "default_generator",
@@ -24,6 +25,7 @@ __all__ = [
     "outer_hooks",
     "pop_hooks",
     "push_hooks",
+    "set_attention_backends",
     "storage_key",
     "transforms_active",
     "version",
@@ -83,6 +85,29 @@ def storage_key(tensor: Tensor) -> int:
     return key
 
 
+def attention_backends() -> tuple[Any, ...]:
+    """Return which kernels `scaled_dot_product_attention` may choose from, and in which order (`sdpa_kernel`)."""
+    return (
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+        torch._C._get_overrideable_sdp_enabled(),
+        torch._C._get_sdp_priority_order(),
+    )
+
+
+def set_attention_backends(backends: tuple[Any, ...]) -> None:
+    """Make `backends`, as `attention_backends` returned them, the choice again."""
+    flash, efficient, math_only, cudnn, overrideable, order = backends
+    torch._C._set_sdp_use_flash(flash)
+    torch._C._set_sdp_use_mem_efficient(efficient)
+    torch._C._set_sdp_use_math(math_only)
+    torch._C._set_sdp_use_cudnn(cudnn)
+    torch._C._set_sdp_use_overrideable(overrideable)
+    torch._C._set_sdp_priority_order(order)
+
+
 def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
     """Return shape and strides; no strides for layouts that have none."""
     if tensor.layout is torch.strided or tensor.layout is torch.jagged:
@@ -136,7 +161,9 @@ def allocation_events(profiler: torch.profiler.profile) -> list[AllocationEvent]
         todo.extend(event.children)
         if event.tag == torch._C._profiler._EventType.Allocation:
             fields = event.extra_fields
-            found.append((event.start_time_ns, (fields.ptr, fields.alloc_size, fields.device.type, fields.device.index)))
+            found.append(
+                (event.start_time_ns, (fields.ptr, fields.alloc_size, fields.device.type, fields.device.index))
+            )
     found.sort(key=lambda entry: entry[0])
     return [event for _, event in found]
 

@@ -49,11 +49,12 @@ class Call:
         refs: where the tensors among the arguments come from.
         module: the module's state.
         autocast: autocast's settings; None where it was off.
+        attention: which attention kernels were allowed.
         random: generator states to set before it.
         end: number of slots in the frame when it returned; None if it has not.
     """
 
-    __slots__ = ("arguments", "autocast", "end", "forward", "key", "keywords", "module", "random", "refs")
+    __slots__ = ("arguments", "attention", "autocast", "end", "forward", "key", "keywords", "module", "random", "refs")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Call:
         self.module = module
         self.autocast = Autocast(module.devices) if _torch_private.any_autocast_enabled() else None
         self.random = random
+        self.attention = _torch_private.attention_backends()
         self.end: int | None = None
 
 
@@ -189,6 +191,10 @@ class _Replay:
                 call.autocast.put_back(undo)
             elif _torch_private.any_autocast_enabled():
                 Autocast(call.module.devices, enabled=False).put_back(undo)
+            attention = _torch_private.attention_backends()
+            if attention != call.attention:
+                undo.append((_torch_private.set_attention_backends, (attention,)))
+                _torch_private.set_attention_backends(call.attention)
             return self._hooked(call, args, kwargs)
         finally:
             for function, arguments in reversed(undo):

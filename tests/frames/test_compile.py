@@ -65,3 +65,17 @@ def test_compiled_members_inside_an_uncompiled_model() -> None:
     for each in (loss, summed(plain)):
         each.backward()
     assert same_gradients(plain, model)
+
+
+def test_compiled_modules_inside_members_with_batches_of_several_sizes() -> None:
+    model = layers()
+    for layer in model:
+        assert isinstance(layer, nn.Sequential)
+        layer.compile(backend="aot_eager")
+    outer = nn.Sequential(nn.Sequential(*model), nn.Linear(WIDTH, 1))
+
+    def run(model: nn.Module) -> Tensor:
+        losses = [model(batch(size, WIDTH)).square().sum() for size in (4, 6, 9, 4)]
+        return torch.stack(losses).sum()
+
+    assert_same(outer, ["0"], run)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrizations import spectral_norm
 
 from autockpt._plan import Plan, Segment
@@ -88,6 +89,24 @@ def test_autocast_around_backward_only() -> None:
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_same(Scaled(), ["inner"], summed)
+
+
+def test_attention_kernels_chosen_around_forward_only() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(WIDTH, 3 * WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            query, key, value = self.project(x).view(1, 4, 2, 3 * WIDTH // 2).transpose(1, 2).chunk(3, -1)
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value).reshape(4, WIDTH)
+
+    def run(model: nn.Module) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return summed(model)
+
+    torch.manual_seed(0)
+    assert_same(nn.Sequential(Attention(), Attention()), [["0", "1"]], run)
 
 
 def test_evaluation_mode_between_forward_and_backward() -> None:
@@ -192,6 +211,29 @@ def test_recurrent_layers() -> None:
             return out
 
     assert_same(Recurrent(), [["layers.0", "layers.1"]], summed)
+
+
+def test_inference_tensors_as_arguments() -> None:
+    with torch.inference_mode():
+        mask = torch.ones(4, WIDTH)
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = Tower(2).blocks
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x + mask, mask=x)[0] + mask
+            return x
+
+    assert_same(Masked(), [["blocks.0", "blocks.1"]], summed)
+
+
+def test_where_nothing_wants_a_gradient_nothing_is_recorded() -> None:
+    model = Tower()
+    model.blocks.requires_grad_(False)
+    assert_same(model, [["blocks.0", "blocks.1"]], summed, replays=False)
 
 
 def test_frozen_parameters_and_frozen_input() -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from autockpt import _torch_private
@@ -107,6 +108,17 @@ def test_containers_that_torch_knows() -> None:
     assert list(children) == [1, 2] and rebuilt == deque([3, 4]) and rebuilt.maxlen == 3
     assert _torch_private.container_handlers(OrderedDict) is not None
     assert _torch_private.container_handlers(nn.Linear) is None
+
+
+def test_attention_kernels_are_what_the_public_context_sets() -> None:
+    before = _torch_private.attention_backends()
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        inside = _torch_private.attention_backends()
+    assert inside != before == _torch_private.attention_backends()
+    _torch_private.set_attention_backends(inside)
+    assert _torch_private.attention_backends() == inside
+    _torch_private.set_attention_backends(before)
+    assert _torch_private.attention_backends() == before
 
 
 def test_the_generator_behind_a_device() -> None:
