@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.utils._pytree as pytree
@@ -22,6 +22,7 @@ __all__ = [
     "default_generator",
     "foreign_checkpoint_active",
     "geometry",
+    "never_compiled",
     "outer_hooks",
     "pop_hooks",
     "push_hooks",
@@ -31,6 +32,7 @@ __all__ = [
     "version",
 ]
 
+F = TypeVar("F", bound=Callable[..., Any])
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
@@ -48,6 +50,17 @@ def outer_hooks() -> Hooks | None:
     """Return the innermost saved-tensors hooks, None if there are none."""
     hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks
+
+
+def never_compiled(function: F) -> F:
+    """Keep the compiler from tracing `function` and what it calls: autograd calls hooks from compiled code too.
+
+    `torch.compiler.disable` says the same, but imports the compiler, which takes a second.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
+    return function
 
 
 def foreign_checkpoint_active() -> bool:
@@ -123,7 +136,7 @@ def cuda_in_use() -> bool:
 def container_handlers(
     kind: type,
 ) -> tuple[Callable[[Any], tuple[list[Any], Any]], Callable[[list[Any], Any], Any]] | None:
-    """Return how torch's pytree takes containers of exactly `kind` apart and rebuilds them, None if it does not know."""
+    """Return how torch's pytree takes containers of exactly `kind` apart and rebuilds them; None if it cannot."""
     node = pytree.SUPPORTED_NODES.get(kind)
     return None if node is None else (node.flatten_fn, node.unflatten_fn)
 

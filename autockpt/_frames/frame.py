@@ -227,6 +227,7 @@ class _Replay:
             if Ref(number, leaf) in self._last_use:
                 self._values[Ref(number, leaf)] = tensor
 
+    @_torch_private.never_compiled
     def _pack(self, tensor: Tensor) -> Tensor:
         """Fill the next slot with `tensor`, and end the replay if it was the last."""
         if self._stopped:  # the module caught the signal and went on
@@ -251,10 +252,12 @@ class _Replay:
         raise _Stop
 
 
+@_torch_private.never_compiled
 def unpack(slot: Slot | OwnedSlot) -> Tensor:
     """Return the tensor that `slot` stands for."""
     return slot.tensor()
 
 
+@_torch_private.never_compiled
 def _given(tensor: Tensor) -> Tensor:
     return tensor

@@ -117,6 +117,7 @@ class _Pack:
         self._frame: Frame | None = frame
         self._owners = owners
 
+    @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot:
         """Return what autograd is to hold for `tensor`."""
         frame = self._frame

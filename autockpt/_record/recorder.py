@@ -260,8 +260,8 @@ def _checkpointing_notes(structures: list[CallStructure]) -> list[str]:
     if not inside:
         return []
     return [
-        f"{len(inside)} calls, from {inside[0]} to {inside[-1]}, run inside torch.utils.checkpoint regions of the model's "
-        "own; those regions are left as they are, and nothing inside them is chosen"
+        f"{len(inside)} calls, from {inside[0]} to {inside[-1]}, run inside torch.utils.checkpoint regions of the "
+        "model's own; those regions are left as they are, and nothing inside them is chosen"
     ]
 
 

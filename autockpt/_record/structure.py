@@ -280,7 +280,7 @@ class _Functions(TorchFunctionMode):
     """Names the torch functions that modules call: outermost calls only, property getters left out."""
 
     def __init__(self, observer: _Observer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._observer = observer
 
     def __torch_function__(

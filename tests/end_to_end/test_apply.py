@@ -145,7 +145,7 @@ def test_an_exit_that_moves_from_step_to_step() -> None:
             for one in (model, twin):
                 torch.manual_seed(11)
                 one.zero_grad()
-                total(one(**plain.case.kwargs, exit_after=exit_after)).backward()  # type: ignore[no-untyped-call]
+                total(one(**plain.case.kwargs, exit_after=exit_after)).backward()
                 gradients.append([p.grad for p in one.parameters() if p.grad is not None])
             assert len(gradients[0]) == len(gradients[1])
             assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
@@ -164,12 +164,12 @@ def test_a_model_with_checkpointing_of_its_own_keeps_it_and_the_plan_says_so() -
     assert any("checkpoint" in note for note in plan.notes)
     assert "checkpoint" in plan.explain()
     torch.manual_seed(0)
-    case.forward()[1].backward()  # type: ignore[no-untyped-call]
+    case.forward()[1].backward()
     before = [p.grad.clone() for p in case.model.parameters() if p.grad is not None]
     case.model.zero_grad()
     autockpt.apply(case.model, plan=Plan.of(["transformer.h.1", ["transformer.h.2", "transformer.h.3"], "lm_head"]))
     torch.manual_seed(0)
-    case.forward()[1].backward()  # type: ignore[no-untyped-call]
+    case.forward()[1].backward()
     after = [p.grad for p in case.model.parameters() if p.grad is not None]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

@@ -33,7 +33,7 @@ def on_gpu(name: str) -> Case:
 
 def gradients(case: Case) -> list[torch.Tensor]:
     torch.manual_seed(3)
-    case.forward()[1].backward()  # type: ignore[no-untyped-call]
+    case.forward()[1].backward()
     found = [p.grad.clone() for p in case.model.parameters() if p.grad is not None]
     case.model.zero_grad()
     return found

@@ -143,3 +143,19 @@ def _candidate(
         holds=tuple(holds),
         additions=tuple(additions),
     )
+
+
+@st.composite
+def problems_and_plans(draw: Draw) -> tuple[Problem, tuple[int, ...]]:
+    """A problem and some candidates of it that do not overlap."""
+    problem = draw(problems())
+    chosen: list[int] = []
+    for c in draw(st.permutations(range(len(problem.candidates)))):
+        candidate = problem.candidates[c]
+        free = all(
+            problem.candidates[other].stop <= candidate.start or candidate.stop <= problem.candidates[other].start
+            for other in chosen
+        )
+        if free and draw(st.booleans()):
+            chosen.append(c)
+    return problem, tuple(sorted(chosen))
