@@ -59,7 +59,7 @@ def never_compiled(function: F) -> F:
     """
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
     return function
 
 

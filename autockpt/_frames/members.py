@@ -69,7 +69,8 @@ def patched_forward(
     if scope is None and not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     if scope is None or scope.token != handle.token:
-        if handle.plan is None or thread.replays:  # outside any call of the root, or in a replay
+        # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
+        if handle.plan is None or thread.replays or (scope is not None and scope.inside):
             return forward(*args, **kwargs)
         return _in_scope(Scope(handle.token, {}), forward, handle, args, kwargs)
     return _counted(scope, forward, module, handle, args, kwargs)

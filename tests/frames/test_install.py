@@ -209,6 +209,10 @@ def test_a_planned_model_inside_a_planned_model() -> None:
     with counted_replays() as count:
         assert expected.differences(steps(model, summed)) == []
     assert count() == 2 * (3 + 1 + 3)
+    install(model, Plan.of([["teacher#0", "tower", "teacher#1"]]))
+    with counted_replays() as count:
+        assert steps(copy.deepcopy(plain), summed).differences(steps(model, summed)) == []
+    assert count() == 2
 
 
 def test_a_member_called_by_itself_runs_plain() -> None:

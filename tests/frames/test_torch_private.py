@@ -52,6 +52,26 @@ def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputatio
     assert not _torch_private.foreign_checkpoint_active()
 
 
+def test_what_is_never_compiled_is_not_and_neither_is_what_it_calls() -> None:
+    compiled: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> object:
+        compiled.append(graph)
+        return graph.forward
+
+    def inner(x: Tensor) -> Tensor:
+        return x.exp()
+
+    @_torch_private.never_compiled
+    def outer(x: Tensor) -> Tensor:
+        return inner(x).sin()
+
+    torch.compile(outer, backend=backend)(torch.ones(2))
+    assert not compiled
+    torch.compile(inner, backend=backend)(torch.ones(2))
+    assert len(compiled) == 1
+
+
 def test_transforms_and_disabled_hooks_are_seen() -> None:
     seen: list[bool] = []
 
