@@ -3,10 +3,10 @@
 `members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
 `recording`, which makes a `frame` of `slots`. `state`, `generators` and `tree` hold what a replay puts back.
 
-What a replay cannot see, and so cannot put back: Python attributes, closures and globals that forward reads and somebody
-changes; draws from Python's `random`, from numpy, or from a generator that is neither a device's own nor an argument;
-hooks on modules inside a member, which run a second time (`is_recomputing` tells them). Where that changes which tensors
-are saved, the replay raises ReplayError; where it changes their values only, nothing notices.
+What a replay cannot see, and so cannot put back: Python attributes, closures and globals that forward reads and that
+change meanwhile; draws from Python's `random`, from numpy, or from a generator that is neither a device's own nor an
+argument; hooks on modules inside a member, which run a second time (`is_recomputing` tells them). Where that changes
+which tensors are saved, the replay raises ReplayError; where it changes their values only, nothing notices.
 """
 
 from __future__ import annotations

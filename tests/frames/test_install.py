@@ -209,9 +209,16 @@ def test_a_planned_model_inside_a_planned_model() -> None:
     with counted_replays() as count:
         assert expected.differences(steps(model, summed)) == []
     assert count() == 2 * (3 + 1 + 3)
-    install(model, Plan.of([["teacher#0", "tower", "teacher#1"]]))
+
+
+def test_a_planned_model_inside_a_member_of_another_plan_runs_plain() -> None:
+    plain, model = (nn.Sequential(nn.Sequential(Tower()), nn.Linear(1, 1)) for _ in range(2))
+    model.load_state_dict(plain.state_dict())
+    install(model.get_submodule("0.0"), PLAN)
+    install(model, Plan.of(["0"]))
+    expected = steps(plain, summed)
     with counted_replays() as count:
-        assert steps(copy.deepcopy(plain), summed).differences(steps(model, summed)) == []
+        assert expected.differences(steps(model, summed)) == []
     assert count() == 2
 
 
