@@ -28,7 +28,7 @@ def apply(
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     solver: str = "auto",
-    time_limit_seconds: float = 10.0,
+    time_limit_seconds: float = 3.0,
 ) -> M:
     """Make `model` train within `budget`, by recomputing what costs least to run again.
 

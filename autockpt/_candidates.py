@@ -160,11 +160,7 @@ class _Book:
             if calls[member].refused:
                 return calls[member].refused
             for argument in calls[member].arguments:
-                if (
-                    argument.mutated
-                    and members[0] not in argument.sources
-                    and not self._inside(argument.sources, members)
-                ):
+                if argument.mutated and not self._inside(argument.sources, members):
                     return "one of its arguments is changed in place later"
         return ""
 

@@ -18,7 +18,7 @@ def solve(
     budget: int | str,
     *,
     solver: str = "auto",
-    time_limit_seconds: float = 10.0,
+    time_limit_seconds: float = 3.0,
     total_bytes: int | None = None,
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`.

@@ -17,7 +17,7 @@ __all__ = ["solve"]
 @click.option("--budget", required=True, help="For the whole step: 8GiB, 8GB, or a number of bytes.")
 @click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
 @click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="Seconds."
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds."
 )
 @output_option
 @json_option
