@@ -11,71 +11,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .. import _torch_private
 from .._errors import ReplayError
-from .generators import States, set_states, states_of
+from .call import Call
+from .replay import Replay
 from .slots import Held, OwnedSlot, Slot
-from .state import Autocast, ModuleState, Undo
-from .thread import thread
-from .tree import decode, tensors
 
-__all__ = ["BOUNDARY", "Call", "Frame", "Ref", "unpack"]
-
-BOUNDARY = -1
-"""`Ref.call` of a tensor that the boundary holds."""
-
-
-class Ref(NamedTuple):
-    """Where a replay finds a tensor: leaf number `leaf` of what the frame's call number `call` returned."""
-
-    call: int
-    leaf: int
-
-
-class Call:
-    """One member's call, with what a replay of it needs.
-
-    Attributes:
-        key: the call's key.
-        forward: what to call.
-        arguments: its arguments, encoded.
-        keywords: names of the last of them.
-        refs: where the tensors among the arguments come from.
-        module: the module's state.
-        autocast: autocast's settings; None where it was off.
-        attention: which attention kernels were allowed.
-        random: generator states to set before it.
-        end: number of slots in the frame when it returned; None if it has not.
-    """
-
-    __slots__ = ("arguments", "attention", "autocast", "end", "forward", "key", "keywords", "module", "random", "refs")
-
-    def __init__(
-        self,
-        key: str,
-        forward: Callable[..., Any],
-        arguments: list[Any],
-        keywords: tuple[str, ...],
-        refs: list[Ref],
-        module: ModuleState,
-        random: States,
-    ) -> None:
-        self.key = key
-        self.forward = forward
-        self.arguments = arguments
-        self.keywords = keywords
-        self.refs = refs
-        self.module = module
-        self.autocast = Autocast(module.devices) if _torch_private.any_autocast_enabled() else None
-        self.random = random
-        self.attention = _torch_private.attention_backends()
-        self.end: int | None = None
+__all__ = ["Frame", "unpack"]
 
 
 class Frame:
@@ -106,7 +51,7 @@ class Frame:
         with self._lock:
             last = self._last_empty()
             if last >= 0:
-                _Replay(self, last).run()
+                Replay(self, last).run()
 
     def replayed(self, slot: Slot) -> Tensor:
         """Return the value of `slot`, which had none, from a replay."""
@@ -125,139 +70,7 @@ class Frame:
         return -1
 
 
-class _Stop(BaseException):
-    """Ends a replay from inside a module's forward; no `except Exception` there may catch it."""
-
-
-class _Replay:
-    """One replay of a frame, up to and including slot number `last`.
-
-    call 0 ──▶ call 1 ──▶ call 2 ─┤ last slot: stop
-      │          ▲
-      └─ values ─┘   results wait here for their last reader
-    """
-
-    __slots__ = ("_call", "_frame", "_last", "_last_use", "_next", "_problem", "_stopped", "_values")
-
-    def __init__(self, frame: Frame, last: int) -> None:
-        self._frame = frame
-        self._last = last
-        self._last_use: dict[Ref, int] = {}
-        self._values: dict[Ref, Tensor] = {}
-        self._call = frame.calls[0]
-        self._next = 0
-        self._stopped = False
-        self._problem: str | None = None
-
-    def run(self) -> None:
-        calls = []
-        for call in self._frame.calls:
-            calls.append(call)
-            if call.end is None or call.end > self._last:
-                break
-        self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        moved = states_of({generator for call in calls for generator, _ in call.random})
-        thread.replays += 1
-        scope, thread.scope = thread.scope, None
-        try:
-            with torch.enable_grad():
-                for number, call in enumerate(calls):
-                    self._call = call
-                    self._keep(number, self._run(number))
-                    if self._stopped:
-                        break
-        finally:
-            thread.scope = scope
-            thread.replays -= 1
-            set_states(moved)
-        if self._problem is not None:
-            raise ReplayError(
-                f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
-                "forward: keep this call, or make its forward repeat itself."
-            )
-
-    def _run(self, number: int) -> Any:
-        """Run the current call and return its result; None if the replay ended in it."""
-        call = self._call
-        set_states(call.random)
-        args = decode(call.arguments, [self._find(ref) for ref in call.refs])
-        first = len(args) - len(call.keywords)
-        kwargs = dict(zip(call.keywords, args[first:], strict=True))
-        del args[first:]
-        undo: Undo = []
-        try:
-            call.module.put_back(undo)
-            if call.autocast is not None:
-                call.autocast.put_back(undo)
-            elif _torch_private.any_autocast_enabled():
-                Autocast(call.module.devices, enabled=False).put_back(undo)
-            attention = _torch_private.attention_backends()
-            if attention != call.attention:
-                undo.append((_torch_private.set_attention_backends, (attention,)))
-                _torch_private.set_attention_backends(call.attention)
-            return self._hooked(call, args, kwargs)
-        finally:
-            for function, arguments in reversed(undo):
-                function(*arguments)
-
-    def _hooked(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _torch_private.push_hooks(self._pack, _given)
-        try:
-            result = call.forward(*args, **kwargs)
-            if not self._stopped and call.end is not None and self._next < call.end:
-                self._stop("saved fewer tensors than its forward did")
-            return result
-        except _Stop:
-            return None
-        finally:
-            _torch_private.pop_hooks()
-
-    def _find(self, ref: Ref) -> Tensor:
-        """Return an argument; every tensor is made once, so that the replay's graph hangs together."""
-        tensor = self._values.get(ref)
-        if tensor is None:
-            tensor = self._values[ref] = self._frame.boundary[ref.leaf].tensor()
-        return tensor
-
-    def _keep(self, number: int, result: Any) -> None:
-        """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
-        for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
-            del self._values[ref]
-        for leaf, tensor in enumerate(tensors(result)):
-            if Ref(number, leaf) in self._last_use:
-                self._values[Ref(number, leaf)] = tensor
-
-    @_torch_private.never_compiled
-    def _pack(self, tensor: Tensor) -> Tensor:
-        """Fill the next slot with `tensor`, and end the replay if it was the last."""
-        if self._stopped:  # the module caught the signal and went on
-            raise _Stop
-        number, self._next = self._next, self._next + 1
-        if self._call.end is not None and number >= self._call.end:
-            self._stop("saved more tensors than its forward did")
-        slot = self._frame.slots[number]()
-        value = tensor.detach()  # undetached it would hold the replay's graph, and that would hold the slots
-        if type(slot) is Slot and slot.value is None:
-            difference = slot.difference(tensor)
-            if difference is not None:
-                self._stop(f"saved {difference}")
-            slot.fill(value)
-        if number == self._last:
-            self._stop(None)
-        return value
-
-    def _stop(self, problem: str | None) -> None:
-        self._stopped = True
-        self._problem = problem
-        raise _Stop
-
-
 @_torch_private.never_compiled
 def unpack(slot: Slot | OwnedSlot) -> Tensor:
     """Return the tensor that `slot` stands for."""
     return slot.tensor()
-
-
-@_torch_private.never_compiled
-def _given(tensor: Tensor) -> Tensor:
-    return tensor

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from .. import _torch_private
-from .frame import BOUNDARY, Call, Frame, Ref, unpack
+from .call import BOUNDARY, Call, Ref
+from .frame import Frame, unpack
 from .generators import GeneratorTrack, generators_of, states_of
 from .slots import Held, OwnedSlot, Slot
 from .state import ModuleState

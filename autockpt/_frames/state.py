@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _torch_private
+from .._errors import ReplayError
 from .slots import check_unchanged
 
 __all__ = ["Autocast", "ModuleState"]
@@ -45,16 +46,16 @@ class ModuleState:
         self._buffers = [member._buffers for member in self._tree if member.__dict__["_buffers"]]
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
-        # Owning dict, name, tensor, version; one flat list, since this runs for every call of a member.
-        self._entries: list[tuple[dict[str, Any], str, Tensor, int]] = [
-            (owned, name, tensor, -1 if tensor.is_inference() else tensor._version)
+        # Owning dict, name, tensor, version, requires_grad; one flat list, since this runs for every call of a member.
+        self._entries: list[tuple[dict[str, Any], str, Tensor, int, bool]] = [
+            (owned, name, tensor, -1 if tensor.is_inference() else tensor._version, tensor.requires_grad)
             for member in self._tree
             for owned in (member.__dict__["_parameters"], member.__dict__["_buffers"])
             for name, tensor in owned.items()
             if tensor is not None
         ]
         self.devices = {entry[2].device for entry in self._entries if not entry[2].is_cpu}
-        self.requires_grad = any(entry[2].requires_grad for entry in self._entries)
+        self.requires_grad = any(entry[4] for entry in self._entries)
         if changing or (changing is None and self._buffers):
             self._take_values(module, changing)
 
@@ -68,7 +69,7 @@ class ModuleState:
         entries, self._entries = self._entries, []
         for entry in entries:
             if (id(entry[0]), entry[1]) in wanted:
-                self._changing.append(_Changing(*entry))
+                self._changing.append(_Changing(*entry[:4]))
             else:
                 self._entries.append(entry)
 
@@ -94,14 +95,23 @@ class ModuleState:
 
         Raises:
             RuntimeError: a parameter or buffer has changed in place since forward began.
+            ReplayError: a module in the tree was exchanged since.
         """
+        if _tree(self._tree[0]) != self._tree:
+            raise ReplayError(
+                f"modules inside a {type(self._tree[0]).__name__} were exchanged after forward and before its segment was "
+                "recomputed. Exchange them after backward."
+            )
         for buffers in self._buffers:
             undo.append((_reset, (buffers, dict(buffers))))
-        for owned, name, tensor, version in self._entries:
+        for owned, name, tensor, version, requires_grad in self._entries:
             if (-1 if tensor.is_inference() else tensor._version) != version:
                 check_unchanged(tensor, version, f"parameter or buffer {name!r}")
             if owned.get(name) is not tensor:
                 _put(owned, name, tensor, undo)
+            if tensor.requires_grad != requires_grad:
+                undo.append((tensor.requires_grad_, (not requires_grad,)))
+                tensor.requires_grad_(requires_grad)
         for buffer in self._changing:
             buffer.owned[buffer.name] = buffer.scratch()
         for member, flag in zip(self._tree, self._flags, strict=True):

@@ -241,3 +241,12 @@ def test_frozen_parameters_and_frozen_input() -> None:
     for parameter in model.blocks[:3].parameters():
         parameter.requires_grad_(False)
     assert_same(model, [["blocks.0", "blocks.1"], ["blocks.2", "blocks.3"]], summed)
+
+
+def test_parameters_frozen_between_forward_and_backward() -> None:
+    def run(model: nn.Module) -> Tensor:
+        loss = summed(model.requires_grad_(True))
+        model.requires_grad_(False)
+        return loss
+
+    assert_same(Tower(), [["blocks.0", "blocks.1"], "blocks.3"], run)

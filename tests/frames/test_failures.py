@@ -191,6 +191,16 @@ def test_a_boundary_changed_in_place_raises() -> None:
         summed(model).backward()
 
 
+def test_a_module_exchanged_before_backward_raises() -> None:
+    model = Tower()
+    install(model, Plan.of([["blocks.0", "blocks.1"]]))
+    loss = summed(model)
+    block = model.get_submodule("blocks.0")
+    block.first = nn.Linear(WIDTH, 2 * WIDTH)
+    with pytest.raises(ReplayError, match="modules inside a Block were exchanged"):
+        loss.backward()
+
+
 def test_an_inplace_layer_first_raises_and_inside_a_run_does_not() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH), nn.Sigmoid())
     assert_same(model, [["0", "1", "2", "3"]], summed)
