@@ -99,8 +99,8 @@ class ModuleState:
         """
         if _tree(self._tree[0]) != self._tree:
             raise ReplayError(
-                f"modules inside a {type(self._tree[0]).__name__} were exchanged after forward and before its segment was "
-                "recomputed. Exchange them after backward."
+                f"modules inside a {type(self._tree[0]).__name__} were exchanged between its forward and its replay. "
+                "Exchange them after backward."
             )
         for buffers in self._buffers:
             undo.append((_reset, (buffers, dict(buffers))))
