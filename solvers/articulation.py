@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from .blocks import BlockChain, block_chain
-from .families import Plan, cheapest
+from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 from .sqrt import byte_grid
@@ -23,7 +23,7 @@ from .sqrt import byte_grid
 __all__ = ["articulation_plans", "articulation_points", "solve"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.
 
     A single tensor crosses almost nowhere in real models (masks, position tables, skips), so a point is a

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .errors import Infeasible
-from .families import infeasible, judged
+from .families import TIME_LIMIT_SECONDS, infeasible, judged
 from .ilp import search
 from .instant import instant_plan
 from .ledger import Ledger
@@ -15,7 +14,7 @@ from .programme import default_backend
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Choose the cheapest plan that any solver finds.
 
     Args:
@@ -40,12 +39,4 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.
         if not start.fits:
             raise infeasible(problem, start.plan, budget_bytes=budget_bytes, solver="auto")
         return judged(problem, start.plan, solver=start.solver)
-    try:
-        return search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline)
-    except Infeasible as error:  # the lowest over all solvers: the programme starts from the instant plans
-        raise Infeasible(
-            budget_bytes=budget_bytes,
-            minimum_bytes=error.minimum_bytes,
-            solver="auto",
-            dominated_by=error.dominated_by,
-        ) from None
+    return search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline, asked="auto")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .families import Plan, cheapest
+from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .formulation import Floats, Formulation
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
@@ -30,11 +30,11 @@ SLOTS = 2000
 TRIES = 6
 """How often the room is corrected by what the judge finds too high."""
 
-BISECTIONS = 10
-"""Steps towards the lowest peak: to a thousandth of the range."""
+BISECTIONS = 12
+"""Steps towards the lowest peak: to a four-thousandth of the range."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Choose by dynamic programming over the calls and the bytes held at the end of forward.
 
     Args:
@@ -67,7 +67,8 @@ def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
     if not form.active:
         return
     chain = _Chain.of(form)
-    tight_bytes, loose_bytes = 0, budget_bytes  # room that gave a plan that fits, and room that gave none
+    tight_bytes: int | None = None  # most room that gave a plan that fits
+    loose_bytes: int | None = None  # least room that gave one that does not
     room_bytes = budget_bytes
     for _ in range(TRIES):
         plan = chain.plan(room_bytes)
@@ -77,13 +78,15 @@ def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
         above_bytes = ledger.peak(plan) - budget_bytes
         if above_bytes > 0:
             loose_bytes = room_bytes
-            room_bytes = (tight_bytes + loose_bytes) // 2 if tight_bytes else room_bytes - above_bytes
-        elif room_bytes == budget_bytes:
-            return
         else:
             tight_bytes = room_bytes
+        if tight_bytes is not None and loose_bytes is not None:
             room_bytes = (tight_bytes + loose_bytes) // 2
-    if tight_bytes:
+        elif above_bytes:
+            room_bytes -= above_bytes
+        else:
+            break
+    if tight_bytes is not None:
         return
     low_bytes, high_bytes = int(form.base_bytes.max()), plain_bytes
     for _ in range(BISECTIONS):
@@ -115,29 +118,36 @@ class _Chain:
     @classmethod
     def of(cls, form: Formulation) -> _Chain:
         """Find the apex, and each arc's own stretch of backward: from its first release or restoration on."""
-        n_arcs = len(form.arcs)
-        kept = form.levels((np.arange(form.n_columns) >= len(form.active)).astype(np.float64)) - form.base_bytes
-        apex = int(kept.argmax())
-        held = form.row(apex)
-        own_peak = np.full(n_arcs, -np.inf)
-        times = np.unique(np.concatenate(([apex], form.entry_start, form.entry_until)))
+        n_arcs, n_steps = len(form.arcs), len(form.base_bytes)
+        arcs, starts, untils, sizes = _charged(form)
+        change = np.zeros(n_steps + 1, dtype=np.int64)
+        kept = arcs >= len(form.active)
+        np.add.at(change, starts[kept], sizes[kept])
+        np.subtract.at(change, untils[kept], sizes[kept])
+        apex = int(np.cumsum(change[:-1]).argmax())
+        here = (starts <= apex) & (apex < untils)
+        held = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
+
+        times = np.unique(np.concatenate(([apex], starts, untils)))
         times = times[times >= apex]
-        offset = np.searchsorted(form.entry_column, np.arange(n_arcs + 1))
+        own_peak = np.full(n_arcs, -np.inf)
+        offset = np.searchsorted(arcs, np.arange(n_arcs + 1))
         for arc in range(n_arcs):
             own = slice(offset[arc], offset[arc + 1])
-            start, until, n_bytes = form.entry_start[own], form.entry_until[own], form.entry_bytes[own]
+            start, until = starts[own], untils[own]
             changes = np.concatenate((start[start > apex], until[until > apex] - 1))
             if not changes.size:
                 continue
             # Steps since the last change before belong to it as well: it still holds everything then.
             first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
+            size = np.where(until > first, sizes[own], 0)
             change = np.zeros(last - first + 1, dtype=np.int64)
-            np.add.at(change, np.clip(start - first, 0, None), np.where(until > first, n_bytes, 0))
-            np.subtract.at(change, np.clip(until - first, 0, None), np.where(until > first, n_bytes, 0))
+            np.add.at(change, np.clip(start - first, 0, None), size)
+            np.subtract.at(change, np.clip(until - first, 0, None), size)
             own_peak[arc] = (form.base_bytes[first:last] + np.cumsum(change[:-1])).max()
-        until_change = int(times[1]) if len(times) > 1 else len(form.base_bytes)
-        apex_bytes = int(form.base_bytes[apex:until_change].max())
-        return cls(form=form, held_bytes=held[:n_arcs], own_peak_bytes=own_peak, apex_bytes=apex_bytes)
+        apex_end = int(times[1]) if len(times) > 1 else n_steps
+        apex_bytes = int(form.base_bytes[apex:apex_end].max())
+        return cls(form=form, held_bytes=held, own_peak_bytes=own_peak, apex_bytes=apex_bytes)
 
     def plan(self, room_bytes: int) -> Plan | None:
         """Cheapest path whose arcs all fit into `room_bytes`, after rounding; None if there is none."""
@@ -188,3 +198,33 @@ class _Chain:
         before = np.concatenate(([0.0], np.cumsum(self.held_bytes[len(self.form.active) :])))[first] / slot_bytes
         slots: Ints = (np.rint(before + self.held_bytes / slot_bytes) - np.rint(before)).astype(np.int64)
         return slots
+
+
+def _charged(form: Formulation) -> tuple[Ints, Ints, Ints, Ints]:
+    """Entries of arcs alone (arc, start, until, bytes), by arc.
+
+    A piece that several stretches save is charged to the one arc by which a path passes the first of them,
+    unless that arc covers them all: nothing is counted twice, and nothing is freed by covering one saver of two.
+    What only candidates hold is left to the judge.
+    """
+    n_candidates, n_arcs = len(form.active), len(form.arcs)
+    first, last = np.array(form.arcs, dtype=np.int64).T
+    charged: dict[int, Ints] = {}
+    grown: list[frozenset[int]] = []
+    for i, forms in enumerate(form.alive):
+        columns: frozenset[int] = frozenset(c for one in forms for c in one)
+        columns = columns.union(*(grown[c - n_arcs] for c in columns if c >= n_arcs))
+        grown.append(columns)
+        points = [form.arcs[c][0] for c in columns if n_candidates <= c < n_arcs]
+        if points:
+            over = (first <= min(points)) & (min(points) < last)
+            over &= (last <= max(points)) | np.isin(np.arange(n_arcs), list(columns))
+            charged[n_arcs + i] = np.flatnonzero(over)
+    alone = form.entry_column < n_arcs
+    rows = np.flatnonzero(~alone)
+    arcs = [charged.get(int(form.entry_column[row]), np.zeros(0, dtype=np.int64)) for row in rows]
+    source = np.concatenate((np.flatnonzero(alone), np.repeat(rows, [len(each) for each in arcs]))).astype(np.int64)
+    arc = np.concatenate((form.entry_column[alone], *arcs))
+    order = np.argsort(arc, kind="stable")
+    source = source[order]
+    return arc[order], form.entry_start[source], form.entry_until[source], form.entry_bytes[source]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import ProblemTooLarge
-from .families import infeasible, judged
+from .families import TIME_LIMIT_SECONDS, infeasible, judged
 from .problem import Problem, Solution
 from .simulate import simulate
 
@@ -13,7 +13,7 @@ MAX_PLANS = 200_000
 """More plans than this are refused: at some 20 µs a plan it is a few seconds on a small problem."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Judge every plan and return the cheapest that fits.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from .errors import AutockptError
-from .families import Plan, infeasible, judged, trim
+from .families import TIME_LIMIT_SECONDS, Plan, infeasible, judged, trim
 from .formulation import Floats, Formulation
 from .instant import instant_plan
 from .ledger import Ints, Ledger
@@ -44,7 +44,7 @@ def solve(
     problem: Problem,
     budget_bytes: int,
     *,
-    time_limit_seconds: float = 4.0,
+    time_limit_seconds: float = TIME_LIMIT_SECONDS,
     backend: Backend | None = None,
 ) -> Solution:
     """Choose by integer programming; the optimum unless time runs out.
@@ -74,9 +74,18 @@ def solve(
 
 
 def search(
-    ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backend: Backend | None = None
+    ledger: Ledger,
+    start: Plan,
+    *,
+    budget_bytes: int,
+    deadline: float,
+    backend: Backend | None = None,
+    asked: str = "ilp",
 ) -> Solution:
-    """Improve the plan `start` until it is proven or `time.perf_counter` reaches `deadline`; see `solve`."""
+    """Improve the plan `start` until it is proven or `time.perf_counter` reaches `deadline`; see `solve`.
+
+    An `Infeasible` names the solver that was `asked`.
+    """
     backend = backend or default_backend()
     if backend is None:
         raise AutockptError(
@@ -86,7 +95,7 @@ def search(
     if ledger.peak(plan) > budget_bytes:
         plan = _Search.of(ledger, plan, "peak", budget_bytes, backend, deadline).run().plan
         if ledger.peak(plan) > budget_bytes:
-            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver="ilp")
+            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked)
     best = _Search.of(ledger, plan, "seconds", budget_bytes, backend, deadline).run()
     plan = trim(ledger, best.plan, budget_bytes)
     cost, bound = ledger.seconds(plan), best.bound
@@ -191,7 +200,7 @@ class _Search:
         while self.left() > 0 and not self.proven():
             answer = self.programme.solve(sorted(self.rows), sorted(self.columns), whole=False, deadline=self.deadline)
             if answer.values is None or answer.reduced_cost is None or answer.bound is None:
-                return
+                break
             wrong = SAFE * self.goal(self.plan)
             lacking = [
                 column
@@ -207,6 +216,7 @@ class _Search:
                     gap = self.goal(self.plan) - answer.bound
                     self.columns = set(np.flatnonzero(answer.reduced_cost <= gap + wrong).tolist())
                     return
+        self.columns.update(range(len(form.active)))  # no candidate is ruled out, so a bound needs them all
 
     def branch(self) -> None:
         """Solve the integer programme; where its plan breaks a level, add the step and repeat."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .blocks import block_chain
-from .families import Plan, cheapest
+from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
 __all__ = ["every_block", "solve_all", "solve_none"]
 
 
-def solve_none(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve_none(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute nothing.
 
     Raises:
@@ -21,7 +21,7 @@ def solve_none(problem: Problem, budget_bytes: int, *, time_limit_seconds: float
     return cheapest(Ledger.of(problem), [()], budget_bytes=budget_bytes, solver="none", trimmed=False)
 
 
-def solve_all(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve_all(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute every element of the block chain as a segment of its own.
 
     Raises:

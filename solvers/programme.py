@@ -6,7 +6,6 @@ the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +31,7 @@ def default_backend() -> Backend | None:
     """HiGHS if ``highspy`` can be imported, else CBC if PuLP has one for this machine, else None."""
     import pulp
 
-    if importlib.util.find_spec("highspy") is not None:
+    if pulp.HiGHS(msg=False).available():
         return "highs"
     return "cbc" if pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available() else None
 

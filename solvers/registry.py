@@ -9,6 +9,7 @@ from typing import Protocol
 
 from . import articulation, auto, block, chain, exhaustive, ilp, plain, sqrt, uniform
 from .errors import BudgetError, UnknownSolver
+from .families import TIME_LIMIT_SECONDS
 from .problem import Problem, Solution
 
 __all__ = ["SOLVERS", "Solver", "solve"]
@@ -38,7 +39,9 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 )
 
 
-def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = 4.0) -> Solution:
+def solve(
+    problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = TIME_LIMIT_SECONDS
+) -> Solution:
     """Choose what to recompute so that the peak stays within the budget.
 
     Args:

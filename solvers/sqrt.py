@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from .blocks import BlockChain, block_chain
-from .families import Plan, cheapest
+from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
@@ -22,7 +22,7 @@ GRID = 12
 """Values of b to each side of the √n point, down to the smallest element and up to the whole chain."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute the block chain in runs that save about b bytes each, with the best b.
 
     Args:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .blocks import block_chain
-from .families import Plan, cheapest
+from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
 __all__ = ["solve", "uniform_plans"]
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = 4.0) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute the whole block chain in runs of k elements, with the best k.
 
     Args:

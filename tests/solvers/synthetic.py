@@ -223,3 +223,47 @@ def transformer(n_layers: int = 48, *, unit: int = 4 * 2**20, gradient_bytes: in
     t.op(8 * unit, logits, seconds=0.5 * ms, saves_out=True)
     t.close()
     return t.problem(static_bytes=50 * unit, gradient_bytes=gradient_bytes, transient_bytes=unit)
+
+
+def encoder_decoder(n_layers: int = 6, *, unit: int = 4 * 2**20) -> Problem:
+    """A T5-like pair of stacks: every decoder block reads what the encoder made, and softmax is saved twice."""
+    t = Trace()
+    t.open("")
+    x = t.op(unit, seconds=0.0)
+    t.open("encoder")
+    for i in range(n_layers):
+        x = _block(t, f"encoder.{i}", x, unit)
+    t.close()
+    encoded, x = x, t.op(unit, seconds=0.0)
+    t.open("decoder")
+    for i in range(n_layers):
+        x = _block(t, f"decoder.{i}", x, unit, encoded)
+    t.close()
+    t.leaf("head", 8 * unit, x, seconds=2e-3, saves=(x,), saves_out=True)
+    t.close()
+    return t.problem(static_bytes=100 * unit, gradient_bytes=20 * unit, transient_bytes=unit)
+
+
+def _block(t: Trace, name: str, x: int, unit: int, encoded: int | None = None) -> int:
+    ms = 1e-3
+    t.open(name)
+    for part, source in (("attn", None), ("cross", encoded)):
+        if part == "cross" and source is None:
+            continue
+        n = t.leaf(f"{name}.ln_{part}", unit, x, seconds=0.1 * ms, saves=(x,))
+        source = n if source is None else source
+        t.open(f"{name}.{part}")
+        kv = t.leaf(f"{name}.{part}.kv", 2 * unit, source, seconds=0.6 * ms, saves=(source,), saves_out=True)
+        s = t.leaf(f"{name}.{part}.softmax", 4 * unit, n, kv, seconds=0.8 * ms, saves=(n,), saves_out=True)
+        a = t.leaf(f"{name}.{part}.o", unit, s, kv, seconds=0.7 * ms, saves=(s,))
+        t.close()
+        x = t.op(unit, x, a, seconds=0.05 * ms)
+    n = t.leaf(f"{name}.ln_mlp", unit, x, seconds=0.1 * ms, saves=(x,))
+    t.open(f"{name}.mlp")
+    h = t.leaf(f"{name}.mlp.up", 4 * unit, n, seconds=2 * ms, saves=(n,), saves_out=True)
+    h = t.leaf(f"{name}.mlp.act", 4 * unit, h, seconds=0.2 * ms, saves_out=True)
+    h = t.leaf(f"{name}.mlp.down", unit, h, seconds=2 * ms)
+    t.close()
+    x = t.op(unit, x, h, seconds=0.05 * ms)
+    t.close()
+    return x

@@ -8,7 +8,7 @@ from autockpt.solvers import Problem
 from autockpt.solvers.blocks import block_chain
 
 from .strategies import problems
-from .synthetic import Trace, transformer
+from .synthetic import Trace, encoder_decoder, transformer
 
 
 def names(problem: Problem) -> list[str]:
@@ -44,6 +44,12 @@ def test_two_stacks_give_two_groups() -> None:
     assert chain.siblings(0, 5) and not chain.siblings(5, 6)
     runs = [problem.candidates[c] for c in chain.runs(4)]
     assert [run.length for run in runs] == [4, 2, 4, 2]
+
+
+def test_every_decoder_block_reading_the_encoder_changes_nothing() -> None:
+    assert [name for name in names(encoder_decoder(6)) if "." in name] == [
+        f"{stack}.{i}" for stack in ("encoder", "decoder") for i in range(6)
+    ]
 
 
 def test_a_large_element_is_opened_and_small_ones_open_nothing() -> None:

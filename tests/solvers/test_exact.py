@@ -46,7 +46,7 @@ exact = pytest.mark.parametrize("solver", [oracle, ilp, auto], ids=["exhaustive"
 @pytest.mark.parametrize(
     ("backend", "small", "n_examples"),
     [
-        pytest.param("highs", ilp_module.SMALL, 600, id="highs-at-once"),
+        pytest.param("highs", ilp_module.SMALL, 520, id="highs-at-once"),
         pytest.param("highs", 0, 250, id="highs-generated"),
         pytest.param("cbc", ilp_module.SMALL, 200, id="cbc-at-once"),
         pytest.param("cbc", 0, 100, id="cbc-generated"),
@@ -85,7 +85,7 @@ def test_ilp_equals_brute_force(backend: Backend, small: int, n_examples: int, m
 
 @exact
 def test_feasible_at_the_minimum_and_not_a_byte_below(solver: Exact) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems())
     def check(problem: Problem) -> None:
         lowest = minimum_bytes(problem)
@@ -102,7 +102,7 @@ def test_feasible_at_the_minimum_and_not_a_byte_below(solver: Exact) -> None:
 
 @exact
 def test_more_budget_never_costs_more(solver: Exact) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems_and_budgets(), st.integers(0, 60))
     def check(drawn: tuple[Problem, int], more_bytes: int) -> None:
         problem, budget_bytes = drawn
@@ -116,7 +116,7 @@ def test_more_budget_never_costs_more(solver: Exact) -> None:
 
 @exact
 def test_counting_bytes_in_another_unit_changes_no_cost(solver: Exact) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems_and_budgets(), st.sampled_from((3, 512, 10**6 + 3)))
     def check(drawn: tuple[Problem, int], factor: int) -> None:
         problem, budget_bytes = drawn

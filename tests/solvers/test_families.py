@@ -6,14 +6,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from autockpt.solvers import SOLVERS, Infeasible, Problem, Status, simulate, solve
+from autockpt.solvers import SOLVERS, Infeasible, Problem, Status, Step, simulate, solve
 from autockpt.solvers.articulation import articulation_points
 from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.ledger import Ledger
 from autockpt.solvers.sqrt import sqrt_plans
 
 from .strategies import minimum_bytes, problems, problems_and_budgets
-from .synthetic import Trace, transformer
+from .synthetic import Trace, encoder_decoder, transformer
 
 PLENTY = 60.0
 HEURISTICS = ("all", "articulation", "block", "chain", "none", "sqrt", "uniform")
@@ -41,7 +41,7 @@ def row_of_blocks(saved: list[int], kept_between: list[int] | None = None) -> Pr
 
 @any_solver
 def test_every_claim_is_what_the_judge_says(name: str) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems_and_budgets())
     def check(drawn: tuple[Problem, int]) -> None:
         problem, budget_bytes = drawn
@@ -65,7 +65,7 @@ def test_every_claim_is_what_the_judge_says(name: str) -> None:
 
 @heuristic
 def test_no_heuristic_beats_brute_force_or_calls_itself_optimal_wrongly(name: str) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems_and_budgets())
     def check(drawn: tuple[Problem, int]) -> None:
         problem, budget_bytes = drawn
@@ -86,7 +86,7 @@ def test_no_heuristic_beats_brute_force_or_calls_itself_optimal_wrongly(name: st
 
 @any_solver
 def test_its_own_minimum_is_reachable(name: str) -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems())
     def check(problem: Problem) -> None:
         try:
@@ -100,7 +100,7 @@ def test_its_own_minimum_is_reachable(name: str) -> None:
 
 @pytest.mark.parametrize("name", KEEP_ALL_IF_IT_FITS)
 def test_nothing_is_recomputed_if_everything_fits(name: str) -> None:
-    @settings(max_examples=40)
+    @settings(max_examples=30)
     @given(problems())
     def check(problem: Problem) -> None:
         plain = simulate(problem, ()).peak_bytes
@@ -114,7 +114,7 @@ def test_nothing_is_recomputed_if_everything_fits(name: str) -> None:
 
 
 def test_auto_is_never_worse_than_any_heuristic() -> None:
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(problems_and_budgets())
     def check(drawn: tuple[Problem, int]) -> None:
         found = []
@@ -203,12 +203,23 @@ def test_looking_inside_blocks_pays(share: float) -> None:
     assert costs["chain"] < 0.9 * min(costs["block"], costs["sqrt"], costs["articulation"])
 
 
-@pytest.mark.parametrize("gradient_units", [0, 40])
+@pytest.mark.parametrize(
+    "problem",
+    [transformer(8), transformer(8, gradient_bytes=40 * 4 * 2**20), encoder_decoder(6)],
+    ids=["transformer", "growing-gradients", "encoder-decoder"],
+)
 @pytest.mark.parametrize("share", [0.8, 0.5, 0.4])
-def test_the_dynamic_programme_is_near_the_proven_bound_on_a_chain(share: float, gradient_units: int) -> None:
-    problem = transformer(8, gradient_bytes=gradient_units * 4 * 2**20)
+def test_the_dynamic_programme_is_near_the_optimum(share: float, problem: Problem) -> None:
     budget_bytes = int(share * simulate(problem, ()).peak_bytes)
     by_table = solve(problem, budget_bytes, solver="chain")
     bound = solve(problem, budget_bytes, solver="ilp", time_limit_seconds=2.0).lower_bound_seconds
     assert bound is not None
-    assert by_table.recompute_seconds <= 1.15 * bound
+    assert by_table.recompute_seconds <= 1.05 * bound
+
+
+@any_solver
+def test_a_problem_with_nothing_to_decide(name: str) -> None:
+    problem = Problem(steps=(Step(name="all there is", base_bytes=7),), calls=())
+    assert solve(problem, 7, solver=name).peak_bytes == 7
+    with pytest.raises(Infeasible, match="'all there is'"):
+        solve(problem, 6, solver=name)
