@@ -79,8 +79,8 @@ def test_ilp_equals_brute_force(backend: Backend, small: int, n_examples: int, m
     compare()
     assert len(compared) >= n_examples
     costly = [found for found in compared if isinstance(found, Solution) and found.recompute_seconds]
-    assert len(costly) > n_examples // 4, "the drawn problems hardly ever ask for a decision"
-    assert sum(len(found.chosen) > 1 for found in costly) > n_examples // 20
+    assert len(costly) > n_examples // 5, "the drawn problems hardly ever ask for a decision"
+    assert sum(len(found.chosen) > 1 for found in costly) > n_examples // 50
 
 
 @exact
