@@ -7,9 +7,12 @@ the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes 
 from __future__ import annotations
 
 import math
+import re
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +28,11 @@ SCALE = 1000.0
 
 CBC_SHARE = 0.7
 """CBC looks at its clock between cuts, which may take a second: give it this share of the time."""
+
+CBC_DIGIT = 1e-3
+"""Last digit of the bound in CBC's log."""
+
+CBC_BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 
 
 def default_backend() -> Backend | None:
@@ -138,15 +146,17 @@ class Programme:
             lp.addConstraint(constraint)
             rows.append((constraint, row))
 
-        lp.solve(self._solver(whole, deadline - time.perf_counter()))
+        unit = size_unit if over_peak else cost_unit
+        bound = self._run(lp, whole, deadline - time.perf_counter())
+        if bound is not None:
+            bound *= unit
         if lp.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             # CBC's "Integer infeasible" reaches `status`, but not `sol_status`.
-            return Answer(outcome="infeasible" if lp.status == pulp.LpStatusInfeasible else "unknown")
+            return Answer(outcome="infeasible" if lp.status == pulp.LpStatusInfeasible else "unknown", bound=bound)
         values = np.zeros(form.n_columns)
         values[list(column)] = [variable.varValue or 0.0 for variable in column.values()]
-        unit = size_unit if over_peak else cost_unit
-        if lp.sol_status == pulp.LpSolutionIntegerFeasible:
-            return Answer(outcome="feasible", values=values, bound=_highs_bound(lp, unit) if whole else None)
+        if lp.sol_status == pulp.LpSolutionIntegerFeasible:  # out of time; `status` says optimal all the same
+            return Answer(outcome="feasible", values=values, bound=bound)
         reduced = None
         if not whole:
             reduced = np.zeros(form.n_columns)
@@ -167,15 +177,23 @@ class Programme:
             rhs = (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
             yield _Row(columns=columns, weights=weights[columns] / size_unit, rhs=rhs / size_unit, over=True)
 
-    def _solver(self, whole: bool, time_limit_seconds: float) -> Any:
+    def _run(self, lp: Any, whole: bool, time_limit_seconds: float) -> float | None:
+        """Solve `lp`; returns the bound of an integer search that ran out of time, None if there is none."""
         import pulp
 
         limit = max(time_limit_seconds, 0.01)
         if self.backend == "highs":
-            return pulp.HiGHS(mip=whole, msg=False, gapRel=0.0, timeLimit=limit)
-        # PULP_CBC_CMD warns that it is deprecated; this is the same binary.
-        path = pulp.PULP_CBC_CMD.pulp_cbc_path
-        return pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=0.0, timeLimit=CBC_SHARE * limit)
+            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=0.0, timeLimit=limit))
+            bound = float(lp.solverModel.getInfo().mip_dual_bound) if whole else math.inf
+            return bound if math.isfinite(bound) else None
+        with tempfile.TemporaryDirectory() as folder:  # CBC tells its bound only to its log
+            log = Path(folder, "cbc.log")
+            # PULP_CBC_CMD warns that it is deprecated; this is the same binary.
+            path = pulp.PULP_CBC_CMD.pulp_cbc_path
+            limit *= CBC_SHARE
+            lp.solve(pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=0.0, timeLimit=limit, logPath=str(log)))
+            said = CBC_BOUND.search(log.read_text()) if whole else None
+        return float(said[1]) - CBC_DIGIT if said else None
 
 
 def _flows(form: Formulation) -> Iterator[_Row]:
@@ -197,11 +215,3 @@ def _alive(form: Formulation) -> Iterator[_Row]:
         for one in forms:
             columns = np.array([*one, len(form.arcs) + i], dtype=np.intp)
             yield _Row(columns=columns, weights=np.append(np.ones(len(one)), -1.0), rhs=0.0)
-
-
-def _highs_bound(lp: Any, unit: float) -> float | None:
-    """Bound of a search that HiGHS did not finish; CBC's does not come through PuLP."""
-    if lp.solverModel is None:
-        return None
-    bound = float(lp.solverModel.getInfo().mip_dual_bound) * unit
-    return bound if math.isfinite(bound) else None

@@ -19,7 +19,11 @@ from .problem import Problem, Solution
 __all__ = ["byte_grid", "solve", "sqrt_plans"]
 
 GRID = 12
-"""Values of b to each side of the √n point, down to the smallest element and up to the whole chain."""
+"""Values of b between the √n point and the whole chain; half as many below the √n point."""
+
+BELOW = math.sqrt(2)
+"""How far below the √n point b is searched, as in the paper. Below that runs shrink to single elements, which is
+what `block` and `uniform` are for."""
 
 
 def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
@@ -37,7 +41,7 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
         Infeasible: no b fits.
 
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", algorithm 3, with the budget on
-    bytes and a geometric grid of b.
+    bytes and a geometric grid of b, open towards longer runs.
     Heuristic; O((grid + n) × problem) for n elements.
     """
     ledger = Ledger.of(problem)
@@ -53,16 +57,20 @@ def sqrt_plans(ledger: Ledger) -> Iterator[Plan]:
 
 
 def byte_grid(chain: BlockChain) -> Iterator[float]:
-    """Values of b: 0, and a geometric grid around the point where boundaries and the largest run balance."""
-    yield 0.0
-    if not chain.elements:
+    """Values of b: a geometric grid from below the point where boundaries and the largest run balance.
+
+    n is how many equal elements the bytes would make (total² over the sum of squares): dropouts and norms between
+    the blocks do not count.
+    """
+    if not any(chain.saved_bytes):
         return
-    total_bytes = float(max(sum(chain.saved_bytes), 1))
-    least_bytes = float(max(min(chain.saved_bytes), 1))
-    middle_bytes = total_bytes / math.sqrt(len(chain.elements))
-    for end_bytes in (least_bytes, total_bytes):
-        for i in range(GRID + 1):
-            yield middle_bytes * (end_bytes / middle_bytes) ** (i / GRID)
+    total_bytes = float(sum(chain.saved_bytes))
+    n = total_bytes**2 / sum(size**2 for size in chain.saved_bytes)
+    middle_bytes = total_bytes / math.sqrt(n)
+    for i in range(GRID // 2):
+        yield middle_bytes / BELOW ** (1 - 2 * i / GRID)
+    for i in range(GRID + 1):
+        yield middle_bytes * (total_bytes / middle_bytes) ** (i / GRID)
 
 
 def _runs(chain: BlockChain, most_bytes: float) -> Iterator[int]:
