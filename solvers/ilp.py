@@ -98,7 +98,7 @@ def search(
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked)
     best = _Search.of(ledger, plan, "seconds", budget_bytes, backend, deadline).run()
     plan = trim(ledger, best.plan, budget_bytes)
-    cost, bound = ledger.seconds(plan), best.bound
+    cost, bound = ledger.seconds(plan), best.bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
         bound = cost
     return judged(ledger.problem, plan, solver="ilp", lower_bound_seconds=bound)
