@@ -1,40 +1,32 @@
-"""Plans and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
-
-A report is plain data, and the text is made from it alone, so that both say the same.
-"""
+"""What a plan or a profile says, as plain data: what ``autockpt explain --json`` prints."""
 
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
-from ._plan import Plan, Segment
-from ._profile import CallRecord, Profile
-from .solvers.units import format_bytes, format_seconds
+from .._plan import Plan, Segment
+from .._profile import CallRecord, Profile
 
 __all__ = [
-    "MINIMUM_WIDTH",
+    "SMALL",
+    "ModuleRow",
     "PlanReport",
     "ProfileReport",
-    "explain_plan",
-    "explain_profile",
-    "format_table",
-    "plan_text",
-    "profile_text",
+    "RefusalRow",
+    "SegmentRow",
+    "label",
     "report_plan",
     "report_profile",
 ]
 
-MINIMUM_WIDTH = 60
-DEFAULT_WIDTH = 100
-
 _ANY = "*"  # stands for the number of a layer
-_NAMED = 6  # calls named for each refusal reason; the rest are counted
-_SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
+
+
+SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,142 +210,6 @@ def report_profile(profile: Profile) -> ProfileReport:
     )
 
 
-def explain_plan(plan: Plan, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `plan` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
-    return plan_text(report_plan(plan), width=width)
-
-
-def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return where the memory and time of `profile` go, as text at most `width` columns wide."""
-    return profile_text(report_profile(profile), width=width)
-
-
-def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
-    """Render a report of a plan."""
-    width = max(width, MINIMUM_WIDTH)
-    made_by = "written by hand" if report.status == "manual" else f"by {report.solver}, {report.status}{_gap(report)}"
-    blocks = [_fill(f"Plan for {report.model or 'any model'}, {made_by}", width)]
-
-    totals: list[tuple[str, str, str]] = []
-    if report.budget_bytes is not None:
-        totals.append(("budget", format_bytes(report.budget_bytes), ""))
-    if report.predicted_peak_bytes:
-        share = f"{report.predicted_peak_bytes / report.budget_bytes:.1%} of the budget" if report.budget_bytes else ""
-        totals.append(("predicted peak", format_bytes(report.predicted_peak_bytes), share))
-        totals.append(("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""))
-    if report.recorded_plain_seconds:
-        totals.append(("predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"))
-        plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as recorded"
-        totals.append(("predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain))
-    if report.profile_mode:
-        totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
-    if totals:
-        blocks.append(_totals(totals, width))
-
-    if report.segments:
-        count = sum(row.segments for row in report.segments)
-        calls = sum(row.segments * row.calls_each for row in report.segments)
-        title = f"Recomputed: {_count(count, 'segment')} of {_count(calls, 'call')} together"
-        predicted = any(row.freed_bytes or row.recompute_seconds for row in report.segments)
-        header = ["segments", "calls", *(["freed", "boundary", "seconds"] if predicted else [])]
-        table = [
-            [
-                str(row.segments),
-                row.calls,
-                *(
-                    [
-                        format_bytes(row.freed_bytes),
-                        format_bytes(row.boundary_bytes),
-                        format_seconds(row.recompute_seconds),
-                    ]
-                    if predicted
-                    else []
-                ),
-            ]
-            for row in report.segments
-        ]
-        title += "; figures of each segment, as predicted" if predicted else ""
-        blocks.append(_fill(title, width) + "\n" + format_table(header, table, width, elide=1))
-    else:
-        blocks.append("Recomputed: nothing, every call is kept")
-    return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
-
-
-def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
-    """Render a report of a profile."""
-    width = max(width, MINIMUM_WIDTH)
-    head = f"Profile of {report.model}, recorded {report.recorded} on {report.device}, torch {report.torch_version}"
-    parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    peak = "recorded" if report.mode == "real" else "predicted"
-    saved = "predicted" if report.mode == "fake" else "recorded"
-    times = "recorded" if report.times == "measured" else "predicted"
-    totals = [
-        (f"{peak} plain peak", format_bytes(report.plain_peak_bytes), ""),
-        ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),
-        (f"{saved} activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
-        (f"{times} plain step", format_seconds(report.plain_seconds), ""),
-        ("mode", report.mode, _MODES[report.mode]),
-    ]
-    blocks = [_fill(head, width), _totals(totals, width)]
-
-    table = []
-    hidden = 0
-    floor = report.activation_bytes * _SMALL
-    for row in report.modules:
-        if row.depth and row.saved_bytes <= floor:
-            hidden += 1
-            continue
-        share = f"{row.saved_bytes / report.activation_bytes:.0%}" if report.activation_bytes else ""
-        name = "  " * row.depth + (row.name or report.model)
-        seconds = format_seconds(row.forward_seconds)
-        table.append([name, row.class_name, str(row.calls), format_bytes(row.saved_bytes), share, seconds])
-    tree = _fill(f"Saved bytes as {saved}, forward seconds as {times}", width) + "\n"
-    tree += format_table(["module", "class", "calls", "saved", "share", "forward"], table, width, elide=0)
-    if hidden:
-        tree += "\n" + _fill(f"Left out: {_count(hidden, 'row')} of modules that save less than {_SMALL:.1%}", width)
-    blocks.append(tree)
-    return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:
-    """Lay out `rows` under `header` within `width` columns.
-
-    Args:
-        header: one word for each column.
-        rows: cells; columns of figures (or ``-`` for none) are aligned right.
-        width: columns available.
-        elide: the column that is shortened, in the middle of its cells, where the table is too wide.
-
-    Returns:
-        Lines without trailing blanks.
-    """
-    cells = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    spare = width - sum(widths) - 2 * (len(widths) - 1)
-    if spare < 0:
-        widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
-    right = [all(row[i].lstrip("-")[:1].isdigit() or row[i] == "-" for row in rows) for i in range(len(header))]
-    lines = []
-    for row in cells:
-        fitted = [
-            _shorten(cell, size) if i == elide else cell for i, (cell, size) in enumerate(zip(row, widths, strict=True))
-        ]
-        aligned = [
-            cell.rjust(size) if on_right else cell.ljust(size)
-            for cell, size, on_right in zip(fitted, widths, right, strict=True)
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    lines.insert(1, "-" * min(width, max(len(line) for line in lines)))
-    return "\n".join(lines)
-
-
-_MODES = {
-    "real": "a whole step ran",
-    "forward": "forward ran; backward is predicted from the autograd graph",
-    "fake": "nothing ran; memory and seconds are predicted for the device",
-}
-
-
 def _template(call: str) -> str:
     """Return the call with the numbers in its name blanked: ``h.3.mlp#0`` and ``h.4.mlp#0`` look alike."""
     return ".".join("*" if part.isdigit() else part for part in call.partition("#")[0].split("."))
@@ -403,7 +259,7 @@ def _by_reason(refused: Iterable[tuple[str, str]]) -> tuple[RefusalRow, ...]:
     return tuple(RefusalRow(reason=reason, calls=tuple(names)) for reason, names in calls.items())
 
 
-def _label(call: str) -> str:
+def label(call: str) -> str:
     """Return the call for people: the occurrence only where it is not the first, the root by name."""
     name, _, occurrence = call.partition("#")
     name = name or "the whole model"
@@ -413,8 +269,8 @@ def _label(call: str) -> str:
 def _span(calls: Sequence[str]) -> str:
     """Return the calls as ``transformer.h.0 … h.2``: the first, then of the last what differs."""
     if len(calls) == 1:
-        return "" if calls[0] == "#0" else _label(calls[0])
-    first, last = _label(calls[0]).split("."), _label(calls[-1]).split(".")
+        return "" if calls[0] == "#0" else label(calls[0])
+    first, last = label(calls[0]).split("."), label(calls[-1]).split(".")
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     if shared and last[shared : shared + 1] and not last[shared][0].isalpha():
         shared -= 1  # a bare number says too little
@@ -451,57 +307,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"
-
-
-def _gap(report: PlanReport) -> str:
-    if report.status == "optimal":
-        return ""
-    return " (no lower bound known)" if report.gap is None else f" (gap to the lower bound {report.gap:.1%})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _fill(text: str, width: int, indent: str = "") -> str:
-    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _totals(totals: Sequence[tuple[str, str, str]], width: int) -> str:
-    """Lay out name, figure and remark; a remark that does not fit moves to lines of its own."""
-    names = max(len(name) for name, _, _ in totals)
-    figures = max(len(figure) for _, figure, _ in totals)
-    lines = []
-    for name, figure, remark in totals:
-        line = f"{name.ljust(names)}  {figure.rjust(figures)}"
-        if len(line) + 2 + len(remark) <= width:
-            lines.append(f"{line}  {remark}".rstrip())
-        else:
-            lines += [line, _fill(remark, width, indent="    ")]
-    return "\n".join(lines)
-
-
-def _refusals(refused: Sequence[RefusalRow], width: int) -> list[str]:
-    if not refused:
-        return []
-    lines = ["Kept because they cannot be replayed exactly"]
-    for row in refused:
-        lines.append(_fill(f"{_count(len(row.calls), 'call')}: {row.reason}", width, indent="  "))
-        more = [f"and {len(row.calls) - _NAMED} more"] if len(row.calls) > _NAMED else []
-        named = [_label(call) for call in row.calls[:_NAMED]]
-        lines.append(_fill(", ".join([*named, *more]), width, indent="    "))
-    return ["\n".join(lines)]
-
-
-def _notes(notes: Sequence[str], width: int) -> list[str]:
-    if not notes:
-        return []
-    return ["\n".join(["Notes", *(_fill(note, width, indent="  ") for note in notes)])]
-
-
-def _shorten(cell: str, size: int) -> str:
-    """Cut the middle out of `cell` where it is longer than `size`."""
-    if len(cell) <= size:
-        return cell
-    head = (size - 1) // 3
-    return f"{cell[:head]}…{cell[len(cell) - (size - 1 - head) :]}"

@@ -1,0 +1,34 @@
+"""Plans and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
+
+A report (`reports.py`) is plain data, and the text (`text.py`) is made from it alone, so that both say the same.
+"""
+
+from __future__ import annotations
+
+from .._plan import Plan
+from .._profile import Profile
+from .reports import PlanReport, ProfileReport, report_plan, report_profile
+from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, plan_text, profile_text
+
+__all__ = [
+    "MINIMUM_WIDTH",
+    "PlanReport",
+    "ProfileReport",
+    "explain_plan",
+    "explain_profile",
+    "format_table",
+    "plan_text",
+    "profile_text",
+    "report_plan",
+    "report_profile",
+]
+
+
+def explain_plan(plan: Plan, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return `plan` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
+    return plan_text(report_plan(plan), width=width)
+
+
+def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return where the memory and time of `profile` go, as text at most `width` columns wide."""
+    return profile_text(report_profile(profile), width=width)
