@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from autockpt import Plan, Profile, Refusal, Segment
@@ -314,6 +315,52 @@ def test_profile_of_a_wrong_target(run: Run, models_file: Path, target: str, sta
     assert result.err.startswith("Error: ")
     assert result.err.count("\n") == 1
     assert words in result.err
+
+
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrink the demo's model; half of the peak stays within reach."""
+    from autockpt import _demo
+
+    sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2, "PAIRS": 1}
+    for name, size in sizes.items():
+        monkeypatch.setattr(_demo, name, size)
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo(run: Run) -> None:
+    from autockpt._demo import DemoReport, demo_text
+
+    result = run("demo", "--json")
+    assert (result.status, result.err) == (0, "")
+    report = msgspec.json.decode(result.out, type=DemoReport)
+    assert 0 < report.measured_peak_bytes <= report.budget_bytes
+    assert report.replays == report.segments > 0
+    assert report.largest_gradient_difference == report.largest_weight_difference == 0
+    text = demo_text(report, width=80)
+    assert text.endswith("Inside the budget, and the same training bit for bit.\n")
+    assert "predicted peak" in text
+    assert "measured peak" in text
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo_fails_where_gradients_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autockpt import _demo
+
+    monkeypatch.setattr(_demo, "apply", lambda model, **_: model.eval())  # no dropout: other gradients, and no plan
+    monkeypatch.setattr(_demo, "remove", lambda model: model.train())
+    monkeypatch.setattr(_demo, "plan_of", lambda model: Plan.of([]))
+    result = run("demo")
+    assert result.status == 1
+    assert "differ from those of the plain steps" in result.err
+
+
+def test_demo_without_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = run("demo")
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: ")
+    assert result.err.endswith("pip install transformers\n")
 
 
 def test_help_and_version(run: Run) -> None:
