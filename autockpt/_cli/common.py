@@ -127,8 +127,9 @@ def print_json(value: msgspec.Struct) -> None:
 
 
 def hush_profiler() -> None:
-    """Keep torch's profiler, which does the recording, from announcing each start and stop on stderr."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # each start and stop
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # frees of memory older than the recording
 
 
 def width() -> int:

@@ -17,9 +17,9 @@ def demo(as_json: bool) -> None:
     Random weights, dropout on; on a GPU where there is one, else on the CPU in under three minutes. The exit
     status is 1 where the planned step leaves the budget or its gradients differ from those of the plain step.
     """
+    hush_profiler()
     from .._demo import demo_text, run
 
-    hush_profiler()
     with errors(as_json=as_json):
         report = run(stage=progress)
     if as_json:

@@ -33,9 +33,9 @@ def profile(
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
     a tuple of inputs is passed by position, a mapping by keyword. Prints where memory and time go.
     """
+    hush_profiler()
     from .._record import profile as record
 
-    hush_profiler()
     with errors(as_json=as_json):
         with progress(f"importing {target}"):
             model, inputs = build(target)
