@@ -53,6 +53,9 @@ def apply(
         BudgetError: the budget does not parse, or both or neither of `budget` and `plan` are given.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
+        ProfilingError: the model cannot be recorded.
+        UnknownSolver: there is no such solver.
+        Exception: whatever the model's own forward raises.
 
     Example:
         >>> import torch, autockpt

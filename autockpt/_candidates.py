@@ -36,7 +36,7 @@ class Run:
 
     Attributes:
         members: indices of the calls, siblings in forward order.
-        freed_bytes: bytes that only the saves inside keep alive.
+        freed_bytes: bytes of the tensors that the calls save and a replay brings back.
         boundary_bytes: bytes of the tensors that must stay alive for the replay.
         buffers: qualified names of the buffers that the calls change.
     """
@@ -188,7 +188,7 @@ class _Book:
         if not until:
             return None  # it saves only its own arguments
         release = max(saves.release[i] for i in inside)
-        buffers = tuple(name for call in calls[start:stop] for name in call.buffers)
+        buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
         snapshot = sum(profile.buffer_bytes[name] for name in buffers)
         frame = [(calls[members[0]].enter, snapshot)] if snapshot else []
         draws = any(calls[member].draws for member in members)

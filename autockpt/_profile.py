@@ -252,6 +252,10 @@ def _validate(profile: Profile) -> None:
             raise InvalidFile(f"call {call.key!r} ends after its parent")
         if not call.enter <= call.exit <= profile.forward_ticks <= profile.ticks:
             raise InvalidFile(f"call {call.key!r} runs from tick {call.enter} to {call.exit}, past the end of forward")
+        if not call.enter_seconds <= call.exit_seconds:
+            raise InvalidFile(f"call {call.key!r} ends at {call.exit_seconds} s, before it begins")
+        if any(name not in profile.buffer_bytes for name in call.buffers):
+            raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
         if any(source >= len(calls) for argument in call.arguments for source in argument.sources):
             raise InvalidFile(f"call {call.key!r} takes an argument from a call that is not in the profile")
         if any(t >= len(tensors) for t in (*(argument.tensor for argument in call.arguments), *call.outputs)):
@@ -261,6 +265,8 @@ def _validate(profile: Profile) -> None:
         raise InvalidFile("a call stands in the profile twice")
     if not len(tensors.bytes) == len(tensors.birth) == len(tensors.natural) == len(tensors.death):
         raise InvalidFile("the columns of tensors differ in length")
+    if any(later <= earlier for earlier, later in zip(tensors.birth, tensors.birth[1:], strict=False)):
+        raise InvalidFile("tensors are not in the order of their births")
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
         if not birth < natural <= profile.ticks or not birth < death <= profile.ticks:
             raise InvalidFile(f"a tensor is born at tick {birth} and dies at {natural} or {death} of {profile.ticks}")

@@ -213,3 +213,23 @@ def fake_mode_of(tensor: Tensor) -> Any:
 def new_fake_mode() -> FakeTensorMode:
     """Return a mode whose tensors have shapes and no values; constants that a model makes may be real."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def has_reentrant_checkpoint(scalar: Tensor) -> bool:
+    """Whether a region of ``torch.utils.checkpoint`` with ``use_reentrant=True`` lies behind `scalar`."""
+    todo, seen = [scalar.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        todo.extend(target for target, _ in node.next_functions)
+    return False
+
+
+def forget_empty_hooks(tensor: Tensor) -> None:
+    """Put a tensor whose last hook was removed back to the state of one that never had any."""
+    if not tensor._backward_hooks:
+        tensor._backward_hooks = None

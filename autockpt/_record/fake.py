@@ -222,4 +222,6 @@ def _replace_by_fakes(model: torch.nn.Module, mode: Any) -> None:
                     fake = _fake(mode, tensor)
                     is_parameter = isinstance(tensor, torch.nn.Parameter)
                     fakes[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+                    if tensor.grad is not None:
+                        fakes[id(tensor)].grad = _fake(mode, tensor.grad)
                 registry[name] = fakes[id(tensor)]  # type: ignore[assignment]

@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._install import install, installed_plan, uninstall
 from .._profile import Profile, Static
@@ -53,8 +54,12 @@ def profile(
 ) -> Profile:
     """Record what a training step of `model` on `inputs` holds, when, and what each call costs.
 
-    Everything is put back: generators, buffers, flags, attributes, hooks; gradients are never touched. A plan
-    that is applied to the model is set aside meanwhile.
+    Everything is put back: generators, buffers, flags, attributes, hooks; gradients are never touched. What cannot
+    be put back is named in the profile's notes. Hooks that run after a gradient was accumulated do not run; a
+    tensor's own hooks do, since they may change the gradient. A plan that is applied to the model is set aside
+    meanwhile.
+
+    The outputs are held until backward is over, as by a training loop that still has a name for them.
 
     Args:
         model: the model, in the mode (train or eval) in which it will train.
@@ -71,7 +76,8 @@ def profile(
 
     Raises:
         NotApplicable: the model has no trainable parameters.
-        ProfilingError: the model cannot be recorded: no loss, or a profiler is already running.
+        ProfilingError: the model cannot be recorded: no loss, an unknown mode or device, a gradient taken inside
+            forward, or a profiler that is already running.
         Exception: whatever the model's own forward raises, with the model as it was.
 
     Example:
@@ -131,11 +137,13 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
                 outputs, scalar = step.forward()
             watch.end_forward()
             gradients = step.gradients(scalar)
-            watch.end_backward()
-            del outputs, scalar, gradients
+            copies = _copies_of_shared(gradients)
+            watch.end()
+            del outputs, scalar, gradients, copies
         finally:
-            for hook in hooks:
+            for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
+                private.forget_empty_hooks(leaf)
     return Run(tape.events(), watch.marks, watch.calls)
 
 
@@ -147,6 +155,7 @@ def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[Run, list
             outputs, scalar = step.forward()
         watch.end_forward()
         graph = read_graph(scalar, step.leaves)
+        watch.end()
         del outputs, scalar
     return Run(tape.events(), watch.marks, watch.calls), graph
 
@@ -205,6 +214,19 @@ GENERATOR_BYTES = torch.default_generator.get_state().nbytes
 
 BACKWARD_OVER_FORWARD = 2.0
 """Seconds of backward over those of forward where no backward ran: two matrix products for each one."""
+
+
+def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Copy gradients that share storage with another's, as a step does that puts each into a ``.grad`` of its own."""
+    seen: set[int] = set()
+    copies = []
+    for gradient in gradients:
+        if gradient is not None and gradient.layout == torch.strided:
+            address = private.storage_identity(gradient)
+            if address in seen:
+                copies.append(gradient.clone())
+            seen.add(address)
+    return copies
 
 
 class _Ready:
@@ -279,8 +301,8 @@ def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) ->
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
+    dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
+    return sum({private.storage_identity(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
 
 
 def _optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -291,7 +313,8 @@ def _optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     total = 0
     for group in optimizer.param_groups:
         size = sum(parameter.nbytes for parameter in group["params"] if parameter.requires_grad)
-        moments = 2 * ("betas" in group) + bool(group.get("amsgrad")) + bool(group.get("momentum"))
+        moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
+        moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
         total += moments * size
     return total
 

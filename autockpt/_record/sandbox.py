@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy
 import torch
 
-__all__ = ["Sandbox"]
+from .fingerprint import fingerprint
+
+__all__ = ["Sandbox", "generators_of"]
+
+CONTENT_DEPTH = 2
+"""How deep the inside of a list or dictionary is looked at."""
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -35,15 +39,16 @@ class Sandbox:
             for name, module in self._modules.items()
             for registry in _REGISTRIES
         }
-        self._sizes = {
-            (name, key): len(value)
+        self._contents = {
+            (name, key): fingerprint(value, CONTENT_DEPTH)
             for name, attributes in self._attributes.items()
             for key, value in attributes.items()
             if isinstance(value, (list, dict, set)) and key not in _REGISTRIES
         }
+        self._versions = {name: parameter._version for name, parameter in model.named_parameters()} if buffers else {}
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
-        self._generators = [(generator, generator.get_state()) for generator in _generators(self._attributes)]
+        self._generators = [(generator, generator.get_state()) for generator in generators_of(model)]
 
     @classmethod
     @contextmanager
@@ -58,17 +63,24 @@ class Sandbox:
 
     def notes(self) -> list[str]:
         """Name what forward has changed so far and what cannot be put back."""
-        return [
-            f"forward changed the contents of {name or 'the model'}.{key}; recording could not put that back"
-            for (name, key), size in self._sizes.items()
-            if len(self._modules[name].__dict__.get(key, ())) != size
+        parameters = dict(self._modules[""].named_parameters())
+        changed = [
+            f"the contents of {name or 'the model'}.{key}"
+            for (name, key), contents in self._contents.items()
+            if fingerprint(self._modules[name].__dict__.get(key), CONTENT_DEPTH) != contents
         ]
+        changed += [
+            f"parameter {name}"
+            for name, version in self._versions.items()
+            if name in parameters and parameters[name]._version != version
+        ]
+        return [f"forward changed {what}; recording could not put that back" for what in changed]
 
     def rewind(self) -> None:
-        """Put buffers and generators back, so that the next run repeats the last one."""
+        """Put buffers and generators back before the next run; attributes wait until the end."""
         with torch.no_grad():
             for buffer, value in self._buffers:
-                if not torch.equal(buffer, value):
+                if buffer.layout != torch.strided or not torch.equal(buffer, value):
                     buffer.copy_(value)
         random.setstate(self._random)
         numpy.random.set_state(self._numpy)
@@ -88,11 +100,11 @@ class Sandbox:
                 current.update(entries)
 
 
-def _generators(attributes: dict[str, dict[str, Any]]) -> list[torch.Generator]:
-    """Default generators of every device in use, and those that modules hold themselves."""
+def generators_of(model: torch.nn.Module) -> list[torch.Generator]:
+    """Return the default generators of every device in use, and those that modules hold themselves."""
     generators = [torch.default_generator]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         generators.extend(torch.cuda.default_generators)
-    for values in attributes.values():
-        generators.extend(value for value in values.values() if isinstance(value, torch.Generator))
+    for module in model.modules():
+        generators.extend(value for value in module.__dict__.values() if isinstance(value, torch.Generator))
     return generators

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .. import _torch_private as private
 from .._errors import NotApplicable, ProfilingError
 from .._frames.tree import tensors
 
@@ -37,7 +38,13 @@ class TrainingStep:
     leaves: tuple[torch.Tensor, ...]
 
     def forward(self) -> tuple[Any, torch.Tensor]:
-        """Run the model and the loss; return the outputs and the scalar."""
+        """Run the model and the loss; return the outputs and the scalar.
+
+        Raises:
+            ProfilingError: what comes out is no scalar that requires a gradient.
+        """
+        if not torch.is_grad_enabled():
+            raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
         outputs = self.model(*self.args, **self.kwargs)
         scalar = self.loss(outputs)
         if not _is_loss(scalar):
@@ -48,7 +55,26 @@ class TrainingStep:
 
     def gradients(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run backward without touching ``.grad`` and without firing hooks that step an optimizer."""
+        if private.has_reentrant_checkpoint(scalar):
+            return self._gradients_by_backward(scalar)
         return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
+
+    def _gradients_by_backward(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Run ``.backward()``, the only way through reentrant checkpoints, with the existing gradients set aside."""
+        if any(leaf._post_accumulate_grad_hooks for leaf in self.leaves):
+            raise ProfilingError(
+                "the model uses reentrant checkpoints, which need .backward(), and hooks that run after a gradient was "
+                "accumulated, which recording must not fire. Use use_reentrant=False, or register the hooks later."
+            )
+        before = [leaf.grad for leaf in self.leaves]
+        for leaf in self.leaves:
+            leaf.grad = None
+        try:
+            scalar.backward()
+            return tuple(leaf.grad for leaf in self.leaves)
+        finally:
+            for leaf, gradient in zip(self.leaves, before, strict=True):
+                leaf.grad = gradient
 
     def inputs(self) -> list[torch.Tensor]:
         """The tensors of the batch."""
@@ -60,7 +86,7 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
 
     Args:
         model: the model.
-        inputs: a tuple or list is passed positionally, a mapping by keyword, anything else alone.
+        inputs: a tuple is passed positionally, a mapping by keyword, anything else as the only argument.
         loss: maps the outputs to a scalar; None means an output's ``.loss``, else the sum of every output
             that requires a gradient.
 
@@ -77,8 +103,8 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
     kwargs: Mapping[str, Any] = {}
     if isinstance(inputs, Mapping):
         kwargs = inputs
-    elif isinstance(inputs, (tuple, list)):
-        args = tuple(inputs)
+    elif isinstance(inputs, tuple):
+        args = inputs
     else:
         args = (inputs,)
     batch = [t for t in tensors((args, dict(kwargs))) if t.requires_grad and t.is_leaf]

@@ -21,8 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._frames.tree import tensors
+from .fingerprint import PLAIN, fingerprint
+from .sandbox import generators_of
 from .tape import Tape
-from .watch import patched_forwards
+from .watch import no_backward, patched_forwards
 
 __all__ = ["CallStructure", "observe_structure"]
 
@@ -36,7 +38,7 @@ class CallStructure:
         functions: torch functions that its own code called, outermost only.
         ops: operators that ran in its own code.
         draws: whether a default generator moved.
-        buffers: qualified names of buffers whose values changed.
+        buffers: qualified names of buffers inside it, its children's included, whose values changed.
         mutated: positions, among its argument storages, of those that were changed in place after the call began.
         refused: why it cannot be replayed exactly; empty where it can.
         checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
@@ -63,7 +65,8 @@ class _OpenCall:
     arguments: list[tuple[int, int]]  # storage and the operator that bore it
     generators: list[tuple[torch.Generator, torch.Tensor]]
     host_random: tuple[Any, Any]
-    buffers: dict[str, tuple[torch.Tensor, torch.Tensor | None, int]]
+    buffers: dict[str, tuple[dict[str, Any], str, torch.Tensor | None, int]]
+    attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
 
@@ -80,14 +83,10 @@ def observe_structure(
         values: False where tensors have no values (fake mode): buffers are then judged by their version.
     """
     observer = _Observer(model, tape, values=values)
-    dropped = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, _no_backward)
+    dropped = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, no_backward)
     with patched_forwards(model, observer.call), dropped, _Functions(observer), _Ops(observer):
         run()
     return observer.finish()
-
-
-def _no_backward(_: object) -> torch.Tensor:
-    raise RuntimeError("forward asked for a gradient while its structure was recorded")
 
 
 class _Observer:
@@ -96,6 +95,7 @@ class _Observer:
     def __init__(self, model: torch.nn.Module, tape: Tape, *, values: bool) -> None:
         self._key, self._values = tape.key, values
         self._static = {tape.key(t) for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
+        self._generators = generators_of(model) if values else []
         self._records: list[CallStructure] = []
         self._stack: list[_OpenCall] = []
         self._closed: list[_OpenCall] = []
@@ -121,8 +121,11 @@ class _Observer:
         try:
             output = forward(*args, **kwargs)
             with self.pause():
-                self._close(opened)
+                self._close(opened, module)
             return output
+        except BaseException:
+            opened.record.refused = "raised an exception that its caller caught"
+            raise
         finally:
             self.function_depth = depth
             self._stack.pop()
@@ -136,6 +139,8 @@ class _Observer:
         """Note an operator that ran: what it read, made and changed."""
         number, self._n_ops = self._n_ops, self._n_ops + 1
         keys = {self._key(tensor) for tensor in inputs}
+        if op.overloadpacket is torch.ops.aten.lift_fresh:  # a constant that forward makes: torch.tensor(0.5)
+            self._born.update(dict.fromkeys(keys, number))
         for key in keys:
             self._read(key)
         for tensor in written:
@@ -184,21 +189,17 @@ class _Observer:
     def _open(self, name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _OpenCall:
         given = tensors((args, kwargs))
         keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
-        opaque = [leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, (torch.Tensor, *_PLAIN))]
-        prefix = f"{name}." if name else ""
+        opaque = [leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
         record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
         opened = _OpenCall(
             record=record,
             first_op=self._n_ops,
             arguments=[(key, self._born.get(key, -1)) for key in keys],
-            generators=[(g, g.get_state()) for g in _generators(module)] if self._values else [],
+            generators=[(generator, generator.get_state()) for generator in self._generators],
             host_random=_host_random(),
-            buffers={
-                prefix + key: (buffer, buffer.detach().clone() if self._values else None, buffer._version)
-                for key, buffer in module._buffers.items()
-                if buffer is not None
-            },
-            opaque=[(leaf, _fingerprint(leaf)) for leaf in opaque],
+            buffers=self._buffers(name, module),
+            attributes=_attributes(module),
+            opaque=[(leaf, fingerprint(leaf)) for leaf in opaque],
             digest=hashlib.sha1(usedforsecurity=False),
         )
         shapes = [(tuple(t.shape), str(t.dtype)) for t in (*given, *module._parameters.values()) if t is not None]
@@ -207,62 +208,73 @@ class _Observer:
         self._stack.append(opened)
         return opened
 
-    def _close(self, opened: _OpenCall) -> None:
+    def _buffers(
+        self, name: str, module: torch.nn.Module
+    ) -> dict[str, tuple[dict[str, Any], str, torch.Tensor | None, int]]:
+        """Buffers inside a call's module by qualified name: where they live, their value, their version."""
+        found = {}
+        for path, member in module.named_modules(prefix=name):
+            for key, buffer in member._buffers.items():
+                if buffer is not None:
+                    comparable = self._values and buffer.layout == torch.strided
+                    value = buffer.detach().clone() if comparable else None
+                    found[f"{path}.{key}" if path else key] = (member._buffers, key, value, buffer._version)
+        return found
+
+    def _close(self, opened: _OpenCall, module: torch.nn.Module) -> None:
         record = opened.record
         record.signature = opened.digest.hexdigest()[:16]
         for generator, state in opened.generators:
             if not torch.equal(generator.get_state(), state):
                 if _is_default(generator):
                     record.draws = True
-                elif not record.refused:
-                    record.refused = "draws from a torch.Generator of its own"
-        if not record.refused and not _same_random(_host_random(), opened.host_random):
-            record.refused = "draws from the random generators of Python or numpy"
+                else:
+                    record.refused = record.refused or "draws from a torch.Generator of its own"
+        if not _same_random(_host_random(), opened.host_random):
+            record.refused = record.refused or "draws from the random generators of Python or numpy"
         for leaf, before in opened.opaque:
-            if _fingerprint(leaf) != before and not record.refused:
-                record.refused = (
-                    f"changes an argument of type {type(leaf).__name__} (a cache?), which a replay would do again"
+            if fingerprint(leaf) != before:
+                kind = type(leaf).__name__
+                record.refused = record.refused or (
+                    f"changes an argument of type {kind} (a cache?), which a replay would do again"
                 )
-        moved = {
-            name
-            for name, (buffer, value, version) in opened.buffers.items()
-            if (not torch.equal(buffer, value) if value is not None else buffer._version != version)
-        }
-        # Without values, versions decide; batch normalisation moves only its counter's.
-        record.buffers = sorted(moved if self._values or not moved else opened.buffers)
+        if _attributes(module) != opened.attributes:
+            record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
+        record.buffers = self._changed_buffers(opened)
         self._closed.append(opened)
 
+    def _changed_buffers(self, opened: _OpenCall) -> list[str]:
+        """Names of the buffers that a call changed.
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
-
-
-def _fingerprint(value: object, depth: int = 4) -> object:
-    """What would differ if forward changed an argument that is no tensor: its tensors, lengths and plain values."""
-    if isinstance(value, torch.Tensor):
-        return id(value), value._version
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    if isinstance(value, _PLAIN):
-        return value
-    if depth == 0 or isinstance(value, torch.nn.Module) or callable(value):
-        return id(value)
-    if isinstance(value, dict):
-        return tuple((str(key), _fingerprint(item, depth - 1)) for key, item in value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return tuple(_fingerprint(item, depth - 1) for item in value)
-    return tuple((key, _fingerprint(item, depth - 1)) for key, item in sorted(getattr(value, "__dict__", {}).items()))
+        Without values, versions decide; since batch normalisation moves only its counter's, the buffers that live
+        beside one that moved count too.
+        """
+        moved: set[str] = set()
+        owners: set[int] = set()
+        for name, (owner, key, value, version) in opened.buffers.items():
+            now = owner.get(key)
+            if now is None or (not torch.equal(now, value) if value is not None else now._version != version):
+                moved.add(name)
+                owners.add(id(owner))
+        if not self._values:
+            moved = {name for name, (owner, *_) in opened.buffers.items() if id(owner) in owners}
+        return sorted(moved)
 
 
-def _generators(module: torch.nn.Module) -> list[torch.Generator]:
-    """Default generators in use, and those that the module holds."""
-    generators = [torch.default_generator]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        generators.extend(torch.cuda.default_generators)
-    generators.extend(value for value in module.__dict__.values() if isinstance(value, torch.Generator))
-    return generators
+def _attributes(module: torch.nn.Module) -> object:
+    """What would differ if forward bound or changed an attribute of a module inside a call."""
+    return [
+        [(key, fingerprint(value, 2)) for key, value in member.__dict__.items() if key not in _NOT_STATE]
+        for member in module.modules()
+    ]
+
+
+_NOT_STATE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
+"""What is compared by other means, and what the recorder itself binds."""
 
 
 def _is_default(generator: torch.Generator) -> bool:
+    """Whether a generator is a device's own, whose state a replay puts back."""
     return generator is torch.default_generator or (
         generator.device.type == "cuda" and generator in torch.cuda.default_generators
     )

@@ -18,7 +18,7 @@ import torch
 from .. import _torch_private as private
 from .._errors import ProfilingError
 
-__all__ = ["AllocatorTape", "Event", "Tape", "storage_key"]
+__all__ = ["AllocatorTape", "Event", "Tape", "storage_address"]
 
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
@@ -52,7 +52,7 @@ class Tape(Protocol):
         """Return everything recorded, in order. Only after the context was left."""
 
 
-def storage_key(tensor: torch.Tensor) -> int:
+def storage_address(tensor: torch.Tensor) -> int:
     """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
 
@@ -99,7 +99,7 @@ class AllocatorTape:
         return len(self._marks) - 1
 
     def key(self, tensor: torch.Tensor) -> int:
-        return storage_key(tensor)
+        return storage_address(tensor)
 
     def events(self) -> list[Event]:
         return self._events

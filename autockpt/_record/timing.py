@@ -17,8 +17,8 @@ from .._install import install, uninstall
 from .._plan import Plan
 from .assemble import Run
 from .step import TrainingStep
-from .tape import storage_key
-from .watch import Clock, patched_forwards
+from .tape import storage_address
+from .watch import Clock, no_backward, patched_forwards
 
 __all__ = ["replay_host_seconds", "stamped_seconds"]
 
@@ -62,8 +62,8 @@ class _Stopwatch:
         self.kinds: list[str] = []
         self.stamps: list[object] = []
         self._clock = clock
-        self._static = {storage_key(t) for t in (*step.model.parameters(), *step.model.buffers())}
-        dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, _no_backward)
+        self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
+        dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, no_backward)
         with patched_forwards(step.model, self._call), dropped:
             step.forward()
         self._stamp("forward_end")
@@ -83,17 +83,14 @@ class _Stopwatch:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         self._stamp("enter")
-        output = forward(*args, **kwargs)
-        self._stamp("exit")
-        return output
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._stamp("exit")
 
     def _pack(self, tensor: torch.Tensor) -> None:
-        if storage_key(tensor) not in self._static:
+        if storage_address(tensor) not in self._static:
             self._stamp("pack")
-
-
-def _no_backward(_: object) -> torch.Tensor:
-    raise RuntimeError("forward asked for a gradient while it was timed")
 
 
 CALIBRATION_STEPS = 30

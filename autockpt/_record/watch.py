@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from .. import _torch_private as private
+from .._errors import ProfilingError
 from .._frames.tree import tensors
 from .tape import Tape
 
@@ -87,6 +88,7 @@ class Watch:
         self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
         self._saves = 0
         self._in_forward = False
+        self._ended = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -104,9 +106,10 @@ class Watch:
         self._in_forward = False
         self.mark("forward_end", 0, self._clock.stamp())
 
-    def end_backward(self) -> None:
-        """Say that backward is over."""
+    def end(self) -> None:
+        """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end."""
         self.mark("backward_end", 0, self._clock.stamp())
+        self._ended = True
 
     def mark(
         self,
@@ -118,6 +121,8 @@ class Watch:
         node: int = 0,
     ) -> None:
         """Put one marker on the tape."""
+        if self._ended:
+            return
         self._tape.mark()
         self.marks.append(Mark(kind, index, stamp, keys, sources, node))
 
@@ -152,6 +157,9 @@ class Watch:
             self.mark("exit", index, stamp, tuple(outputs))
             self._returned(index, outputs)
             return output
+        except BaseException:  # the model may catch it and go on
+            self.mark("exit", index, self._clock.stamp())
+            raise
         finally:
             self._open.pop()
             call.stop = len(self.calls)
@@ -194,8 +202,15 @@ class Watch:
         if isinstance(slot, _Slot):
             self.mark("unpack", slot.save)
             return slot.tensor
-        assert isinstance(slot, torch.Tensor), "a run that drops its saves has no backward"
-        return slot
+        return slot if isinstance(slot, torch.Tensor) else no_backward(slot)
+
+
+def no_backward(_: object) -> torch.Tensor:
+    """Refuse to read a saved tensor back, in a forward whose saves are dropped."""
+    raise ProfilingError(
+        "forward takes a gradient inside itself, so it cannot be run with its saved tensors dropped. Give autockpt the "
+        "parts of the model that do not, or write a plan by hand."
+    )
 
 
 class _Slot:
@@ -250,6 +265,6 @@ def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
 
 
 def _routed(
-    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
+    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     return router(name, module, forward, args, kwargs)

@@ -1,0 +1,209 @@
+"""One test for each bug that was found in recording, named after what went wrong."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import autockpt
+from autockpt import Plan, Profile, ProfilingError, Segment
+from autockpt._candidates import find_candidates
+from autockpt.solvers import simulate
+
+BATCH = torch.randn(64, 8)
+
+
+class Told(nn.Module):
+    """A module whose forward is told what to do between two layers."""
+
+    def __init__(self, between: Callable[[Told, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(8, 8), nn.Linear(8, 8), between
+        self.count = 0
+        self.seen: torch.Tensor | None = None
+        self.own = torch.Generator().manual_seed(0)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.between(self, self.first(hidden).sigmoid()))
+        return out
+
+
+def inside(*modules: nn.Module) -> nn.Module:
+    """Put modules one level below a call that could be a segment."""
+    return nn.Sequential(nn.Linear(8, 8), nn.Sequential(*modules), nn.Linear(8, 8))
+
+
+def refused(profile: Profile) -> dict[str, str]:
+    return {profile.calls[call].key: reason for call, reason in find_candidates(profile).refused}
+
+
+def predicted_step_bytes(profile: Profile) -> int:
+    return simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
+
+
+def own_generator(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+    return hidden * torch.rand(8, generator=told.own)
+
+
+def counter(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+    told.count += 1
+    return hidden * told.count
+
+
+def test_a_generator_of_a_child_refuses_the_calls_around_it_too() -> None:
+    reasons = refused(autockpt.profile(inside(Told(own_generator), nn.Tanh()), BATCH))
+    assert "torch.Generator" in reasons["1#0"] and "torch.Generator" in reasons["1.0#0"]
+
+
+def test_a_python_counter_that_forward_reads_refuses_the_call() -> None:
+    assert "attribute" in refused(autockpt.profile(inside(Told(counter)), BATCH))["1#0"]
+
+
+def test_a_buffer_that_a_child_changes_without_gradients_belongs_to_the_segment() -> None:
+    def statistics_only(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            told.norm(hidden)
+        return (hidden * told.norm.running_mean.clone()).tanh()  # type: ignore[union-attr]
+
+    model = inside(Told(statistics_only))
+    twin = copy.deepcopy(model)
+    calls = autockpt.profile(model, BATCH).calls
+    (call,) = [call for call in calls if call.key == "1#0"]
+    assert set(call.buffers) == {f"1.0.norm.{name}" for name in ("num_batches_tracked", "running_mean", "running_var")}
+    autockpt.apply(model, plan=Plan(segments=(Segment(calls=(call.key,), parent="#0", buffers=call.buffers),)))
+    for one in (model, twin):
+        one(BATCH).sum().backward()
+    pairs = zip(model.parameters(), twin.parameters(), strict=True)
+    assert all(a.grad is None if b.grad is None else torch.equal(a.grad, b.grad) for a, b in pairs)  # type: ignore[arg-type]
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), twin.buffers(), strict=True))
+
+
+def test_a_constant_that_forward_makes_is_no_captured_tensor() -> None:
+    model = inside(Told(lambda told, hidden: (hidden * torch.tensor(0.5)).tanh()))
+    assert refused(autockpt.profile(model, BATCH)) == {}
+
+
+@pytest.mark.parametrize("mode", ["real", "forward", "fake"])
+def test_a_graph_that_outlives_the_step_does_not_reach_into_the_next_run(mode: str) -> None:
+    def keeps(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        told.seen = hidden.softmax(-1).pow(2).mean()
+        return hidden
+
+    assert autockpt.profile(Told(keeps), BATCH, mode=mode).mode == mode  # type: ignore[arg-type]
+
+
+def test_an_exception_that_the_model_catches_closes_its_call() -> None:
+    def falls_back(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        try:
+            told.last(hidden[:, :3])
+        except RuntimeError:
+            hidden = hidden * 2
+        return hidden
+
+    profile = autockpt.profile(Told(falls_back), BATCH)
+    assert [call.key for call in profile.calls] == ["#0", "first#0", "last#0", "last#1"]
+
+
+def test_forward_may_have_an_argument_called_name() -> None:
+    class Named(nn.Linear):
+        def forward(self, input: torch.Tensor, name: str = "", module: int = 0) -> torch.Tensor:
+            return super().forward(input)
+
+    model, batch = Named(8, 8), {"input": BATCH, "name": "x", "module": 1}
+    autockpt.apply(model, "1GB", inputs=batch)
+    assert model(**batch).shape == (64, 8)
+
+
+def test_reentrant_checkpoints_are_recorded() -> None:
+    def region(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = checkpoint(told.norm, hidden, use_reentrant=True)
+        return out
+
+    model = Told(region)
+    model(BATCH).sum().backward()
+    before = [parameter.grad for parameter in model.parameters()]
+    values = [gradient.clone() for gradient in before if gradient is not None]
+    autockpt.profile(model, BATCH)
+    assert all(a is b for a, b in zip(before, [p.grad for p in model.parameters()], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, values, strict=True) if a is not None)
+
+
+def test_a_gradient_taken_inside_forward_is_named() -> None:
+    def penalty(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(hidden.pow(2).sum(), hidden, create_graph=True)
+        return hidden + gradient
+
+    with pytest.raises(ProfilingError, match="gradient inside itself"):
+        autockpt.profile(Told(penalty), BATCH)
+
+
+def test_a_gradient_that_two_parameters_share_becomes_two() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.randn(512, 512)) for _ in range(2))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return nn.functional.linear(hidden, self.a + self.b)
+
+    model, batch = Sum(), torch.randn(4, 512)
+
+    def step() -> None:
+        model(batch).sum().backward()
+        model.zero_grad()
+
+    step()
+    measured = autockpt.measure(step, device="cpu").step_bytes
+    assert predicted_step_bytes(autockpt.profile(model, batch)) == pytest.approx(measured, rel=0.02)
+
+
+def test_fake_mode_counts_gradients_that_exist() -> None:
+    model = nn.Linear(8, 8)
+    model(BATCH).sum().backward()
+    real, fake = (autockpt.profile(model, BATCH, mode=mode).static for mode in ("real", "fake"))
+    assert fake == real
+    assert real.gradient_bytes == 4 * 72
+
+
+def test_a_parameter_that_forward_changes_is_named() -> None:
+    model = nn.Sequential(nn.Embedding(10, 8, max_norm=0.1), nn.Linear(8, 8))
+    notes = autockpt.profile(model, torch.arange(10)).notes
+    assert any("parameter 0.weight" in note for note in notes)
+
+
+def test_a_dictionary_whose_inside_changes_is_named() -> None:
+    def counts(told: Told, hidden: torch.Tensor) -> torch.Tensor:
+        told.__dict__["state"]["n"] += 1
+        return hidden
+
+    model = Told(counts)
+    model.__dict__["state"] = {"n": 0}
+    assert any("state" in note for note in autockpt.profile(model, BATCH).notes)
+
+
+def test_a_parameter_without_hooks_has_none_afterwards() -> None:
+    model = nn.Linear(8, 8)
+    model(BATCH).sum().backward()
+    autockpt.profile(model, BATCH)
+    assert all(parameter._backward_hooks is None for parameter in model.parameters())
+
+
+def test_a_sparse_buffer_is_put_back() -> None:
+    model = Told(lambda told, hidden: hidden)
+    model.register_buffer("mask", torch.eye(8).to_sparse())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls sparse tensors beta
+        autockpt.profile(model, BATCH)
+    assert torch.equal(model.mask.to_dense(), torch.eye(8))  # type: ignore[operator]
+
+
+def test_without_gradients_the_error_says_so() -> None:
+    with torch.no_grad(), pytest.raises(ProfilingError, match="no_grad"):
+        autockpt.profile(nn.Linear(8, 8), BATCH)
