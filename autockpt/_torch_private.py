@@ -15,17 +15,27 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 __all__ = [
+    "AllocationEvent",
+    "allocation_events",
     "any_autocast_enabled",
     "attention_backends",
     "container_handlers",
     "cuda_in_use",
     "default_generator",
+    "fake_mode_of",
     "foreign_checkpoint_active",
+    "forget_empty_hooks",
     "geometry",
+    "has_reentrant_checkpoint",
     "never_compiled",
+    "new_fake_mode",
     "outer_hooks",
+    "output_bytes",
     "pop_hooks",
+    "profiler_is_running",
     "push_hooks",
+    "saving_node",
+    "sequence_number",
     "set_attention_backends",
     "storage_key",
     "transforms_active",
@@ -197,11 +207,6 @@ def output_bytes(node: Any) -> tuple[int, ...]:
         math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
         for metadata in node._input_metadata
     )
-
-
-def storage_identity(tensor: Tensor) -> int:
-    """Return what identifies a storage that may have no address, as a fake tensor's has none."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def fake_mode_of(tensor: Tensor) -> Any:

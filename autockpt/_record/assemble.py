@@ -11,7 +11,7 @@ from .watch import Clock, Mark, OpenedCall
 
 __all__ = [
     "Lifetimes",
-    "Run",
+    "WatchedRun",
     "call_records",
     "function_records",
     "lifetimes",
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WatchedRun:
     """What one watched run left.
 
     Attributes:
@@ -58,12 +58,12 @@ class Lifetimes:
     mark_tensors: list[tuple[int, ...]] = field(default_factory=list)
     ticks: int = 0
 
-    def first(self, run: Run, kind: str) -> int:
+    def first(self, run: WatchedRun, kind: str) -> int:
         """Tick of the first marker of a kind."""
         return next(tick for tick, mark in zip(self.mark_ticks, run.marks, strict=True) if mark.kind == kind)
 
 
-def lifetimes(run: Run) -> Lifetimes:
+def lifetimes(run: WatchedRun) -> Lifetimes:
     """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them."""
     found, live, deaths = Lifetimes(), dict[int, int](), dict[int, int]()
     for event in run.events:
@@ -88,7 +88,7 @@ def lifetimes(run: Run) -> Lifetimes:
     return found
 
 
-def natural_deaths(run: Run, kept: Lifetimes, dropped_run: Run, dropped: Lifetimes) -> list[int] | None:
+def natural_deaths(run: WatchedRun, kept: Lifetimes, dropped_run: WatchedRun, dropped: Lifetimes) -> list[int] | None:
     """Return the tick from which only saves keep each tensor alive, or None if the two runs differ.
 
     Args:
@@ -111,7 +111,7 @@ def natural_deaths(run: Run, kept: Lifetimes, dropped_run: Run, dropped: Lifetim
     return natural
 
 
-def lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
+def lifetimes_by_calls(run: WatchedRun, found: Lifetimes) -> list[int]:
     """Guess natural deaths where no second forward compares: a saved tensor's is the saving call's end."""
     natural = list(found.death)
     exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
@@ -121,14 +121,14 @@ def lifetimes_by_calls(run: Run, found: Lifetimes) -> list[int]:
     return natural
 
 
-def _shape(run: Run, found: Lifetimes, end: int) -> list[tuple[int, object]]:
+def _shape(run: WatchedRun, found: Lifetimes, end: int) -> list[tuple[int, object]]:
     """What happened at each tick before `end`, addresses left out."""
     births = [(tick, size) for tick, size in zip(found.birth, found.bytes, strict=True) if tick < end]
     marks = [(tick, (mark.kind, mark.index)) for tick, mark in zip(found.mark_ticks, run.marks, strict=True)]
     return [*births, *((tick, what) for tick, what in marks if tick < end)]
 
 
-def save_table(run: Run, found: Lifetimes, seconds: list[float]) -> SaveTable:
+def save_table(run: WatchedRun, found: Lifetimes, seconds: list[float]) -> SaveTable:
     """Gather the pack, unpack and release markers of each save."""
     packs = [i for i, mark in enumerate(run.marks) if mark.kind == "pack"]
     unpack, release = [found.ticks] * len(packs), [found.ticks] * len(packs)
@@ -155,7 +155,7 @@ def tensor_table(found: Lifetimes, natural: list[int]) -> TensorTable:
 
 
 def call_records(
-    run: Run, found: Lifetimes, seconds: list[float], structures: list[CallStructure]
+    run: WatchedRun, found: Lifetimes, seconds: list[float], structures: list[CallStructure]
 ) -> tuple[CallRecord, ...]:
     """Join what the step and the structural forward saw of each call.
 
@@ -211,7 +211,7 @@ def function_records(structures: list[CallStructure]) -> tuple[FunctionRecord, .
     )
 
 
-def mark_seconds(run: Run, clock: Clock, stamped: dict[int, float] | None) -> list[float]:
+def mark_seconds(run: WatchedRun, clock: Clock, stamped: dict[int, float] | None) -> list[float]:
     """Seconds of each marker since the start of forward.
 
     Args:

@@ -130,7 +130,7 @@ class FakeTape(TorchDispatchMode):
         return self._marks - 1
 
     def key(self, tensor: torch.Tensor) -> int:
-        return private.storage_identity(tensor) if tensor.layout == torch.strided else 0
+        return private.storage_key(tensor)
 
     def events(self) -> list[Event]:
         return self._events

@@ -17,7 +17,7 @@ from .._install import install, installed_plan, uninstall
 from .._profile import Profile, Static
 from .assemble import (
     Lifetimes,
-    Run,
+    WatchedRun,
     call_records,
     function_records,
     lifetimes,
@@ -106,7 +106,7 @@ def profile(
 
 
 def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) -> Profile:
-    """Run the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
+    """WatchedRun the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
     structures = observe_structure(step.model, step.forward, AllocatorTape(step.device), values=True)
@@ -126,8 +126,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes())
 
 
-def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
-    """Run the whole step, watched."""
+def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
+    """WatchedRun the whole step, watched."""
     watch = Watch(step.model, tape, clock)
     existing = [leaf for leaf in step.leaves if leaf.grad is not None]
     with tape:
@@ -144,11 +144,11 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> Run:
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return Run(tape.events(), watch.marks, watch.calls)
+    return WatchedRun(tape.events(), watch.marks, watch.calls)
 
 
-def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[Run, list[GraphNode]]:
-    """Run forward, watched, with everything dropped that autograd would save; and read its graph."""
+def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRun, list[GraphNode]]:
+    """WatchedRun forward, watched, with everything dropped that autograd would save; and read its graph."""
     watch = Watch(step.model, tape, clock, keep_saves=False)
     with tape:
         with watch.watching():
@@ -157,7 +157,7 @@ def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[Run, list
         graph = read_graph(scalar, step.leaves)
         watch.end()
         del outputs, scalar
-    return Run(tape.events(), watch.marks, watch.calls), graph
+    return WatchedRun(tape.events(), watch.marks, watch.calls), graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +174,14 @@ class Parts:
     """
 
     mode: Literal["real", "forward", "fake"]
-    run: Run
+    run: WatchedRun
     found: Lifetimes
     natural: list[int]
     backward_share: float = 0.0
     notes: tuple[str, ...] = ()
 
 
-def real_step(run: Run, dropped: Run) -> Parts:
+def real_step(run: WatchedRun, dropped: WatchedRun) -> Parts:
     """Combine a whole step with a forward that saved nothing."""
     found = lifetimes(run)
     natural = natural_deaths(run, found, dropped, lifetimes(dropped))
@@ -196,7 +196,7 @@ def real_step(run: Run, dropped: Run) -> Parts:
     )
 
 
-def forward_only(step: TrainingStep, dropped: Run, graph: list[GraphNode]) -> Parts:
+def forward_only(step: TrainingStep, dropped: WatchedRun, graph: list[GraphNode]) -> Parts:
     """Complete a forward by a synthesised backward."""
     run, found, natural = synthesise_backward(dropped, graph, [leaf.grad is not None for leaf in step.leaves])
     return Parts(
@@ -222,7 +222,7 @@ def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Te
     copies = []
     for gradient in gradients:
         if gradient is not None and gradient.layout == torch.strided:
-            address = private.storage_identity(gradient)
+            address = private.storage_key(gradient)
             if address in seen:
                 copies.append(gradient.clone())
             seen.add(address)
@@ -302,7 +302,7 @@ def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) ->
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
-    return sum({private.storage_identity(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
+    return sum({private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
 
 
 def _optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:

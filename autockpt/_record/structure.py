@@ -105,21 +105,14 @@ class _Observer:
         self.paused = False
         self.function_depth = 0
 
-    def call(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
+            return run()
         with self.pause():
-            opened = self._open(name, module, args, kwargs)
+            opened = self._open(name, module, arguments)
         depth, self.function_depth = self.function_depth, 0
         try:
-            output = forward(*args, **kwargs)
+            output = run()
             with self.pause():
                 self._close(opened, module)
             return output
@@ -186,10 +179,10 @@ class _Observer:
             if (key, born) not in opened.arguments and not opened.record.refused:
                 opened.record.refused = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 
-    def _open(self, name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _OpenCall:
-        given = tensors((args, kwargs))
+    def _open(self, name: str, module: torch.nn.Module, arguments: object) -> _OpenCall:
+        given = tensors(arguments)
         keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
-        opaque = [leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
+        opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
         record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
         opened = _OpenCall(
             record=record,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from .assemble import Lifetimes, Run, lifetimes
+from .assemble import Lifetimes, WatchedRun, lifetimes
 from .watch import Mark
 
 __all__ = ["GraphNode", "read_graph", "synthesise_backward"]
@@ -123,7 +123,9 @@ class _Backward:
         self.found.ticks += 1
 
 
-def synthesise_backward(run: Run, graph: list[GraphNode], has_gradient: list[bool]) -> tuple[Run, Lifetimes, list[int]]:
+def synthesise_backward(
+    run: WatchedRun, graph: list[GraphNode], has_gradient: list[bool]
+) -> tuple[WatchedRun, Lifetimes, list[int]]:
     """Append a backward to a forward whose saves were dropped.
 
     Args:
@@ -163,13 +165,13 @@ def synthesise_backward(run: Run, graph: list[GraphNode], has_gradient: list[boo
     for mark, tick in zip(backward.marks, found.mark_ticks, strict=True):
         if mark.kind == "release" and (tensor := saved_tensors[mark.index]) >= 0:
             found.death[tensor] = max(found.death[tensor], tick + 1)
-    return Run([], backward.marks, run.calls), found, natural
+    return WatchedRun([], backward.marks, run.calls), found, natural
 
 
 def _run_engine(
     backward: _Backward, graph: list[GraphNode], saves: dict[int, list[int]], has_gradient: list[bool]
 ) -> None:
-    """Run the nodes in autograd's order."""
+    """WatchedRun the nodes in autograd's order."""
     waiting = [0] * len(graph)
     for node in graph:
         for edge in node.edges:

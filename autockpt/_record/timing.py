@@ -15,7 +15,7 @@ import torch
 
 from .._install import install, uninstall
 from .._plan import Plan
-from .assemble import Run
+from .assemble import WatchedRun
 from .step import TrainingStep
 from .tape import storage_address
 from .watch import Clock, no_backward, patched_forwards
@@ -31,7 +31,7 @@ ENOUGH_SECONDS = 0.3
 STAMPED = ("enter", "exit", "pack", "forward_end")
 
 
-def stamped_seconds(step: TrainingStep, run: Run, clock: Clock) -> dict[int, float] | None:
+def stamped_seconds(step: TrainingStep, run: WatchedRun, clock: Clock) -> dict[int, float] | None:
     """Time forward at each of a run's markers.
 
     Args:
@@ -72,19 +72,12 @@ class _Stopwatch:
         self.kinds.append(kind)
         self.stamps.append(self._clock.stamp())
 
-    def _call(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
+            return run()
         self._stamp("enter")
         try:
-            return forward(*args, **kwargs)
+            return run()
         finally:
             self._stamp("exit")
 

@@ -130,16 +130,9 @@ class Watch:
         """Name a tensor's storage as the tape does."""
         return self._tape.key(tensor)
 
-    def _call(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         if not self._in_forward or not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
+            return run()
         index = len(self.calls)
         occurrence = self._occurrences.get(name, 0)
         self._occurrences[name] = occurrence + 1
@@ -147,11 +140,11 @@ class Watch:
         self.calls.append(call)
         self._open.append(index)
         try:
-            arguments = self._storages((args, kwargs))
-            sources = tuple(self._sources(same_storage) for same_storage in arguments.values())
-            self.mark("enter", index, self._clock.stamp(), tuple(arguments), sources)
-            del arguments
-            output = forward(*args, **kwargs)
+            given = self._storages(arguments)
+            sources = tuple(self._sources(same_storage) for same_storage in given.values())
+            self.mark("enter", index, self._clock.stamp(), tuple(given), sources)
+            del given
+            output = run()
             stamp = self._clock.stamp()
             outputs = self._storages(output)
             self.mark("exit", index, stamp, tuple(outputs))
@@ -227,17 +220,9 @@ class _Slot:
 
 
 class Router(Protocol):
-    """Runs one forward in place of the module: ``(name, module, forward, args, kwargs) -> output``."""
+    """Stands around one forward: ``run()`` runs it and returns its output; `arguments` is for looking at."""
 
-    def __call__(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        /,
-    ) -> Any: ...
+    def __call__(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any], /) -> Any: ...
 
 
 @contextmanager
@@ -267,4 +252,4 @@ def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
 def _routed(
     router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    return router(name, module, forward, args, kwargs)
+    return router(name, module, (args, kwargs), functools.partial(forward, *args, **kwargs))
