@@ -35,6 +35,9 @@ def apply(
     Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
     applying again replaces the plan, and an error leaves the model as it was.
 
+    The plan is for steps like the recorded one: on batches of this shape, beginning with the gradients that exist
+    now (none, after ``zero_grad()``), with the outputs held until backward is over.
+
     Args:
         model: any eager module.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,15 +21,12 @@ def encode(value: msgspec.Struct) -> bytes:
 def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
     """Write `value` to `path` as JSON, whole or not at all."""
     target = Path(path)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-        part = Path(file.name)
-        try:
-            file.write(encode(value))
-            file.close()
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(encode(value))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def decode(data: bytes, kind: type[T], *, source: str) -> T:

@@ -6,9 +6,12 @@ the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes 
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,9 +38,22 @@ CBC_DIGIT = 1e-3
 CBC_BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 
 
+def _pulp() -> Any:
+    """Import PuLP where no frame of the caller's can be caught.
+
+    Some of its modules keep the exceptions that they caught while they were imported, with the tracebacks, and so
+    every frame that was then on the stack of the thread: a model and its batch would live as long as the process.
+    """
+    if "pulp" not in sys.modules:
+        thread = threading.Thread(target=importlib.import_module, args=("pulp",))
+        thread.start()
+        thread.join()
+    return importlib.import_module("pulp")
+
+
 def default_backend() -> Backend | None:
     """HiGHS if ``highspy`` can be imported, else CBC if PuLP has one for this machine, else None."""
-    import pulp
+    pulp = _pulp()
 
     if pulp.HiGHS(msg=False).available():
         return "highs"
@@ -109,7 +125,7 @@ class Programme:
         Returns:
             Values, and the goal in seconds or bytes.
         """
-        import pulp
+        pulp = _pulp()
 
         form, n_candidates = self.form, len(self.form.active)
         costs = np.array([form.ledger.problem.candidates[c].recompute_seconds for c in form.active])
@@ -179,7 +195,7 @@ class Programme:
 
     def _run(self, lp: Any, whole: bool, time_limit_seconds: float) -> float | None:
         """Solve `lp`; returns the bound of an integer search that ran out of time, None if there is none."""
-        import pulp
+        pulp = _pulp()
 
         limit = max(time_limit_seconds, 0.01)
         if self.backend == "highs":

@@ -65,3 +65,26 @@ def test_importing_the_solvers_imports_neither_torch_nor_pulp() -> None:
 def test_examples_in_docstrings_run(name: str) -> None:
     module = importlib.import_module(f"autockpt.solvers.{name}")
     assert doctest.testmod(module).failed == 0
+
+
+def test_the_first_solve_keeps_nothing_of_its_caller_alive() -> None:
+    """PuLP's import keeps tracebacks; in the caller's thread they would hold the caller's model for ever."""
+    program = """
+import gc, weakref
+from autockpt.solvers import simulate, solve
+from tests.solvers.synthetic import transformer
+
+class Held: pass
+
+def caller():
+    held = Held()
+    problem = transformer(2)
+    solve(problem, simulate(problem, ()).peak_bytes * 4 // 5, solver="ilp")
+    return weakref.ref(held)
+
+reference = caller()
+gc.collect()
+assert reference() is None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
