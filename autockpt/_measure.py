@@ -89,12 +89,13 @@ def _measure_cpu(step: Callable[[], object]) -> Measurement:
     gc.collect()  # garbage from before the step must not be freed inside it
     live = _live_storages()
     level = start_bytes = peak_bytes = sum(live.values())
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=False) as profiler:
-        began = time.perf_counter()
+    profiler, began = private.start_memory_profiler(), time.perf_counter()
+    try:
         step()
+    finally:
         seconds = time.perf_counter() - began
-    for address, change, device_type, _ in private.allocation_events(profiler):
+        allocations = private.stop_memory_profiler(profiler)
+    for address, change, device_type, _ in allocations:
         if device_type != "cpu":
             continue
         if change > 0:

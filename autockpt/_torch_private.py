@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 __all__ = [
     "AllocationEvent",
-    "allocation_events",
     "any_autocast_enabled",
     "attention_backends",
     "container_handlers",
@@ -37,6 +37,8 @@ __all__ = [
     "saving_node",
     "sequence_number",
     "set_attention_backends",
+    "start_memory_profiler",
+    "stop_memory_profiler",
     "storage_key",
     "transforms_active",
     "version",
@@ -174,8 +176,21 @@ def profiler_is_running() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
-def allocation_events(profiler: torch.profiler.profile) -> list[AllocationEvent]:
-    """Return every allocation and free that a finished profiler (``profile_memory=True``) saw, in time order."""
+def start_memory_profiler() -> torch.profiler.profile:
+    """Start a profiler that records allocations."""
+    profiler = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=False
+    )
+    with warnings.catch_warnings():
+        # Torch 2.11 warns that a second cycle clears the first's events, also where there is only one.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+        profiler.__enter__()
+    return profiler
+
+
+def stop_memory_profiler(profiler: torch.profiler.profile) -> list[AllocationEvent]:
+    """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
+    profiler.__exit__(None, None, None)
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(profiler.profiler.kineto_results.experimental_event_tree())

@@ -78,10 +78,7 @@ class AllocatorTape:
             raise ProfilingError(
                 "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it."
             )
-        self._profiler = torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=False
-        )
-        self._profiler.__enter__()
+        self._profiler = private.start_memory_profiler()
         return self
 
     def __exit__(
@@ -89,9 +86,9 @@ class AllocatorTape:
     ) -> None:
         assert self._profiler is not None
         profiler, self._profiler = self._profiler, None
-        profiler.__exit__(kind, error, trace)
+        allocations = private.stop_memory_profiler(profiler)
         if error is None:
-            self._events = self._with_marks(private.allocation_events(profiler))
+            self._events = self._with_marks(allocations)
 
     def mark(self) -> int:
         size = MARK_BYTES + 2 * len(self._marks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,12 +45,10 @@ def chain(length: int = 6) -> nn.Sequential:
 
 def events(step: Callable[[], Any]) -> list[int]:
     """Return the level of the CPU allocator after each of its events, relative to the beginning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle", category=UserWarning)
-        with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            step()
+    profiler = _torch_private.start_memory_profiler()
+    step()
     level, levels = 0, [0]
-    for _, change, _, _ in _torch_private.allocation_events(profiler):
+    for _, change, _, _ in _torch_private.stop_memory_profiler(profiler):
         level += change
         levels.append(level)
     return levels
