@@ -122,7 +122,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
     sandbox.rewind()
     parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
-    seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, clock))
+    seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, dropped, clock))
     return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes())
 
 

@@ -31,12 +31,14 @@ ENOUGH_SECONDS = 0.3
 STAMPED = ("enter", "exit", "pack", "forward_end")
 
 
-def stamped_seconds(step: TrainingStep, run: WatchedRun, clock: Clock) -> dict[int, float] | None:
+def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, clock: Clock) -> dict[int, float] | None:
     """Time forward at each of a run's markers.
 
     Args:
         step: the step.
         run: the recorded run, whose markers say where.
+        dropped: the watched forward that kept nothing; where it took long, being watched cost it little, and its
+            own stamps are taken.
         clock: the device's clock.
 
     Returns:
@@ -45,6 +47,12 @@ def stamped_seconds(step: TrainingStep, run: WatchedRun, clock: Clock) -> dict[i
     """
     places = [i for i, mark in enumerate(run.marks) if mark.kind in STAMPED]
     kinds = [run.marks[i].kind for i in places]
+    watched = [mark for mark in dropped.marks if mark.kind in STAMPED]
+    if [mark.kind for mark in watched] != kinds:
+        return None
+    seconds = clock.seconds([mark.stamp for mark in watched])
+    if seconds[-1] >= ENOUGH_SECONDS:
+        return dict(zip(places, seconds, strict=True))
     readings: list[list[float]] = []
     began = time.perf_counter()
     while len(readings) < REPEATS and (not readings or time.perf_counter() - began < ENOUGH_SECONDS):
