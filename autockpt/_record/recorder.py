@@ -98,7 +98,7 @@ def profile(
         step = training_step(model, inputs, loss)
         if not model.training:
             _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
-        with Sandbox.around(model) as sandbox:
+        with Sandbox.around(model, inputs=(*step.args, *step.kwargs.values())) as sandbox:
             return _record(step, sandbox, mode, static_bytes(step, optimizer))
     finally:
         if plan is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy
 import torch
 
+from .._frames.tree import tensors
 from .fingerprint import fingerprint
 
 __all__ = ["Sandbox", "generators_of"]
@@ -20,19 +21,32 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
 class Sandbox:
-    """Remembers generators, buffers, flags and attributes of a model, and puts them back.
+    """Remembers generators, buffers, flags, attributes and batch of a model, and puts them back.
 
-    Gradients need no care: recording never calls ``.backward()``. What cannot be put back (the inside of a
-    list or a dictionary that forward changes) is named by `notes`.
+    What cannot be put back (the inside of a list or a dictionary that forward changes) is named by `notes`. Copies
+    wait on the host, where they take nothing of a device's memory.
 
     Args:
         model: the model that will run.
+        inputs: its batch: tensors, and generators among the arguments themselves.
         buffers: False where forward cannot reach the buffers themselves (fakes stand in for them).
+        parameters: whether to copy parameters and existing gradients too. Recording leaves both alone: they are
+            large, and it never calls ``.backward()``.
+
+    Attributes:
+        generators: whose states are put back.
     """
 
-    def __init__(self, model: torch.nn.Module, *, buffers: bool = True) -> None:
+    def __init__(
+        self, model: torch.nn.Module, *, inputs: Sequence[object] = (), buffers: bool = True, parameters: bool = False
+    ) -> None:
         self._modules = dict(model.named_modules())
-        self._buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if buffers else []
+        values = [tensor for tensor in tensors(list(inputs)) if tensor.layout == torch.strided]
+        self._gradients = [(t, t.grad) for t in (*model.parameters(), *values) if t.is_leaf] if parameters else []
+        values += model.buffers() if buffers else ()
+        values += model.parameters() if parameters else ()
+        values += [gradient for _, gradient in self._gradients if gradient is not None]
+        self._values = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in values]
         self._attributes = {name: dict(module.__dict__) for name, module in self._modules.items()}
         self._registries = {
             (name, registry): dict(module.__dict__[registry])
@@ -45,21 +59,24 @@ class Sandbox:
             for key, value in attributes.items()
             if isinstance(value, (list, dict, set)) and key not in _REGISTRIES
         }
-        self._versions = {name: parameter._version for name, parameter in model.named_parameters()} if buffers else {}
+        untouched = buffers and not parameters
+        self._versions = {name: parameter._version for name, parameter in model.named_parameters()} if untouched else {}
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
-        self._generators = [(generator, generator.get_state()) for generator in generators_of(model)]
+        self.generators = [*generators_of(model), *(each for each in inputs if isinstance(each, torch.Generator))]
+        self._states = [generator.get_state() for generator in self.generators]
 
     @classmethod
     @contextmanager
-    def around(cls, model: torch.nn.Module, *, buffers: bool = True) -> Iterator[Sandbox]:
+    def around(
+        cls, model: torch.nn.Module, *, inputs: Sequence[object] = (), buffers: bool = True, parameters: bool = False
+    ) -> Iterator[Sandbox]:
         """Put everything back when the context is left, by an exception or not."""
-        sandbox = cls(model, buffers=buffers)
+        sandbox = cls(model, inputs=inputs, buffers=buffers, parameters=parameters)
         try:
             yield sandbox
         finally:
-            sandbox._restore_attributes()
-            sandbox.rewind()
+            sandbox.restore()
 
     def notes(self) -> list[str]:
         """Name what forward has changed so far and what cannot be put back."""
@@ -74,17 +91,25 @@ class Sandbox:
             for name, version in self._versions.items()
             if name in parameters and parameters[name]._version != version
         ]
-        return [f"forward changed {what}; recording could not put that back" for what in changed]
+        return [f"forward changed {what}, which could not be put back" for what in changed]
+
+    def restore(self) -> None:
+        """Put everything back, attributes too."""
+        self._restore_attributes()
+        self.rewind()
 
     def rewind(self) -> None:
-        """Put buffers and generators back before the next run; attributes wait until the end."""
+        """Put values and generators back before the next run, and leave attributes: caches are made only once."""
+        for tensor, gradient in self._gradients:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
         with torch.no_grad():
-            for buffer, value in self._buffers:
-                if buffer.layout != torch.strided or not torch.equal(buffer, value):
-                    buffer.copy_(value)
+            for tensor, value in self._values:
+                if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):
+                    tensor.copy_(value)
         random.setstate(self._random)
         numpy.random.set_state(self._numpy)
-        for generator, state in self._generators:
+        for generator, state in zip(self.generators, self._states, strict=True):
             generator.set_state(state)
 
     def _restore_attributes(self) -> None:

@@ -207,3 +207,19 @@ def test_a_sparse_buffer_is_put_back() -> None:
 def test_without_gradients_the_error_says_so() -> None:
     with torch.no_grad(), pytest.raises(ProfilingError, match="no_grad"):
         autockpt.profile(nn.Linear(8, 8), BATCH)
+
+
+def test_a_batch_changed_in_place_and_a_generator_passed_as_argument_are_put_back() -> None:
+    class Greedy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, hidden: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+            out: torch.Tensor = self.linear(hidden.mul_(torch.rand(8, generator=generator)))
+            return out
+
+    batch, generator = BATCH.clone(), torch.Generator().manual_seed(1)
+    autockpt.profile(Greedy(), (batch, generator))
+    assert torch.equal(batch, BATCH)
+    assert torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
