@@ -61,6 +61,9 @@ class Replay:
         moved = states_of({generator for call in calls for generator, _ in call.random})
         thread.replays += 1
         scope, thread.scope = thread.scope, None
+        # A cast that a replay left in the cache would be stale for a forward after the next update.
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
         try:
             with torch.enable_grad():
                 for number, call in enumerate(calls):
@@ -69,6 +72,7 @@ class Replay:
                     if self._stopped:
                         break
         finally:
+            torch.set_autocast_cache_enabled(cached)
             thread.scope = scope
             thread.replays -= 1
             set_states(moved)

@@ -8,7 +8,6 @@ Taking holds references, not bytes, but for the values of buffers that forward c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -152,7 +151,7 @@ class _Changing:
 class Autocast:
     """The autocast settings of one forward."""
 
-    __slots__ = ("_cache", "_settings")
+    __slots__ = ("_settings",)
 
     def __init__(self, devices: set[torch.device], *, enabled: bool = True) -> None:
         """Take the settings for the CPU and `devices`; or, without looking, that autocast is off for them."""
@@ -160,17 +159,17 @@ class Autocast:
         self._settings = [
             (kind, enabled and torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
         ]
-        self._cache = torch.is_autocast_cache_enabled()
 
     def put_back(self, undo: Undo) -> None:
-        """Put the settings back; `undo` is given the calls that undo it."""
-        stack = contextlib.ExitStack()
-        undo.append((stack.close, ()))
+        """Put the settings back; `undo` is given the calls that undo it.
+
+        Not by `torch.autocast`, which on leaving empties the cache of casts that a region around backward may use.
+        """
         for kind, enabled, dtype in self._settings:
-            if enabled:
-                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=self._cache))
-            elif torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+            undo.append((torch.set_autocast_enabled, (kind, torch.is_autocast_enabled(kind))))
+            undo.append((torch.set_autocast_dtype, (kind, torch.get_autocast_dtype(kind))))
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
 
 
 def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:

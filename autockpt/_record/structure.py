@@ -84,8 +84,13 @@ def observe_structure(
     """
     observer = _Observer(model, tape, values=values)
     dropped = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, no_backward)
-    with patched_forwards(model, observer.call), dropped, _Functions(observer), _Ops(observer):
-        run()
+    cached = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # else a call would seem to read what an earlier call cast, not a weight
+    try:
+        with patched_forwards(model, observer.call), dropped, _Functions(observer), _Ops(observer):
+            run()
+    finally:
+        torch.set_autocast_cache_enabled(cached)
     return observer.finish()
 
 

@@ -1,0 +1,127 @@
+"""Autocast keeps the casts of weights in a cache; a replay neither reads that cache nor leaves anything in it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import Plan
+from autockpt._candidates import find_candidates
+from tests.frames.comparing import Run, assert_same, steps
+from tests.frames.models import WIDTH, batch
+
+
+class Sharing(nn.Module):
+    """Uses one weight in two modules and in its own code, so that only the first use casts it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.enter, shared = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.first = nn.Sequential(nn.Tanh(), shared, nn.Tanh())
+        self.second = nn.Sequential(shared, nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        weight = self.second.get_submodule("0").weight
+        out: Tensor = self.first(x) + self.second(x) + nn.functional.linear(x, weight)  # type: ignore[arg-type]
+        return out
+
+
+class Cast(nn.Module):
+    """Enters autocast in its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Sharing()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out: Tensor = self.inner(x).float()
+        return out
+
+
+def loss(model: nn.Module, scale: float = 1.0) -> Tensor:
+    out: Tensor = model(batch(4, WIDTH) * scale).float().square().sum()
+    return out
+
+
+def region(model: nn.Module) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return loss(model)
+
+
+def backward_inside(model: nn.Module) -> Tensor:
+    """Replays in the region, then runs forward again with what the cache holds by then."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = loss(model)
+        torch.autograd.grad(first, list(model.parameters()), retain_graph=True)
+        return first + loss(model, 2.0)
+
+
+@pytest.mark.parametrize("run", [region, backward_inside])
+@pytest.mark.parametrize("plan", [["first"], ["second"], ["first", "second"], [["first", "second"]]], ids=str)
+def test_weights_that_several_segments_share_are_cast_in_any_of_them(plan: Any, run: Run) -> None:
+    assert_same(Sharing(), plan, run)
+
+
+def test_a_replay_leaves_no_stale_cast_for_the_forward_after_the_update() -> None:
+    def trained(model: nn.Module) -> Tensor:
+        first = region(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            first.backward()  # outside the region of its forward, so here nothing is in the cache
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(parameter.grad)  # type: ignore[arg-type]
+            return loss(model)
+
+    plain, planned = Sharing(), Sharing()
+    autockpt.apply(planned, plan=Plan.of([["first", "second"]]))
+    assert torch.equal(trained(planned), trained(plain))
+
+
+def test_a_replay_does_not_empty_the_cache_of_the_region_around_it() -> None:
+    def casts(model: nn.Module) -> int:
+        """Count the casts of the shared weight in the graph of two forwards of one region."""
+        total = backward_inside(model)
+        found, todo = set(), [total.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in found:
+                found.add(node)
+                todo.extend(target for target, _ in node.next_functions)
+        return sum(type(node).__name__ == "ToCopyBackward0" for node in found)
+
+    plain, planned = Sharing(), Sharing()
+    autockpt.apply(planned, plan=Plan.of(["first", "second"]))
+    assert casts(planned) == casts(plain)
+
+
+def test_the_settings_are_back_after_a_replay() -> None:
+    model = Sharing()
+    autockpt.apply(model, plan=Plan.of(["first"]))
+    total = region(model)
+    with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+        total.backward()
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") is torch.float16
+        assert not torch.is_autocast_cache_enabled()
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
+    model = nn.Sequential(Cast(), nn.Linear(WIDTH, 1))
+    profile = autockpt.profile(model, batch(64, WIDTH))
+    assert find_candidates(profile).refused == ()
+    for candidate in find_candidates(profile).runs:
+        calls = tuple(profile.calls[member].key for member in candidate.members)
+        parent = profile.calls[profile.calls[candidate.members[0]].parent].key
+        segment = autockpt.Segment(calls=calls, parent=parent, buffers=candidate.buffers)
+        one, other = copy.deepcopy(model), copy.deepcopy(model)
+        autockpt.apply(other, plan=Plan(segments=(segment,)))
+        assert steps(one, loss).differences(steps(other, loss)) == []
