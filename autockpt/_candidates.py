@@ -179,12 +179,13 @@ class _Book:
             return None  # backward never reads what it saves
         needed = [i for i in inside if saves.release[i] > replay]
         last = max(needed, key=lambda i: saves.pack[i])
-        until: dict[int, int] = {}
+        until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
         boundary = self._boundary(members)
         for i in needed:
             tensor = saves.tensor[i]
             if tensor >= 0 and tensor not in boundary:
-                until[tensor] = max(until.get(tensor, 0), saves.release[i])
+                copy = (tensor, self._maker(tensor, saves.call[i], members))
+                until[copy] = max(until.get(copy, 0), saves.release[i])
         if not until:
             return None  # it saves only its own arguments
         release = max(saves.release[i] for i in inside)
@@ -197,7 +198,7 @@ class _Book:
         return _Draft(
             run=Run(
                 members=members,
-                freed_bytes=int(sum(self.bytes[tensor] for tensor in until)),
+                freed_bytes=int(sum(self.bytes[tensor] for tensor in {tensor for tensor, _ in until})),
                 boundary_bytes=int(sum(self.bytes[tensor] for tensor in boundary)),
                 buffers=buffers,
             ),
@@ -206,11 +207,22 @@ class _Book:
             seconds=self._seconds(members, last) + profile.replay_host_seconds,
             replay=replay,
             replay_bytes=self._replay_peak(members, saves.pack[last], set(until)) + replay_extra,
-            restored=tuple((tick, int(self.bytes[tensor])) for tensor, tick in until.items()),
+            restored=tuple((tick, int(self.bytes[tensor])) for (tensor, _), tick in until.items()),
             boundary=tuple(boundary),
             release=release,
             frame=tuple(frame),
         )
+
+    def _maker(self, tensor: int, call: int, members: tuple[int, ...]) -> int:
+        """Return the member that makes a copy of its own for what `call` saves, -1 if there is one for the whole run.
+
+        Where autocast finds a weight's cast in its cache, the forward that saves it neither made it nor was given it;
+        replays leave that cache alone.
+        """
+        calls = self.profile.calls
+        member = next(member for member in members if call < calls[member].stop)
+        made = member <= self.birth_call[tensor] < calls[member].stop
+        return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
 
     def _boundary(self, members: tuple[int, ...]) -> dict[int, None]:
         """Tensors that come into the run from outside, the caller's own code between its calls included."""
@@ -221,19 +233,20 @@ class _Book:
             if argument.tensor >= 0 and not self._inside(argument.sources, members)
         )
 
-    def _replay_peak(self, members: tuple[int, ...], last_pack: int, restored: set[int]) -> int:
+    def _replay_peak(self, members: tuple[int, ...], last_pack: int, restored: set[tuple[int, int]]) -> int:
         """Highest level of what a replay bears, up to the last save.
 
         Restored tensors stay; a member's output stays until the last member that takes it has run; everything
         else dies as it did in forward.
         """
+        copies = int(sum(self.bytes[tensor] for tensor, maker in restored if maker >= 0))
         calls = self.profile.calls
         start, stop = members[0], calls[members[-1]].stop
         low, high = np.searchsorted(self.birth, (calls[start].enter, last_pack))
         born = np.arange(low, high)
         born = born[(self.birth_call[low:high] >= start) & (self.birth_call[low:high] < stop)]
         if not len(born):
-            return 0
+            return copies
         death = self.natural[born].copy()
         position = {int(tensor): i for i, tensor in enumerate(born)}
         for member in members:
@@ -244,14 +257,14 @@ class _Book:
             for argument in calls[member].arguments:
                 if argument.tensor in position and self._inside(argument.sources, members):
                     death[position[argument.tensor]] = calls[member].exit
-        for tensor in restored:
-            if tensor in position:
+        for tensor, maker in restored:
+            if maker < 0 and tensor in position:
                 death[position[tensor]] = last_pack + 1
         birth = self.birth[born]
         ticks = np.concatenate([birth, death])
         change = np.concatenate([self.bytes[born], -self.bytes[born]])
         order = np.lexsort((change, ticks))  # at one tick, deaths come before births
-        return int(np.cumsum(change[order]).max(initial=0))
+        return int(np.cumsum(change[order]).max(initial=0)) + copies
 
     def _seconds(self, members: tuple[int, ...], last: int) -> float:
         """Forward seconds of the members up to the last save that backward needs."""

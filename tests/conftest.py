@@ -24,3 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bfloat16 run everywhere: some virtual machines announce instructions that oneDNN uses, and lack them."""
+    import torch
+
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)

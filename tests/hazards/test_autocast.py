@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan
 from autockpt._candidates import find_candidates
+from autockpt.solvers import simulate
 from tests.frames.comparing import Run, assert_same, steps
 from tests.frames.models import WIDTH, batch
 
@@ -125,3 +126,39 @@ def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
         one, other = copy.deepcopy(model), copy.deepcopy(model)
         autockpt.apply(other, plan=Plan(segments=(segment,)))
         assert steps(one, loss).differences(steps(other, loss)) == []
+
+
+class Repeating(nn.Module):
+    """Runs one block six times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.block = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for _ in range(6):
+                x = self.block(x)
+            return x.float()
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_the_casts_that_a_replay_makes_again_for_every_call_are_predicted() -> None:
+    model, x = Repeating(), torch.randn(32, 128)
+
+    def step() -> None:
+        model(x).sum().backward()
+        model.zero_grad()
+
+    step()
+    profile = autockpt.profile(model, x)
+    candidates = find_candidates(profile)
+    names = [[profile.calls[member].key for member in run.members] for run in candidates.runs]
+    (longest,) = [index for index, calls in enumerate(names) if calls == [f"block#{i}" for i in range(6)]]
+    predicted = simulate(candidates.problem, (longest,)).peak_bytes - profile.static.total_bytes
+    autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=tuple(names[longest]), parent="#0"),)))
+    step()
+    measured = autockpt.measure(step, device="cpu").step_bytes
+    assert predicted == pytest.approx(measured, rel=0.02)
+    assert predicted >= measured
