@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
 from .generators import set_states, states_of
-from .slots import Slot
+from .slots import Changed, Slot
 from .state import Autocast, Undo
 from .thread import thread
 from .tree import decode, tensors
@@ -51,6 +52,8 @@ class Replay:
 
         Raises:
             ReplayError: they did not save the same tensors as before.
+            RuntimeError: a tensor that they read has been changed in place.
+            Exception: whatever the calls themselves raise, with a note that names the call.
         """
         calls = []
         for call in self._frame.calls:
@@ -71,6 +74,13 @@ class Replay:
                     self._keep(number, self._run(number))
                     if self._stopped:
                         break
+        except Changed as error:
+            error.args = (f"in the replay of {self._call.key}: {error}",)
+            raise
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"This was raised in the replay of {self._call.key}, which is recomputed in backward.")
+            raise
         finally:
             torch.set_autocast_cache_enabled(cached)
             thread.scope = scope

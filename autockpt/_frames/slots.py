@@ -16,7 +16,11 @@ from .. import _torch_private
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = ["Held", "OwnedSlot", "Slot", "check_unchanged"]
+__all__ = ["Changed", "Held", "OwnedSlot", "Slot", "check_unchanged"]
+
+
+class Changed(RuntimeError):
+    """A tensor was changed in place between its use in forward and its use in backward."""
 
 
 class Slot:
@@ -126,11 +130,11 @@ def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
     """Refuse a tensor that is not as it was when forward read it, in the words that autograd uses.
 
     Raises:
-        RuntimeError: its version has moved.
+        Changed: its version has moved.
     """
     found = _torch_private.version(tensor)
     if found != expected:
-        raise RuntimeError(
+        raise Changed(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"{what} of a recomputed segment, of shape {tuple(tensor.shape)}, is at version {found}; expected version "
             f"{expected}. Keep the call, or change the tensor only after backward."

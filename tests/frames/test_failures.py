@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,8 +121,9 @@ def test_an_error_in_the_replay_leaves_the_model_as_it_was() -> None:
     loss = images(model)
     before = [(id(buffer), buffer.clone()) for buffer in model.buffers()]
     model.eval()
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError) as caught:
         loss.backward()
+    assert sys.version_info < (3, 11) or "in the replay of 2#0" in caught.value.__notes__[0]
     assert not any(module.training for module in model.modules())
     assert not is_recomputing()
     for (identity, value), buffer in zip(before, model.buffers(), strict=True):
@@ -187,7 +189,7 @@ def test_a_boundary_changed_in_place_raises() -> None:
 
     model = Changing()
     install(model, Plan.of(["second"]))
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: .* shape \(4, 8\), is at version 1"):
+    with pytest.raises(RuntimeError, match=r"second#0: .* modified by an inplace operation: .* shape \(4, 8\), is at version 1"):
         summed(model).backward()
 
 
@@ -197,7 +199,7 @@ def test_a_module_exchanged_before_backward_raises() -> None:
     loss = summed(model)
     block = model.get_submodule("blocks.0")
     block.first = nn.Linear(WIDTH, 2 * WIDTH)
-    with pytest.raises(ReplayError, match="modules inside a Block were exchanged"):
+    with pytest.raises(ReplayError, match=r"blocks\.0#0: modules inside a Block were exchanged"):
         loss.backward()
 
 
