@@ -74,7 +74,7 @@ class Replay:
                     self._keep(number, self._run(number))
                     if self._stopped:
                         break
-        except Changed as error:
+        except (Changed, ReplayError) as error:
             error.args = (f"in the replay of {self._call.key}: {error}",)
             raise
         except Exception as error:
