@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ._errors import NotApplicable
 from ._frames import Handle, Place, patched_forward
@@ -135,7 +135,19 @@ class _Wanted:
             if changed is not None:
                 inside = module.named_buffers(remove_duplicate=False)
                 buffers = tuple(name for name, buffer in inside if id(buffer) in changed)
-            place = Place(segment=number, position=position, buffers=buffers)
+            attributes = tuple(
+                (path, name)
+                for path, inner in module.named_modules()
+                for name, value in vars(inner).items()
+                if isinstance(value, Tensor)
+            )
+            place = Place(
+                segment=number,
+                position=position,
+                buffers=buffers,
+                attributes=attributes,
+                linked=key in segment.linked,
+            )
             if self.places.setdefault(id(module), {}).setdefault(int(key.rpartition("#")[2]), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 

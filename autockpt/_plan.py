@@ -27,6 +27,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         parent: the call whose forward makes them; None lets `apply` find it from the names.
         buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
             every buffer inside is then snapshotted.
+        linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
+            boundary grows, and a warning says it.
         recompute_seconds: predicted cost per step.
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
@@ -35,6 +37,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     calls: Annotated[tuple[CallKey, ...], msgspec.Meta(min_length=1)]
     parent: CallKey | None = None
     buffers: tuple[str, ...] | None = None
+    linked: tuple[CallKey, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0

@@ -72,6 +72,11 @@ def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
         calls=tuple(calls[member].key for member in run.members),
         parent=calls[calls[run.members[0]].parent].key,
         buffers=run.buffers,
+        linked=tuple(
+            calls[member].key
+            for position, member in enumerate(run.members)
+            if any(not set(run.members[:position]).isdisjoint(a.sources) for a in calls[member].arguments)
+        ),
         recompute_seconds=candidates.problem.candidates[index].recompute_seconds,
         freed_bytes=run.freed_bytes,
         boundary_bytes=run.boundary_bytes,

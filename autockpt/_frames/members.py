@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
 from .._plan import Plan
-from .recording import Arguments, Recording
+from .recording import Arguments, Recording, mismatch
 from .state import ModuleState
 from .thread import Scope, thread
 
@@ -27,11 +27,16 @@ class Place:
         segment: number of the segment.
         position: the call's position in it.
         buffers: buffers that the call changes, by name relative to the module; None if that is not known.
+        attributes: tensors that are plain attributes, neither parameter nor buffer, as the old `weight_norm` makes
+            them: the path of the module that has it, and its name.
+        linked: whether the recorded call took a result of an earlier call of the segment as it was.
     """
 
     segment: int
     position: int
     buffers: tuple[str, ...] | None
+    attributes: tuple[tuple[str, str], ...] = ()
+    linked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,7 @@ def patched_forward(
         # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
         if handle.plan is None or thread.replays or (scope is not None and scope.inside):
             return forward(*args, **kwargs)
-        return _in_scope(Scope(handle.token, {}), forward, handle, args, kwargs)
+        return _in_scope(Scope(handle.token, {}, set()), forward, handle, args, kwargs)
     return _counted(scope, forward, module, handle, args, kwargs)
 
 
@@ -106,7 +111,7 @@ def _counted(
     if place is not None and _can_record():
         return _member(scope, forward, module, f"{handle.name}#{occurrence}", place, args, kwargs)
     if handle.parent:
-        return _in_scope(Scope(scope.token, scope.counts), forward, handle, args, kwargs)
+        return _in_scope(Scope(scope.token, scope.counts, scope.begun), forward, handle, args, kwargs)
     return forward(*args, **kwargs)
 
 
@@ -129,18 +134,22 @@ def _member(
     kwargs: dict[str, Any],
 ) -> Any:
     arguments = Arguments(args, kwargs)
-    state = ModuleState(module, place.buffers)
+    state = ModuleState(module, place.buffers, place.attributes)
     if not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
         return forward(*args, **kwargs)
     recording = scope.recording
     if recording is None or not recording.takes(place.segment, place.position):
+        if place.segment in scope.begun:
+            mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
+        scope.begun.add(place.segment)
         recording = scope.recording = Recording(place.segment)
     recording.position = place.position
     scope.inside = True
     try:
-        return recording.run(key, forward, state, arguments)
+        return recording.run(key, forward, state, arguments, linked=place.linked)
     except BaseException:
         scope.recording = None  # a replay of later members must not run into this again
+        scope.begun.discard(place.segment)
         raise
     finally:
         scope.inside = False

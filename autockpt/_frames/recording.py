@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from .slots import Held, OwnedSlot, Slot
 from .state import ModuleState
 from .tree import encode, tensors
 
-__all__ = ["Arguments", "Recording"]
+__all__ = ["Arguments", "Recording", "mismatch"]
 
 
 class Arguments:
@@ -59,7 +60,9 @@ class Recording:
         """Whether the member at `position` of `segment` may join."""
         return segment == self.segment and position > self.position
 
-    def run(self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments) -> Any:
+    def run(
+        self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments, *, linked: bool = False
+    ) -> Any:
         """Run a member's forward so that the frame can run it again.
 
         Args:
@@ -67,6 +70,7 @@ class Recording:
             forward: the member's own forward.
             state: the member's state, just taken.
             arguments: what it is called with.
+            linked: whether one of the arguments should be a result of an earlier call.
 
         Returns:
             What `forward` returns.
@@ -81,6 +85,8 @@ class Recording:
         before = states_of(generators_of(devices, (*args, *kwargs.values())))
         call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
         number = len(frame.calls)
+        if linked and number and all(ref.call == BOUNDARY for ref in refs):
+            mismatch(key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
         pack = _Pack(frame, state.owners())
         _torch_private.push_hooks(pack.hook, unpack)
@@ -107,6 +113,14 @@ class Recording:
 
     def _know(self, tensor: Tensor, ref: Ref) -> None:
         self._known[id(tensor)] = (weakref.ref(tensor), _torch_private.version(tensor), ref)
+
+
+def mismatch(key: str, how: str) -> None:
+    """Warn that the call `key` does not fit its plan; where warnings are shown once, so is this one."""
+    warnings.warn(
+        f"{key} {how}: what this costs is memory, not exactness. Make the plan anew for the model as it is now.",
+        stacklevel=2,
+    )
 
 
 class _Pack:

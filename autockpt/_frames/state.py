@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 from .._errors import ReplayError
-from .slots import check_unchanged
+from .slots import Held, check_unchanged
 
 __all__ = ["Autocast", "ModuleState"]
 
@@ -31,15 +31,23 @@ class ModuleState:
         requires_grad: whether any of them wants a gradient.
     """
 
-    __slots__ = ("_buffers", "_changing", "_entries", "_flags", "_tree", "_watch_all", "devices", "requires_grad")
+    __slots__ = ("_attributes", "_buffers", "_changing", "_entries", "_flags", "_tree", "_watch_all", "devices", "requires_grad")
 
-    def __init__(self, module: nn.Module, changing: tuple[str, ...] | None) -> None:
+    def __init__(
+        self, module: nn.Module, changing: tuple[str, ...] | None, attributes: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         """Take the state of `module`.
 
         Args:
             module: the member.
             changing: names, relative to `module`, of buffers that its forward changes; None if that is not known.
+            attributes: plain attributes, each with the module inside `module` that has it, to take as tensors.
         """
+        self._attributes = [
+            (owned, name, Held(owned[name]))
+            for path, name in attributes
+            if isinstance((owned := module.get_submodule(path).__dict__).get(name), Tensor)
+        ]
         self._tree = _tree(module)
         self._flags = [member.__dict__["training"] for member in self._tree]
         self._buffers = [member._buffers for member in self._tree if member.__dict__["_buffers"]]
@@ -113,6 +121,8 @@ class ModuleState:
                 tensor.requires_grad_(requires_grad)
         for buffer in self._changing:
             buffer.owned[buffer.name] = buffer.scratch()
+        for owned, name, held in self._attributes:
+            _put(owned, name, held.tensor(), undo)
         for member, flag in zip(self._tree, self._flags, strict=True):
             if member.training != flag:
                 undo.append((setattr, (member, "training", member.training)))

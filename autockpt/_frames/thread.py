@@ -17,15 +17,17 @@ class Scope:
     Attributes:
         token: of the plan that the parent was patched with.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
+        begun: segments of which a call has run within the root's call; shared likewise.
         recording: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
     """
 
-    __slots__ = ("counts", "inside", "recording", "token")
+    __slots__ = ("begun", "counts", "inside", "recording", "token")
 
-    def __init__(self, token: str, counts: dict[str, int]) -> None:
+    def __init__(self, token: str, counts: dict[str, int], begun: set[int]) -> None:
         self.token = token
         self.counts = counts
+        self.begun = begun
         self.recording: Recording | None = None
         self.inside = False
 

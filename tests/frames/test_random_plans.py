@@ -33,7 +33,7 @@ FAMILIES = {
         ["block#0", "block#1", "other#0"],
         ["block.0#0", "block.1#0"],
         ["block.0#1", "block.1#1"],
-        ["block.0#2", "other.0"],
+        ["other.0", "block.0#2"],
     ],
     "containers": [[f"stages.{i}" for i in range(7)]],
 }
