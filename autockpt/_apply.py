@@ -14,7 +14,7 @@ from ._record import profile
 from ._solve import solve
 from .solvers import parse_bytes
 
-__all__ = ["apply", "plan_of", "remove"]
+__all__ = ["apply", "plan_for", "plan_of", "remove"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -74,11 +74,27 @@ def apply(
         assert budget is not None
         if inputs is None:
             raise NotApplicable("a budget needs a batch to plan on: apply(model, budget=..., inputs=batch)")
-        budget_bytes = parse_bytes(budget, total_bytes=_device_bytes(model))  # before anything runs
-        recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-        plan = solve(recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+        plan = plan_for(
+            model, inputs, budget, loss=loss, optimizer=optimizer, solver=solver, time_limit_seconds=time_limit_seconds
+        )
     install(model, plan)
     return model
+
+
+def plan_for(
+    model: torch.nn.Module,
+    inputs: object,
+    budget: int | str,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer | None,
+    solver: str,
+    time_limit_seconds: float = 3.0,
+) -> Plan:
+    """Record a step of `model` and return a plan that fits it into `budget`; arguments and errors as for `apply`."""
+    budget_bytes = parse_bytes(budget, total_bytes=_device_bytes(model))  # before anything runs
+    recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
+    return solve(recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
 
 
 def remove(model: M) -> M:

@@ -6,8 +6,8 @@ import math
 import statistics
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ from torch import nn
 from . import apply, measure, plan_of, remove
 from ._errors import AutockptError
 from ._explain import format_table
-from ._frames.frame import Frame
+from ._frames import watching_replays
 from .solvers.units import format_bytes, format_seconds
 
 __all__ = ["DemoReport", "demo_text", "run"]
@@ -107,7 +107,7 @@ def _compare(device: torch.device, stage: Stage) -> DemoReport:
 
     with stage("measuring the planned step"):
         peak = training.measured_peak_bytes()
-        with _counting_replays() as replayed:
+        with watching_replays() as replayed:
             training.step(0)
 
     with stage("training inside the budget"):
@@ -265,23 +265,6 @@ def _gpt2() -> nn.Module:
     )
     model: nn.Module = GPT2LMHeadModel(config).train()
     return model
-
-
-@contextmanager
-def _counting_replays() -> Iterator[list[int]]:
-    """Append, for every frame that is replayed inside the block, how many calls it has."""
-    replayed: list[int] = []
-    plain = Frame.replay
-
-    def replay(self: Frame) -> None:
-        replayed.append(len(self.calls))
-        plain(self)
-
-    Frame.replay = replay  # type: ignore[method-assign]
-    try:
-        yield replayed
-    finally:
-        Frame.replay = plain  # type: ignore[method-assign]
 
 
 def _largest_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:

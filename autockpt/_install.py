@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ._errors import NotApplicable
 from ._frames import Handle, Place, patched_forward
 from ._plan import Plan, Segment
 
-__all__ = ["install", "installed_plan", "uninstall"]
+__all__ = ["install", "installed_plan", "set_aside", "uninstall"]
 
 
 def install(model: nn.Module, plan: Plan) -> None:
@@ -98,6 +98,22 @@ def installed_plan(model: nn.Module) -> Plan | None:
     """Return the plan on `model`, None if there is none."""
     handle = _handle(model)
     return None if handle is None else handle.plan
+
+
+@contextlib.contextmanager
+def set_aside(model: nn.Module) -> Iterator[Plan | None]:
+    """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    plan = installed_plan(model)
+    uninstall(model)
+    try:
+        yield plan
+    finally:
+        if plan is not None:
+            install(model, plan)
 
 
 class _Wanted:

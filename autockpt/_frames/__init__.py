@@ -13,5 +13,6 @@ from __future__ import annotations
 
 from .members import Handle, Place, patched_forward
 from .thread import is_recomputing
+from .watching import watching_replays
 
-__all__ = ["Handle", "Place", "is_recomputing", "patched_forward"]
+__all__ = ["Handle", "Place", "is_recomputing", "patched_forward", "watching_replays"]

@@ -13,7 +13,7 @@ import torch
 
 from .. import _torch_private as private
 from .._errors import ProfilingError
-from .._install import install, installed_plan, uninstall
+from .._install import set_aside
 from .._profile import Profile, Static
 from .assemble import (
     Lifetimes,
@@ -88,9 +88,7 @@ def profile(
     """
     if mode not in ("auto", "real", "forward", "fake"):
         raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, forward and fake")
-    plan = installed_plan(model)
-    uninstall(model)
-    try:
+    with set_aside(model):
         if mode == "fake":
             from .fake import profile_fake
 
@@ -100,9 +98,6 @@ def profile(
             _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
         with Sandbox.around(model, inputs=(*step.args, *step.kwargs.values())) as sandbox:
             return _record(step, sandbox, mode, static_bytes(step, optimizer))
-    finally:
-        if plan is not None:
-            install(model, plan)
 
 
 def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) -> Profile:
