@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ._profile import Profile
     from ._record import profile
     from ._solve import solve
+    from ._verify import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ __all__ = [
     "ReplayError",
     "Segment",
     "UnknownSolver",
+    "Verification",
     "__version__",
     "apply",
     "is_recomputing",
@@ -57,6 +59,7 @@ __all__ = [
     "profile",
     "remove",
     "solve",
+    "verify",
 ]
 
 _HOME = {
@@ -74,6 +77,7 @@ _HOME = {
     "ReplayError": "_errors",
     "Segment": "_plan",
     "UnknownSolver": "_errors",
+    "Verification": "_verify",
     "apply": "_apply",
     "is_recomputing": "_frames",
     "measure": "_measure",
@@ -81,6 +85,7 @@ _HOME = {
     "profile": "_record",
     "remove": "_apply",
     "solve": "_solve",
+    "verify": "_verify",
 }
 
 

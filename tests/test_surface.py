@@ -27,6 +27,7 @@ NAMES = {
     "ReplayError",
     "Segment",
     "UnknownSolver",
+    "Verification",
     "__version__",
     "apply",
     "is_recomputing",
@@ -35,6 +36,7 @@ NAMES = {
     "profile",
     "remove",
     "solve",
+    "verify",
 }
 
 COMMANDS = {
@@ -42,6 +44,7 @@ COMMANDS = {
     "explain": {"PROFILE_OR_PLAN", "--budget", "--json"},
     "profile": {"TARGET", "--mode", "--device", "-o", "--output", "--json"},
     "solve": {"PROFILE", "--budget", "--solver", "--time-limit", "-o", "--output", "--json"},
+    "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--json"},
 }
 
 

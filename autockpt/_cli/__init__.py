@@ -9,6 +9,7 @@ from .demo import demo
 from .explain import explain
 from .profile import profile
 from .solve import solve
+from .verify import verify
 
 __all__ = ["main"]
 
@@ -25,5 +26,5 @@ def main() -> None:
     """
 
 
-for _command in (profile, solve, explain, demo):
+for _command in (profile, solve, explain, verify, demo):
     main.add_command(_command)

@@ -1,0 +1,52 @@
+"""``autockpt verify``: the plain step against the planned step, bit for bit."""
+
+from __future__ import annotations
+
+import click
+
+from .. import _files
+from .._plan import Plan
+from .common import Failure, errors, file_type, hush_profiler, json_option, print_json, progress, read, width
+from .target import build
+
+__all__ = ["verify"]
+
+
+@click.command(short_help="Run a plain and a planned step, and compare all that they make, bit for bit.")
+@click.argument("target")
+@click.option("--plan", "plan_file", type=file_type, help="The plan to check: a file of `autockpt solve`, or -.")
+@click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 8GB, 80%, or a number of bytes.")
+@click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
+@click.option("--solver", default="auto", show_default=True, help="With --budget: one solver by name.")
+@json_option
+def verify(target: str, plan_file: str | None, budget: str | None, steps: int, solver: str, as_json: bool) -> None:
+    """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
+
+    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
+    a tuple of inputs is passed by position, a mapping by keyword. Without --plan and --budget, the plan that the
+    function has applied to the model is checked.
+
+    Compares outputs, loss, gradients, buffers, parameters and generators. The plain step runs twice, so that its own
+    noise is not blamed on the plan. The exit status is 1 where the verdict is not "exact".
+    """
+    if plan_file is not None and budget is not None:
+        raise click.UsageError("give either --plan or --budget, and not both")
+    with errors(as_json=as_json):
+        plan = None
+        if plan_file is not None:
+            data, source = read(plan_file)
+            plan = _files.decode(data, Plan, source=source)
+        hush_profiler()
+        from .._verify import headline, verification_text
+        from .._verify import verify as run
+
+        with progress(f"importing {target}"):
+            model, inputs = build(target)
+        with progress(f"verifying {type(model).__name__}"):
+            found = run(model, inputs, plan=plan, budget=budget, solver=solver, steps=steps)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(verification_text(found, width=width()), nl=False)
+    if not found.exact:
+        raise Failure(headline(found))

@@ -1,0 +1,66 @@
+"""Small models, some with something that recomputation gets wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 8
+BATCH = torch.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH)
+
+
+class Block(nn.Module):
+    """Linear, BatchNorm, dropout, and whatever `twist` does to the result."""
+
+    def __init__(self, twist: Callable[[Block, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.dropout = nn.Dropout(0.3)
+        self.twist = twist
+        self.calls = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.dropout(self.norm(self.linear(hidden)).tanh())
+        return hidden if self.twist is None else self.twist(self, hidden).sigmoid()
+
+
+def chain(*twists: Callable[[Block, Tensor], Tensor] | None) -> nn.Sequential:
+    """A block for each twist, with a linear layer at the end."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(twist) for twist in twists), nn.Linear(WIDTH, WIDTH))
+
+
+def counting(block: Block, hidden: Tensor) -> Tensor:
+    """Multiplies by how often the block was called: another number in the replay."""
+    block.calls += 1
+    return hidden * block.calls
+
+
+def noise(block: Block, hidden: Tensor) -> Tensor:
+    """Adds what no generator can repeat."""
+    return hidden + int.from_bytes(os.urandom(2), "big") / 2**16
+
+
+def growing(block: Block, hidden: Tensor) -> Tensor:
+    """Saves one tensor more with every call."""
+    block.calls += 1
+    for _ in range(block.calls):
+        hidden = hidden.tanh()
+    return hidden
+
+
+def teaching(block: Block, hidden: Tensor) -> Tensor:
+    """Changes a parameter behind autograd's back, as a teacher that follows its student does."""
+    block.norm.bias.data.add_(0.5)
+    return hidden
+
+
+def writing(block: Block, hidden: Tensor) -> Tensor:
+    """Changes a parameter that the replay reads, in plain sight of autograd."""
+    with torch.no_grad():
+        block.norm.bias.mul_(0.5)
+    return hidden
