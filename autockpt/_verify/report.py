@@ -100,6 +100,22 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         noise = {difference.key for difference in self.plain_differences}
         return next((difference for difference in self.differences if difference.key not in noise), None)
 
+    @property
+    def over_noise(self) -> float | None:
+        """How many times as far, at most, the planned run is from the plain one as plain runs are from one another.
+
+        Over the tensors that differ in both; None if there are none. Far above 1 the plan is suspect after all.
+        """
+        noise: dict[tuple[str, str], float] = {}
+        for each in self.plain_differences:
+            noise[each.key] = max(noise.get(each.key, 0.0), each.largest_difference or 0.0)
+        ratios = [
+            each.largest_difference / noise[each.key]
+            for each in self.differences
+            if each.largest_difference and noise.get(each.key)
+        ]
+        return max(ratios, default=None)
+
     def __str__(self) -> str:
         from .text import verification_text
 

@@ -53,7 +53,7 @@ def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str
     names = max(len(name) for name, _ in rows)
     indent = " " * (names + 2)
     blocks.append("\n".join(_fill(name.ljust(names + 2) + text, width, indent=indent) for name, text in rows))
-    if found.error is not None and found.first is not None:  # else the first line says it
+    if found.error is not None and found.error not in headline(found):
         blocks.append(_fill(f"The planned step raised {found.error}", width))
     if found.differences:
         blocks.append(_table("Planned against plain", found.differences, found, width))
@@ -61,6 +61,13 @@ def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str
         blocks.append(_fill("The planned run was the same as the first plain run, bit for bit", width))
     if found.plain_differences:
         blocks.append(_table("Plain against plain", found.plain_differences, found, width))
+        if found.over_noise is not None:
+            times = f"{found.over_noise:.3g} times as far"
+            blocks.append(
+                _fill(
+                    f"The planned run is at most {times} from the plain one as plain runs are from one another", width
+                )
+            )
         if not found.deterministic:
             blocks.append(
                 _fill("torch.use_deterministic_algorithms(True) makes more operators repeat themselves", width)

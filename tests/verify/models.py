@@ -42,7 +42,7 @@ def counting(block: Block, hidden: Tensor) -> Tensor:
 
 def noise(block: Block, hidden: Tensor) -> Tensor:
     """Adds what no generator can repeat."""
-    return hidden + int.from_bytes(os.urandom(2), "big") / 2**16
+    return hidden + int.from_bytes(os.urandom(3), "big") / 2**24
 
 
 def growing(block: Block, hidden: Tensor) -> Tensor:

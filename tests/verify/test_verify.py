@@ -100,6 +100,8 @@ def test_a_plain_step_that_does_not_repeat_itself_is_not_blamed_on_the_plan() ->
     assert found.plain_differences[0].kind == "output"
     assert str(found).startswith("Not repeatable: output differs between two plain runs of Sequential: ")
     assert "Plain against plain" in str(found)
+    assert found.over_noise is not None
+    assert "times as far from the plain one as plain runs are" in " ".join(str(found).split())
 
 
 def test_noise_beside_a_plan_that_is_wrong_does_not_hide_it() -> None:
@@ -119,6 +121,24 @@ def test_noise_beside_a_plan_that_is_wrong_does_not_hide_it() -> None:
     assert (found.first.kind, found.first.name.partition(".")[0]) == ("gradient", "wrong")
     assert [each.name for each in found.plain_differences if each.kind == "output"] == ["0"]
     assert {each.name.partition(".")[0] for each in found.plain_differences if each.kind == "gradient"} <= {"noisy"}
+
+
+def test_noise_far_below_what_the_plan_changes_is_told_apart_by_its_size() -> None:
+    def both(block: Any, hidden: Tensor) -> Tensor:
+        return counting(block, hidden + 1e-5 * (noise(block, hidden) - hidden))
+
+    found = verify(chain(both), BATCH, plan=Plan.of(["0"]))
+    assert found.verdict == "not repeatable"
+    assert found.over_noise is not None
+    assert found.over_noise > 100
+    assert verify(plain_chain(), BATCH, plan=BLOCKS).over_noise is None
+
+
+def test_a_replay_that_fails_since_forward_does_not_repeat_itself_is_told_and_not_blamed_on_the_plan() -> None:
+    found = verify(chain(lambda block, hidden: noise(block, growing(block, hidden))), BATCH, plan=Plan.of(["0"]))
+    assert found.verdict == "not repeatable"
+    assert found.error is not None
+    assert f"The planned step raised {found.error}" in " ".join(str(found).split())
 
 
 def test_noise_that_shows_only_in_later_plain_runs_is_still_noise() -> None:
