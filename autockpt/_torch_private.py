@@ -98,7 +98,10 @@ def any_autocast_enabled() -> bool:
 
 def version(tensor: Tensor) -> int:
     """Return how often `tensor` was changed in place; -1 for an inference tensor, which does not count."""
-    return -1 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -135,9 +138,10 @@ def set_attention_backends(backends: tuple[Any, ...]) -> None:
 
 def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
     """Return shape and strides; no strides for layouts that have none."""
-    if tensor.layout is torch.strided or tensor.layout is torch.jagged:
+    try:
         return tensor.shape, tensor.stride()
-    return tensor.shape, ()
+    except RuntimeError:  # compressed sparse layouts
+        return tensor.shape, ()
 
 
 def cuda_in_use() -> bool:

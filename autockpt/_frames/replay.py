@@ -35,10 +35,11 @@ class Replay:
       └─ values ─┘   results wait here for their last reader
     """
 
-    __slots__ = ("_call", "_frame", "_last", "_last_use", "_next", "_problem", "_stopped", "_values")
+    __slots__ = ("_call", "_frame", "_last", "_last_use", "_next", "_problem", "_slots", "_stopped", "_values")
 
     def __init__(self, frame: Frame, last: int) -> None:
         self._frame = frame
+        self._slots = frame.slots
         self._last = last
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
@@ -82,6 +83,7 @@ class Replay:
                 error.add_note(f"This was raised in the replay of {self._call.key}, which is recomputed in backward.")
             raise
         finally:
+            self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
             torch.set_autocast_cache_enabled(cached)
             thread.scope = scope
             thread.replays -= 1
@@ -151,13 +153,12 @@ class Replay:
         number, self._next = self._next, self._next + 1
         if self._call.end is not None and number >= self._call.end:
             self._stop("saved more tensors than its forward did")
-        slot = self._frame.slots[number]()
+        slot = self._slots[number]()
         value = tensor.detach()  # undetached it would hold the replay's graph, and that would hold the slots
         if type(slot) is Slot and slot.value is None:
-            difference = slot.difference(tensor)
+            difference = slot.fill(tensor, value)
             if difference is not None:
                 self._stop(f"saved {difference}")
-            slot.fill(value)
         if number == self._last:
             self._stop(None)
         return value

@@ -1,12 +1,13 @@
 """What autograd holds for a member's saved tensors, and what a frame holds of the tensors from outside.
 
-Each knows how to give the tensor back, and refuses if it was changed in place meanwhile, as autograd does.
+Each knows how to give the tensor back, and refuses if it was changed in place meanwhile, as autograd does. All of this
+runs once or twice for every saved tensor, so what is cheap to write twice is not worth a call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,45 +32,39 @@ class Slot:
         value: the tensor, after the replay. It lives here and dies with the slot.
     """
 
-    __slots__ = ("__weakref__", "_device", "_dtype", "_node", "_shape", "_stride", "_version", "frame", "value")
+    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "value")
 
     def __init__(self, frame: Frame, tensor: Tensor) -> None:
         self.frame = frame
         self.value: Tensor | None = None
         self._version = 0
-        self._shape, self._stride = _torch_private.geometry(tensor)
-        self._dtype = tensor.dtype
-        self._device = tensor.device
+        self._look = _look(tensor)
         self._node = type(tensor.grad_fn)
 
-    def difference(self, tensor: Tensor) -> str | None:
-        """Say in what the replay's `tensor` differs from what forward saved here; None if in nothing."""
-        shape, stride = _torch_private.geometry(tensor)
-        if shape != self._shape:
-            return f"a tensor of shape {tuple(shape)} instead of {tuple(self._shape)}"
-        if stride != self._stride:
-            return f"a tensor of strides {stride} instead of {self._stride}"
-        if tensor.dtype != self._dtype:
-            return f"a tensor of {tensor.dtype} instead of {self._dtype}"
-        if tensor.device != self._device:
-            return f"a tensor on {tensor.device} instead of {self._device}"
+    def fill(self, tensor: Tensor, value: Tensor) -> str | None:
+        """Take the replay's `tensor`, which `value` is detached.
+
+        Returns:
+            In what it differs from what forward saved here; None if in nothing.
+        """
         node = type(tensor.grad_fn)
         # What comes from the boundary has a node in forward and none in the replay.
-        if node is not self._node and node is not type(None) and self._node is not type(None):
+        if node is not self._node and node is not _NO_NODE and self._node is not _NO_NODE:
             return f"a result of {node.__name__} instead of {self._node.__name__}"
-        return None
-
-    def fill(self, value: Tensor) -> None:
-        """Put the replay's tensor, detached, in its place."""
-        self._version = _torch_private.version(value)
+        look = _look(tensor)
+        if look != self._look:
+            return _difference(look, self._look)
+        self._version = value._version
         self.value = value
+        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
         value = self.value
         if value is None:
             value = self.frame.replayed(self)
-        check_unchanged(value, self._version, "a tensor")
+        if value._version != self._version:
+            check_unchanged(value, self._version, "a tensor")
         return value
 
 
@@ -80,7 +75,7 @@ class OwnedSlot:
 
     def __init__(self, owner: Tensor, tensor: Tensor) -> None:
         self._owner = owner
-        self._version = _torch_private.version(owner)
+        self._version = owner._version
         self._view: Any = None
         if tensor is owner:
             return
@@ -91,13 +86,14 @@ class OwnedSlot:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor."""
-        check_unchanged(self._owner, self._version, "a parameter or buffer")
-        if self._view is None:
-            return self._owner
-        if isinstance(self._view, Tensor):
-            return self._view
-        with torch.no_grad():
-            return self._owner.as_strided(*self._view)
+        owner, view = self._owner, self._view
+        if owner._version != self._version:
+            check_unchanged(owner, self._version, "a parameter or buffer")
+        if view is None:
+            return owner
+        if isinstance(view, Tensor):
+            return view
+        return owner.detach().as_strided(*view) if torch.is_grad_enabled() else owner.as_strided(*view)
 
 
 class Held:
@@ -139,3 +135,26 @@ def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
             f"{what} of a recomputed segment, of shape {tuple(tensor.shape)}, is at version {found}; expected version "
             f"{expected}. Keep the call, or change the tensor only after backward."
         )
+
+
+_Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+_NO_NODE = type(None)
+
+
+def _look(tensor: Tensor) -> _Look:
+    try:
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    except RuntimeError:  # compressed sparse layouts have no strides
+        return tensor.shape, (), tensor.dtype, tensor.device
+
+
+def _difference(found: _Look, expected: _Look) -> str:
+    """Say in what two tensors differ that look different."""
+    shape, stride, dtype, device = found
+    if shape != expected[0]:
+        return f"a tensor of shape {tuple(shape)} instead of {tuple(expected[0])}"
+    if stride != expected[1]:
+        return f"a tensor of strides {stride} instead of {expected[1]}"
+    if dtype != expected[2]:
+        return f"a tensor of {dtype} instead of {expected[2]}"
+    return f"a tensor on {device} instead of {expected[3]}"

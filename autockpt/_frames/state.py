@@ -31,7 +31,7 @@ class ModuleState:
         requires_grad: whether any of them wants a gradient.
     """
 
-    __slots__ = ("_attributes", "_buffers", "_changing", "_entries", "_flags", "_tree", "_watch_all", "devices", "requires_grad")
+    __slots__ = ("_attributes", "_buffers", "_changing", "_entries", "_tree", "_watch_all", "devices", "requires_grad")
 
     def __init__(
         self, module: nn.Module, changing: tuple[str, ...] | None, attributes: tuple[tuple[str, str], ...] = ()
@@ -48,23 +48,42 @@ class ModuleState:
             for path, name in attributes
             if isinstance((owned := module.get_submodule(path).__dict__).get(name), Tensor)
         ]
-        self._tree = _tree(module)
-        self._flags = [member.__dict__["training"] for member in self._tree]
-        self._buffers = [member._buffers for member in self._tree if member.__dict__["_buffers"]]
+        self.devices: set[torch.device] = set()
+        self.requires_grad = False
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
-        # Owning dict, name, tensor, version, requires_grad; one flat list, since this runs for every call of a member.
-        self._entries: list[tuple[dict[str, Any], str, Tensor, int, bool]] = [
-            (owned, name, tensor, -1 if tensor.is_inference() else tensor._version, tensor.requires_grad)
-            for member in self._tree
-            for owned in (member.__dict__["_parameters"], member.__dict__["_buffers"])
-            for name, tensor in owned.items()
-            if tensor is not None
-        ]
-        self.devices = {entry[2].device for entry in self._entries if not entry[2].is_cpu}
-        self.requires_grad = any(entry[4] for entry in self._entries)
+        self._buffers: list[dict[str, Tensor | None]] = []
+        # Every module of the tree once, with its flag and its children; every tensor with the dict that owns it, its
+        # name, version and requires_grad. This runs for every call of a member, so it is one loop over flat lists.
+        self._tree: list[tuple[nn.Module, bool, list[nn.Module | None]]] = []
+        self._entries: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
+        found, seen = [module], {module}
+        for member in found:
+            contents = member.__dict__
+            children = list(contents["_modules"].values())
+            self._tree.append((member, contents["training"], children))
+            for child in children:
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    found.append(child)
+            if contents["_parameters"]:
+                self._enter(contents["_parameters"])
+            if contents["_buffers"]:
+                self._buffers.append(contents["_buffers"])
+                self._enter(contents["_buffers"])
         if changing or (changing is None and self._buffers):
             self._take_values(module, changing)
+
+    def _enter(self, owned: dict[str, Any]) -> None:
+        for name, tensor in owned.items():
+            if tensor is None:
+                continue
+            wants = tensor.requires_grad
+            self._entries.append((owned, name, tensor, _torch_private.version(tensor), wants))
+            if wants:
+                self.requires_grad = True
+            if not tensor.is_cpu:
+                self.devices.add(tensor.device)
 
     def _take_values(self, module: nn.Module, changing: tuple[str, ...] | None) -> None:
         """Take the values of the buffers that may change; only of the other entries the version must not move."""
@@ -104,15 +123,20 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
-        if _tree(self._tree[0]) != self._tree:
-            raise ReplayError(
-                f"modules inside a {type(self._tree[0]).__name__} were exchanged between its forward and its replay. "
-                "Exchange them after backward."
-            )
+        for member, training, children in self._tree:
+            contents = member.__dict__
+            if list(contents["_modules"].values()) != children:
+                raise ReplayError(
+                    f"modules inside a {type(self._tree[0][0]).__name__} were exchanged between its forward and its "
+                    "replay. Exchange them after backward."
+                )
+            if contents["training"] != training:
+                undo.append((setattr, (member, "training", member.training)))
+                member.training = training
         for buffers in self._buffers:
             undo.append((_reset, (buffers, dict(buffers))))
         for owned, name, tensor, version, requires_grad in self._entries:
-            if (-1 if tensor.is_inference() else tensor._version) != version:
+            if _torch_private.version(tensor) != version:
                 check_unchanged(tensor, version, f"parameter or buffer {name!r}")
             if owned.get(name) is not tensor:
                 _put(owned, name, tensor, undo)
@@ -123,10 +147,6 @@ class ModuleState:
             buffer.owned[buffer.name] = buffer.scratch()
         for owned, name, held in self._attributes:
             _put(owned, name, held.tensor(), undo)
-        for member, flag in zip(self._tree, self._flags, strict=True):
-            if member.training != flag:
-                undo.append((setattr, (member, "training", member.training)))
-                member.training = flag
 
 
 class _Changing:
@@ -142,12 +162,17 @@ class _Changing:
         self.value: Tensor | None = tensor.detach().clone()
 
     def release_if_unchanged(self) -> None:
-        """Drop the value where the version says that forward wrote nothing.
+        """Drop the value where forward wrote nothing, or nothing that it reads.
 
-        Kernels that write without a new version (BatchNorm's running statistics) do not read what they write for
-        their result, so the replay may run on a copy of the present value.
+        The version does not tell: kernels write without a new one, and so does whoever writes to ``buffer.data``.
+        BatchNorm's kernels do not read what they write for their result, so there the replay may run on a copy of
+        the present value.
         """
-        if self.owned.get(self.name) is self.tensor and _torch_private.version(self.tensor) == self.version:
+        if self.owned.get(self.name) is not self.tensor or _torch_private.version(self.tensor) != self.version:
+            return
+        if "num_batches_tracked" in self.owned or (
+            self.value is not None and self.tensor.layout == torch.strided and torch.equal(self.tensor, self.value)
+        ):
             self.value = None
 
     def scratch(self) -> Tensor:
@@ -193,15 +218,3 @@ def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:
 def _reset(owned: dict[str, Any], contents: dict[str, Any]) -> None:
     owned.clear()
     owned.update(contents)
-
-
-def _tree(module: nn.Module) -> list[nn.Module]:
-    """Return `module` and all modules inside it, each once (`Module.modules` costs several times as much)."""
-    found = [module]
-    seen = {id(module)}
-    for member in found:
-        for child in member.__dict__["_modules"].values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                found.append(child)
-    return found

@@ -204,11 +204,11 @@ def test_restored_tensors_die_one_by_one() -> None:
     alive = {"bytes": 0}
     original = Slot.fill
 
-    def fill(self: Slot, value: Tensor) -> None:
+    def fill(self: Slot, tensor: Tensor, value: Tensor) -> str | None:
         size = value.untyped_storage().nbytes()
         alive["bytes"] += size
         weakref.finalize(self, lambda: alive.__setitem__("bytes", alive["bytes"] - size))
-        original(self, value)
+        return original(self, tensor, value)
 
     for layer in list(model)[:-1]:
         layer.register_full_backward_hook(lambda *_: levels.append(alive["bytes"]))
