@@ -147,6 +147,11 @@ class _Wanted:
         changed = self._buffers(segment)
         for position, key in enumerate(segment.calls):
             module = self.modules[_name(key)]
+            if any(isinstance(inner, nn.RReLU) for inner in module.modules()):
+                raise NotApplicable(
+                    f"{key} contains an RReLU, which draws its noise after autograd has saved it; a replay that stops "
+                    "at the last save would miss it. Keep that call."
+                )
             buffers = None
             if changed is not None:
                 inside = module.named_buffers(remove_duplicate=False)

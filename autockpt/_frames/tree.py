@@ -186,9 +186,11 @@ def _contents(value: Any, kind: type) -> _Contents | None:
 
 
 def _is_reduced_by_object(kind: type) -> bool:
-    """Whether `copy` and `pickle` take instances apart in the way that all objects have, with no say of the class."""
-    return all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__")) and not any(
-        hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__")
+    """Whether `copy` and `pickle` take instances apart as any object or `OrderedDict`, with no say of the class."""
+    return (
+        kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ in (object.__reduce__, OrderedDict.__reduce__)
+        and not any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
     )
 
 

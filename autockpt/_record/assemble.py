@@ -112,12 +112,17 @@ def natural_deaths(run: WatchedRun, kept: Lifetimes, dropped_run: WatchedRun, dr
 
 
 def lifetimes_by_calls(run: WatchedRun, found: Lifetimes) -> list[int]:
-    """Guess natural deaths where no second forward compares: a saved tensor's is the saving call's end."""
+    """Guess natural deaths where no second forward compares: a saved tensor's is the saving call's end.
+
+    What the loss outside the model saves is filed under the root, but made after it: forward's end.
+    """
     natural = list(found.death)
     exits = {mark.index: found.mark_ticks[i] for i, mark in enumerate(run.marks) if mark.kind == "exit"}
+    end = found.first(run, "forward_end")
     for i, mark in enumerate(run.marks):
         if mark.kind == "pack" and (tensor := found.mark_tensors[i][0]) >= 0:
-            natural[tensor] = min(found.death[tensor], exits[mark.index] + 1)
+            leave = exits[mark.index] if found.mark_ticks[i] < exits[mark.index] else end
+            natural[tensor] = min(found.death[tensor], leave + 1)
     return natural
 
 

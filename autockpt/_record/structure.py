@@ -29,6 +29,10 @@ from .watch import no_backward, patched_forwards
 __all__ = ["CallStructure", "observe_structure"]
 
 
+LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
+"""The one operator of torch that writes what is saved only after autograd has it."""
+
+
 @dataclass(slots=True)
 class CallStructure:
     """What one call was seen to do.
@@ -156,6 +160,8 @@ class _Observer:
             for opened in self._stack:
                 opened.digest.update(f"{op}({shapes})".encode())
                 opened.record.draws |= random_fake
+                if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
+                    opened.record.refused = opened.record.refused or LATE_WRITE
 
     def finish(self) -> list[CallStructure]:
         """Judge what can only be known at the end, and return the records."""
