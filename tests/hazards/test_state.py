@@ -1,0 +1,188 @@
+"""What a module keeps between calls: statistics, weights made anew in every forward, parameters that come and go."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import autockpt
+from autockpt import Plan
+from tests.frames.comparing import assert_same, counted_replays, steps
+from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
+from tests.frames.test_lifetime import events
+
+QUIET = pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated:FutureWarning")
+
+
+def refused(model: nn.Module) -> dict[str, str]:
+    plan = autockpt.solve(autockpt.profile(model, batch(64, WIDTH)), "1GB")
+    return {refusal.call: refusal.reason for refusal in plan.refused}
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0, None], ids=["moving", "still", "cumulative"])
+@pytest.mark.parametrize("plan", [["0"], [["0", "1"]], ["0.1", "1.1"], [["0", "1", "2", "3", "4"]]], ids=str)
+def test_statistics_of_batches_are_counted_once_over_three_steps(plan: Any, momentum: float | None) -> None:
+    """A replay that stops early ends after, before or in a normalisation, as the plan has it."""
+    model = cnn()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = momentum
+    plain, planned = copy.deepcopy(model), autockpt.apply(copy.deepcopy(model), plan=Plan.of(plan))
+    expected, found = steps(plain, images, count=3), steps(planned, images, count=3)
+    assert expected.differences(found) == []
+    assert {name: int(b) for name, b in found.buffers.items() if "tracked" in name} == {
+        f"{i}.1.num_batches_tracked": 3 for i in range(3)
+    }
+
+
+def test_a_batch_with_an_infinity_leaves_the_same_statistics() -> None:
+    def run(model: nn.Module) -> Tensor:
+        x = batch(2, 3, 6, 6).clone()
+        x[0, 0, 0, 0] = torch.inf
+        out: Tensor = model(x).square().mean()
+        return out
+
+    plain, planned = cnn(), autockpt.apply(cnn(), plan=Plan.of([["0", "1"]]))
+    found = [steps(model, run, count=1).buffers for model in (plain, planned)]
+    assert any(buffer.isnan().any() for buffer in found[0].values() if buffer.is_floating_point())
+    assert all(torch.equal(found[0][name].nan_to_num(7), found[1][name].nan_to_num(7)) for name in found[0])
+
+
+NORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "spectral_norm": parametrizations.spectral_norm,
+    "weight_norm": parametrizations.weight_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "old spectral_norm": torch.nn.utils.spectral_norm,
+    "old weight_norm": lambda module: torch.nn.utils.weight_norm(module),
+}
+
+
+def normed(kind: str) -> nn.Sequential:
+    torch.manual_seed(0)
+    inner = nn.Sequential(NORMS[kind](nn.Linear(WIDTH, WIDTH)), nn.Tanh())
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), inner, nn.Linear(WIDTH, 1))
+
+
+@QUIET
+@pytest.mark.parametrize("plan", [["1"], ["1.0"], [["1.0", "1.1"]], [["0", "1"]]], ids=str)
+@pytest.mark.parametrize("kind", NORMS)
+def test_weights_that_every_forward_makes_anew(kind: str, plan: Any) -> None:
+    plain, planned = normed(kind), autockpt.apply(normed(kind), plan=Plan.of(plan))  # the old ones cannot be copied
+    expected = steps(plain, summed)
+    with counted_replays() as count:
+        assert expected.differences(steps(planned, summed)) == []
+    assert count()
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["old spectral_norm", "old weight_norm"])
+def test_a_replay_leaves_the_weight_that_the_last_forward_made(kind: str) -> None:
+    model: Any = normed(kind)
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    loss = summed(model)
+    weight = model[1][0].weight
+    loss.backward()
+    assert model[1][0].weight is weight
+
+
+@QUIET
+@pytest.mark.parametrize("kind", ["old spectral_norm", "old weight_norm"])
+def test_modules_that_bind_their_weight_in_forward_are_refused_by_the_recorder(kind: str) -> None:
+    reasons = refused(normed(kind))
+    assert "attribute" in reasons["1#0"]
+    assert "closure or attribute" in reasons["1.0#0"]
+
+
+class Dropping(nn.Module):
+    """Binds a weight with dropped entries before every call of its layer, as recurrent nets do (DropConnect)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.enter, self.layer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.raw = nn.Parameter(self.layer.weight.detach().clone())
+        del self.layer.weight
+        self.layer.weight = self.raw.detach().clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        for _ in range(2):
+            self.layer.weight = nn.functional.dropout(self.raw, 0.5)
+            x = self.layer(x).tanh() * x
+        return x
+
+
+@pytest.mark.parametrize("plan", [["layer#0"], ["layer#1"], [["layer#0", "layer#1"]]], ids=str)
+def test_a_weight_bound_anew_between_two_calls_of_one_layer(plan: Any) -> None:
+    """The replay of the first call must not take the weight of the second."""
+    assert_same(Dropping(), plan, summed)
+
+
+def test_a_weight_in_an_attribute_changed_in_place_raises() -> None:
+    model = Dropping()
+    autockpt.apply(model, plan=Plan.of(["layer#1"]))
+    loss = summed(model)
+    model.layer.weight.data.zero_()
+    model.layer.weight.detach().mul_(2)
+    with pytest.raises(RuntimeError, match=r"layer#1: .* modified by an inplace operation"):
+        loss.backward()
+
+
+def test_parameters_whose_storage_is_away_between_forward_and_backward() -> None:
+    """Sharding frees a parameter's memory after forward and brings it back for backward; frozen ones too."""
+    model = mlp()
+    model.get_submodule("3").requires_grad_(False)
+
+    def run(module: nn.Module) -> Tensor:
+        loss = summed(module)
+        away = [(parameter, parameter.data) for parameter in module.parameters()]
+        for parameter, _ in away:
+            parameter.data = torch.empty(0)
+        for parameter, data in away:
+            parameter.data = data.clone()
+        return loss
+
+    assert_same(model, [[str(i) for i in range(12)]], run)
+
+
+def test_weights_are_held_by_reference_and_not_by_copy() -> None:
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    autockpt.apply(model, plan=Plan.of([["0", "1", "2", "3"]]))
+    x, kept = batch(1, 64), []
+
+    def forward() -> None:
+        kept.append(model(x))
+
+    forward()
+    assert events(forward)[-1] < 4 * 64 * 64  # bytes of one weight
+
+
+class Codebook(nn.Module):
+    """Reads and moves its buffer in forward."""
+
+    codes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("codes", torch.randn(5, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        nearest = torch.cdist(x, self.codes).argmin(-1)
+        out = x + (self.codes[nearest] - x).detach() * x.sin()
+        if self.training:
+            self.codes.index_add_(0, nearest, x.detach(), alpha=0.1)
+        return out
+
+
+@pytest.mark.parametrize("plan", [["0"], [["0", "1"]], ["0", "1"]], ids=str)
+def test_codes_that_forward_reads_and_then_moves(plan: Any) -> None:
+    assert_same(nn.Sequential(Codebook(), Codebook(), nn.Linear(WIDTH, 1)), plan, summed)
