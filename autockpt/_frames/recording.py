@@ -15,7 +15,7 @@ from .frame import Frame, unpack
 from .generators import GeneratorTrack, generators_of, states_of
 from .slots import Held, OwnedSlot, Slot
 from .state import ModuleState
-from .tree import encode, tensors
+from .tree import encode, kept_whole, tensors
 
 __all__ = ["Arguments", "Recording", "mismatch"]
 
@@ -82,7 +82,7 @@ class Recording:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
-        before = states_of(generators_of(devices, (*args, *kwargs.values())))
+        before = states_of(generators_of(devices, kept_whole(arguments.templates)))
         call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
         number = len(frame.calls)
         if linked and number and all(ref.call == BOUNDARY for ref in refs):

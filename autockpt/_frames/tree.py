@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 
-__all__ = ["decode", "encode", "tensors"]
+__all__ = ["decode", "encode", "kept_whole", "tensors"]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
@@ -61,6 +61,18 @@ def tensors(value: Any) -> list[Tensor]:
     leaves: list[Tensor] = []
     encode(value if type(value) is tuple else (value,), leaves)
     return leaves
+
+
+def kept_whole(templates: Iterable[Any]) -> list[Any]:
+    """Return what `encode` left as it is, inside containers too."""
+    todo, found, seen = list(templates), [], set()
+    for template in todo:
+        if type(template) is not _Whole and type(template) is not _Shell:
+            found.append(template)
+        elif id(template) not in seen:
+            seen.add(id(template))
+            todo.extend(template.children)
+    return found
 
 
 class _Leaf(int):
@@ -187,9 +199,10 @@ def _contents(value: Any, kind: type) -> _Contents | None:
 
 def _is_reduced_by_object(kind: type) -> bool:
     """Whether `copy` and `pickle` take instances apart as any object or `OrderedDict`, with no say of the class."""
+    reduce: object = kind.__reduce__
     return (
-        kind.__reduce_ex__ is object.__reduce_ex__
-        and kind.__reduce__ in (object.__reduce__, OrderedDict.__reduce__)
+        getattr(kind, "__reduce_ex__") is object.__reduce_ex__  # noqa: B009 - mypy thinks that it never is
+        and (reduce is object.__reduce__ or reduce is OrderedDict.__reduce__)
         and not any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__", "__setstate__"))
     )
 
