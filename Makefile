@@ -5,7 +5,7 @@ VENV := .venv
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install test sweep bench test-oldest lint types format demo clean
+.PHONY: help install test fuzz sweep bench test-oldest lint types format demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,6 +14,9 @@ install: $(VENV)/.installed  ## make .venv with all that development needs (agai
 
 test: install  ## run the tests
 	$(VENV)/bin/python -m pytest
+
+fuzz: install  ## draw 2,000 models and plans, and compare planned steps with plain ones bit for bit
+	$(VENV)/bin/python -m tests.fuzz
 
 bench: install  ## run the benchmarks and write down what they find
 	$(VENV)/bin/python -m benchmarks.recording.run

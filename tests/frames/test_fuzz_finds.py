@@ -1,0 +1,30 @@
+"""What fuzzing found, one test each, with the smallest model that showed it."""
+
+from __future__ import annotations
+
+from tests.fuzz.check import check
+from tests.fuzz.tree import Case, Choice, N
+
+WHOLE = (("stem#0", "tree#0"),)
+
+
+def test_the_noise_of_an_rrelu_is_drawn_after_it_was_saved() -> None:
+    assert any("RReLU" in reason for reason in check(Case(N("RRelu"))).refused)
+    assert check(Case(N("RRelu"), choice=Choice(blind=True), calls=WHOLE)).detail.startswith("NotApplicable: tree#0")
+
+
+def test_a_buffer_that_forward_reads_and_writes_behind_autograds_back() -> None:
+    assert check(Case(N("AveragedByData"), choice=Choice(unnamed=True), calls=WHOLE)).result == "exact"
+
+
+def test_an_ordered_dictionary_with_attributes_that_the_caller_empties() -> None:
+    assert check(Case(N("BoxedOutput", N("Linear")), calls=(("tree.parts.0#0",),))).result == "exact"
+
+
+def test_a_forward_that_allocates_differently_when_it_keeps_nothing_can_be_recorded() -> None:
+    assert check(Case(N("Rescued", N("Linear")))).result == "exact"
+
+
+def test_a_generator_inside_a_dictionary_that_both_calls_of_a_run_draw_from() -> None:
+    case = Case(N("GivesGeneratorInside", N("Linear")), calls=(("tree.noisy#0", "tree.noisy#1"),))
+    assert check(case).result == "exact"

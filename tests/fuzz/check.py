@@ -1,0 +1,216 @@
+"""Runs a case plain and planned, and holds one against the other, bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
+from autockpt._install import install
+from tests.frames.comparing import counted_replays
+from tests.fuzz.boxes import flat
+from tests.fuzz.leaves import BATCH, STEPS, WIDTH
+from tests.fuzz.plans import chosen_plan, may_go_other_ways, reasons_beyond_replay
+from tests.fuzz.tree import Case, build
+
+__all__ = ["Difference", "PlainFails", "Verdict", "check"]
+
+Outcome = dict[str, Tensor | None]
+
+
+class PlainFails(Exception):
+    """The drawn model cannot be trained at all: it changes in place what its own backward needs."""
+
+
+class Difference(AssertionError):
+    """The planned step is not the plain one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case that has no difference.
+
+    Attributes:
+        result: ``exact``; ``loud`` (a plan by hand, or one that no longer fits what the model does, ended in an
+            error); ``beyond replay`` (a plan by hand differed, for a documented reason); ``no candidate``;
+            ``not recorded``.
+        detail: the error, or the reason.
+        segments: number of calls of each segment of the plan.
+        replays: how many frames were replayed.
+        refused: the reasons of the profile's refused calls.
+    """
+
+    result: str
+    detail: str = ""
+    segments: tuple[int, ...] = ()
+    replays: int = 0
+    refused: tuple[str, ...] = ()
+
+
+def check(case: Case) -> Verdict:
+    """Train the case's model plain and planned.
+
+    Raises:
+        PlainFails: the plain step raises.
+        Difference: the steps differ, or the planned one fails where it must not.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about what the models do
+        try:
+            expected = _train(case, build(case))
+        except Exception as error:
+            raise PlainFails(str(error)) from error
+        model = build(case)
+        try:
+            profile = _profile(case, model)
+        except ProfilingError as error:
+            return Verdict("not recorded", str(error))
+        except Exception as error:
+            raise Difference(f"{case!r} cannot be recorded: {type(error).__name__}: {error}") from error
+        plan = chosen_plan(case, profile)
+        return _planned(case, model, profile, plan, expected)
+
+
+def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expected: Outcome) -> Verdict:
+    refused = tuple(call.refused for call in profile.calls if call.refused)
+    if not plan.segments:
+        return Verdict("no candidate", refused=refused)
+    case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
+    lengths = tuple(len(segment.calls) for segment in plan.segments)
+    beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
+    with counted_replays() as replays:
+        try:
+            install(model, plan)
+            found = _train(case, model)
+        except Exception as error:
+            if (case.choice.blind or may_go_other_ways(case.tree)) and (beyond or _is_loud(error)):
+                return Verdict("loud", f"{type(error).__name__}: {error}", lengths, replays(), refused)
+            raise Difference(
+                f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
+            ) from error
+    different = [name for name in expected.keys() | found.keys() if not _equal(expected.get(name), found.get(name))]
+    if not different:
+        return Verdict("exact", "", lengths, replays(), refused)
+    if beyond:
+        return Verdict("beyond replay", beyond[0], lengths, replays(), refused)
+    raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
+
+
+def _is_loud(error: Exception) -> bool:
+    return isinstance(error, (ReplayError, NotApplicable)) or (
+        isinstance(error, RuntimeError) and ("inplace operation" in str(error) or "in-place operation" in str(error))
+    )
+
+
+def _profile(case: Case, model: nn.Module) -> Profile:
+    torch.manual_seed(1)
+    with _ambient(case):
+        return autockpt.profile(model, _batch(case, 0), loss=_loss)
+
+
+def _train(case: Case, model: nn.Module) -> Outcome:
+    """Take two steps; return everything that they leave behind."""
+    torch.manual_seed(7)
+    random.seed(7)
+    left: Outcome = {}
+    for step in range(2):
+        if not case.how.keep_gradients:
+            model.zero_grad()
+        batches = [_batch(case, step + number) for number in range(case.how.micro)]
+        outputs = [_forward(case, model, batch) for batch in batches]
+        loss = torch.stack([_loss(output) for output in outputs]).sum()
+        with _flipped(model) if case.how.flip else contextlib.nullcontext():
+            _backward(case, model, loss)
+        for number, output in enumerate(outputs):
+            left |= {f"step {step} output {number}.{i}": t.detach().clone() for i, t in enumerate(flat(output))}
+        left |= {f"step {step} gradient of batch {number}": batch.grad for number, batch in enumerate(batches)}
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            left[f"step {step} gradient of {name}"] = None if gradient is None else gradient.clone()
+            if gradient is not None:
+                with torch.no_grad():
+                    parameter.sub_(gradient.clamp(-1, 1), alpha=0.01)
+        left |= {f"step {step} buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+        left |= {f"step {step} generator {name}": state for name, state in _generators(model)}
+    return left
+
+
+def _batch(case: Case, number: int) -> Tensor:
+    values = torch.linspace(-1, 1 + number, BATCH * STEPS * WIDTH).sin().mul(1 + number / 4)
+    return values.reshape(BATCH, STEPS, WIDTH).requires_grad_(case.how.input_gradient)
+
+
+def _forward(case: Case, model: nn.Module, batch: Tensor) -> Any:
+    with _ambient(case):
+        if not case.how.swapped:
+            return model(batch)
+        other = {name: parameter * 1.1 for name, parameter in model.named_parameters()}
+        return torch.func.functional_call(model, other, (batch,))
+
+
+def _backward(case: Case, model: nn.Module, loss: Tensor) -> None:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if case.how.penalty:
+        gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
+        loss = loss + torch.stack([gradient.float().square().sum() for gradient in gradients]).sum()
+    some = parameters[::2] if case.how.some else None
+    for repeat in range(case.how.backwards):
+        loss.backward(retain_graph=repeat + 1 < case.how.backwards, inputs=some)
+
+
+@contextlib.contextmanager
+def _ambient(case: Case) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        if case.how.autocast:
+            stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
+        if case.how.offload:
+            stack.enter_context(torch.autograd.graph.save_on_cpu())
+        yield
+
+
+@contextlib.contextmanager
+def _flipped(model: nn.Module) -> Iterator[None]:
+    """Give every module the other training flag."""
+    flags = [(module, module.training) for module in model.modules()]
+    for module, flag in flags:
+        module.training = not flag
+    yield
+    for module, flag in flags:
+        module.training = flag
+
+
+def _loss(outputs: Any) -> Tensor:
+    """Weigh every number of the outputs differently."""
+    total = torch.zeros(())
+    for tensor in flat(outputs):
+        total = total + (tensor.float() * torch.linspace(0.5, 1.5, tensor.numel()).view(tensor.shape)).sum()
+    return total / 8
+
+
+def _generators(model: nn.Module) -> list[tuple[str, Tensor]]:
+    own = [
+        (name, value)
+        for name, module in model.named_modules()
+        for value in module.__dict__.values()
+        if isinstance(value, torch.Generator)
+    ]
+    host = torch.tensor(hash(random.getstate()))
+    return [("of torch", torch.get_rng_state()), ("of Python", host), *((n, g.get_state()) for n, g in own)]
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,96 @@
+"""From a choice to a plan, through the candidates that a solver would get."""
+
+from __future__ import annotations
+
+from autockpt import Plan, Profile, Segment
+from autockpt._candidates import find_candidates
+from autockpt._solve import _segment
+from tests.fuzz.tree import Case, Choice, N
+
+__all__ = ["NOT_SEEN", "chosen_plan", "may_go_other_ways", "reasons_beyond_replay"]
+
+NOT_SEEN = (
+    "changes an attribute of a module",
+    "changes an argument of type",
+    "draws from a torch.Generator of its own",
+    "draws from the random generators of Python or numpy",
+    "reads a tensor that is no argument, parameter or buffer",
+    "the model made other calls when its forward ran a second time",
+)
+"""How the reasons begin for which a replay may differ without noticing, if a plan by hand asks for it all the same:
+state outside of tensors, generators and the module tree. `autockpt._frames` documents them. For every other reason a
+plan by hand must be exact or fail aloud."""
+
+OTHER_WAYS = frozenset({"Branches", "LeavesByChance", "LeavesByCount"})
+"""Nodes by which the second step may make other calls than the recorded one did. There a plan may end in an error."""
+
+Span = tuple[int, ...]
+
+
+def chosen_plan(case: Case, profile: Profile) -> Plan:
+    """Make the plan that a case asks for: of candidates, or blind of any calls and runs of siblings."""
+    if case.choice.blind or case.calls is not None:
+        index = {call.key: number for number, call in enumerate(profile.calls)}
+        named = [tuple(index[key] for key in calls) for calls in case.calls or ()]
+        spans = named or _taken(profile, _blind(profile), case.choice)
+        segments = [_by_hand(profile, span) for span in spans]
+    else:
+        candidates = find_candidates(profile)
+        runs = [run.members for run in candidates.runs]
+        segments = [_segment(profile, candidates, runs.index(span)) for span in _taken(profile, runs, case.choice)]
+    if case.choice.unnamed:
+        segments = [Segment(calls=segment.calls) for segment in segments]
+    return Plan(segments=tuple(segments))
+
+
+def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
+    """Return why segments of a plan need not be exact; empty if all of it must be."""
+    index = {call.key: number for number, call in enumerate(profile.calls)}
+    found = []
+    for key in (key for segment in plan.segments for key in segment.calls):
+        start = index[key]
+        inside = profile.calls[start : profile.calls[start].stop]
+        found += [reason for call in inside for reason in NOT_SEEN if call.refused.startswith(reason)]
+    return found
+
+
+def may_go_other_ways(tree: N) -> bool:
+    """Whether a second step may make other calls."""
+    return tree.kind in OTHER_WAYS or any(map(may_go_other_ways, tree.children))
+
+
+def _blind(profile: Profile) -> list[Span]:
+    """Every call and every run of siblings, whatever speaks against it."""
+    children: dict[int, list[int]] = {}
+    for number, call in enumerate(profile.calls):
+        if call.parent >= 0:
+            children.setdefault(call.parent, []).append(number)
+    return [
+        tuple(family[first:last])
+        for family in children.values()
+        for first in range(len(family))
+        for last in range(first + 1, len(family) + 1)
+    ]
+
+
+def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[Span]:
+    """Take spans one after the other as long as they do not overlap."""
+    order = [spans[pick % len(spans)] for pick in choice.picks] if spans else []
+    free = [True] * len(profile.calls)
+    taken = []
+    for span in [*order, *(spans if choice.fill else [])]:
+        start, stop = span[0], profile.calls[span[-1]].stop
+        if all(free[start:stop]):
+            free[start:stop] = [False] * (stop - start)
+            taken.append(span)
+    return sorted(taken)
+
+
+def _by_hand(profile: Profile, span: Span) -> Segment:
+    calls = profile.calls
+    inside = calls[span[0] : calls[span[-1]].stop]
+    return Segment(
+        calls=tuple(calls[member].key for member in span),
+        parent=calls[calls[span[0]].parent].key,
+        buffers=tuple(dict.fromkeys(name for call in inside for name in call.buffers)),
+    )

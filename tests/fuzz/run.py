@@ -1,0 +1,105 @@
+"""Draws and checks many cases, and counts what became of them."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+
+from tests.fuzz.check import PlainFails, Verdict, check
+from tests.fuzz.strategy import cases
+from tests.fuzz.tree import Case
+
+__all__ = ["LEAST_SHARE", "Tally", "fuzz"]
+
+LEAST_SHARE = 0.8
+"""Share of the drawn plans that must be applied and replay something; else the drawing shows nothing."""
+
+SHRINKING = (Phase.generate, Phase.target, Phase.shrink)
+
+
+class Tally:
+    """What became of the cases."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+        self.failing_models = 0
+
+    def check(self, case: Case) -> None:
+        """Check one case, and count it."""
+        try:
+            self.verdicts.append(check(case))
+        except PlainFails:
+            self.failing_models += 1
+            reject()
+
+    def of(self, result: str) -> list[Verdict]:
+        """Return the verdicts with this result."""
+        return [verdict for verdict in self.verdicts if verdict.result == result]
+
+    @property
+    def replaying(self) -> int:
+        """Number of plans that were applied and replayed something."""
+        return sum(verdict.replays > 0 for verdict in self.verdicts)
+
+    @property
+    def share(self) -> float:
+        """Share of the drawn plans that were applied and replayed something."""
+        return self.replaying / max(len(self.verdicts), 1)
+
+    def __str__(self) -> str:
+        verdicts = self.verdicts
+        lengths = [length for verdict in verdicts for length in verdict.segments]
+        applied = sum(bool(verdict.segments) for verdict in verdicts)
+        lines = [
+            f"{len(verdicts)} cases ({self.failing_models} more drawn whose plain step fails)",
+            f"{applied} plans applied, {self.replaying} with replays ({self.share:.0%} of the cases), "
+            f"{sum(verdict.replays for verdict in verdicts)} replays",
+            f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls",
+            *_counted("results", [verdict.result for verdict in verdicts]),
+            *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
+            *_counted(
+                "plans by hand beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]
+            ),
+            *_counted("not recorded", [v.detail for v in verdicts if v.result == "not recorded"]),
+            *_counted("calls refused", [reason for verdict in verdicts for reason in verdict.refused]),
+            "0 differences",
+        ]
+        return "\n".join(lines)
+
+
+def _counted(title: str, names: Sequence[str]) -> list[str]:
+    return [f"{title}:", *(f"  {count:5d}  {name}" for name, count in Counter(names).most_common())] if names else []
+
+
+def fuzz(count: int, *, number: int = 0, phases: Sequence[Phase] = SHRINKING, tally: Tally | None = None) -> Tally:
+    """Check `count` drawn cases, always the same for the same `number`.
+
+    Raises:
+        Difference: for the smallest case found that differs.
+    """
+    tally = tally if tally is not None else Tally()
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(cases())
+    def run(case: Case) -> None:
+        tally.check(case)
+
+    gc.collect()
+    gc.freeze()  # profiling collects garbage first; what is older than the fuzzing need not be searched each time
+    try:
+        run()
+    finally:
+        gc.unfreeze()
+    return tally

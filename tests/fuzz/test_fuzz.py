@@ -1,0 +1,93 @@
+"""Whatever a plan recomputes of whatever model, nothing changes; and the drawing is good enough to show it.
+
+make fuzz     the same with 2,000 cases
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import Phase
+
+from autockpt._frames import slots, state
+from autockpt._frames.generators import GeneratorTrack
+from autockpt._frames.replay import Replay
+from autockpt._frames.state import Autocast, ModuleState
+from tests.fuzz.check import Difference
+from tests.fuzz.run import LEAST_SHARE, Tally, fuzz
+
+CASES = 150
+
+ENOUGH = 150
+"""Cases within which every planted bug must be found."""
+
+
+def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = fuzz(CASES)
+    with capsys.disabled():
+        print(f"\n{tally}")  # noqa: T201 - what was refused, and how often, is what this test is about
+    assert len(tally.verdicts) == CASES
+    assert tally.share >= LEAST_SHARE
+
+
+def no_random_state() -> Any:
+    return mock.patch.object(GeneratorTrack, "needed", lambda self, before: [])
+
+
+def statistics_twice() -> Any:
+    return mock.patch.object(state._Changing, "scratch", lambda self: self.tensor)
+
+
+def no_keywords() -> Any:
+    hooked = Replay._hooked
+    return mock.patch.object(Replay, "_hooked", lambda self, call, args, kwargs: hooked(self, call, args, {}))
+
+
+def flags_of_now() -> Any:
+    put_back: Callable[..., None] = ModuleState.put_back
+
+    def broken(self: ModuleState, undo: Any) -> None:
+        now = {module: module.training for module, *_ in self._tree}
+        put_back(self, undo)
+        for module, flag in now.items():
+            module.training = flag
+
+    return mock.patch.object(ModuleState, "put_back", broken)
+
+
+def no_autocast() -> Any:
+    return mock.patch.object(Autocast, "put_back", lambda self, undo: None)
+
+
+def buffers_of_now() -> Any:
+    return mock.patch.object(state._Changing, "scratch", lambda self: self.tensor.detach().clone())
+
+
+def changes_unseen() -> Any:
+    stack = contextlib.ExitStack()
+    for module in (slots, state):
+        stack.enter_context(mock.patch.object(module, "check_unchanged", lambda *args: None))
+    return stack
+
+
+PLANTED = [
+    no_random_state,
+    statistics_twice,
+    no_keywords,
+    flags_of_now,
+    no_autocast,
+    buffers_of_now,
+    changes_unseen,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Callable[[], Any]) -> None:
+    tally = Tally()
+    with plant(), pytest.raises(Difference):
+        fuzz(ENOUGH, phases=[Phase.generate], tally=tally)
+    assert len(tally.verdicts) < ENOUGH
