@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -11,18 +9,14 @@ import autockpt
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import Case, build
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("deterministic"),
+    pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation"),
+]
 
 PREDICTION_TOLERANCE = 0.02
 """Predicted over measured peak; library workspaces, which only some steps allocate, are inside it."""
-
-
-@pytest.fixture(autouse=True)
-def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def on_gpu(name: str) -> Case:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,16 +19,13 @@ from tests.zoo import gpt2
 
 transformers = pytest.importorskip("transformers")
 
+pytestmark = [
+    pytest.mark.usefixtures("bfloat16", "deterministic"),
+    pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation"),
+]
+
 STEPS, MIDDLE = 20, 10
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(autouse=True)
-def repeatable(bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def language_model() -> nn.Module:
@@ -177,7 +174,6 @@ def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     return [name for name, value in one.items() if not torch.equal(value, other[name])]
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", KINDS)

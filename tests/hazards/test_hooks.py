@@ -1,0 +1,189 @@
+"""Hooks of the user's own, on members and inside them, and hooks of other libraries around and within."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+
+import autockpt
+from autockpt import Plan
+from tests.frames.comparing import assert_same, counted_replays
+from tests.frames.models import WIDTH, mlp, summed
+
+
+def counting(model: nn.Module, name: str) -> Counter[str]:
+    """Count every kind of hook on a module, apart in replays."""
+    module, seen = model.get_submodule(name), Counter[str]()
+
+    def note(kind: str) -> Any:
+        def hook(*_: Any) -> None:
+            seen[f"{kind} in a replay" if autockpt.is_recomputing() else kind] += 1
+
+        return hook
+
+    module.register_forward_pre_hook(note("forward pre"))
+    module.register_forward_hook(note("forward"))
+    module.register_full_backward_pre_hook(note("backward pre"))
+    module.register_full_backward_hook(note("backward"))
+    module.get_parameter("weight").register_hook(note("gradient"))
+    return seen
+
+
+ONCE = {"forward pre": 1, "forward": 1, "backward pre": 1, "backward": 1, "gradient": 1}
+
+
+def stack() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Tanh()))
+
+
+def test_hooks_on_a_member_fire_once() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    seen = counting(model, "1")
+    autockpt.apply(model, plan=Plan.of([["1", "2"]]))
+    summed(model).backward()
+    assert seen == ONCE
+
+
+def test_forward_hooks_inside_a_member_fire_again_and_can_tell_and_backward_hooks_do_not() -> None:
+    model = stack()
+    seen = counting(model, "1.0")
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    summed(model).backward()
+    assert seen == ONCE | {"forward pre in a replay": 1, "forward in a replay": 1}
+
+
+def test_a_replay_stops_at_the_last_save_and_does_not_reach_hooks_after_it() -> None:
+    model = stack()
+    model[1].append(nn.Linear(WIDTH, WIDTH))
+    seen = counting(model, "1.3")  # its input and its weight are saved when it has run
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    summed(model).backward()
+    assert seen == ONCE | {"forward pre in a replay": 1}
+
+
+def hooked(model: nn.Sequential) -> nn.Sequential:
+    """Put hooks on layers that change what goes in, what comes out, and gradients."""
+    for index in (1, 2, 4):
+        model[index].register_forward_hook(lambda module, args, out: out * 2)
+    model[3].register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    model[4].register_full_backward_pre_hook(lambda module, outer: tuple(g * 3 for g in outer))
+    model[4].register_full_backward_hook(lambda module, inner, outer: tuple(g * 2 for g in inner))
+    return model
+
+
+@pytest.mark.parametrize("plan", [[[str(i) for i in range(12)]], ["1", "2", "3", "4"], [["1", "2"], ["3", "4"]]])
+def test_hooks_that_change_what_goes_in_and_out_of_members(plan: Any) -> None:
+    """The next member takes what the hook returned, not what the member did."""
+    assert_same(hooked(mlp()), plan, summed)
+
+
+def test_hooks_that_change_what_goes_in_and_out_inside_a_member() -> None:
+    assert_same(nn.Sequential(hooked(mlp()), nn.Linear(WIDTH, 1)), ["0"], summed)
+
+
+def test_gradient_hooks_that_forward_registers_fire_once() -> None:
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.seen = nn.Linear(WIDTH, WIDTH), []
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x).exp()
+            if x.requires_grad:
+                x.register_hook(lambda gradient: self.seen.append(float(gradient.sum())))
+            return x.sin()
+
+    found = []
+    for plan in (Plan(), Plan.of([["0", "1"]])):
+        torch.manual_seed(0)
+        model = nn.Sequential(Watching(), Watching())
+        autockpt.apply(model, plan=plan)
+        summed(model).backward()
+        found.append([module.seen for module in model])
+    assert found[0] == found[1]
+    assert [len(seen) for seen in found[1]] == [1, 1]
+
+
+def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x).tanh()
+            with save_on_cpu():
+                x = x.exp().sin()
+            return x.cos()
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Inner(), Inner())
+    assert_same(model, [["0", "1"], "2"], summed)
+
+    def around(module: nn.Module) -> Tensor:
+        with save_on_cpu():
+            return summed(module)
+
+    assert_same(model, [["0", "1"], "2"], around)
+
+
+class Adapted(nn.Module):
+    """A frozen base with small trained parts, as adapter libraries make it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(16, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"base": nn.Linear(WIDTH, WIDTH), "down": nn.Linear(WIDTH, 2), "up": nn.Linear(2, WIDTH)})
+            for _ in range(3)
+        )
+        self.layers = nn.ModuleList(Layer(block) for block in self.blocks)
+        self.requires_grad_(False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden: Tensor = self.embedding(ids)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden
+
+
+class Layer(nn.Module):
+    def __init__(self, parts: Any) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.tanh(self.parts["base"](x) + self.parts["up"](self.parts["down"](x)))
+        return out
+
+
+@pytest.mark.parametrize("inputs", [False, True], ids=["adapters only", "inputs made to require gradients"])
+@pytest.mark.parametrize(
+    "plan",
+    [["layers.0", "layers.2"], [["layers.0", "layers.1", "layers.2"]], [["embedding", "layers.0", "layers.1"]]],
+    ids=str,
+)
+def test_a_frozen_base_with_adapters(plan: Any, inputs: bool) -> None:
+    model = Adapted()
+    if inputs:  # all frozen but a head outside; the gradient comes from a hook on the embedding
+        model.embedding.register_forward_hook(lambda module, args, out: out.requires_grad_(True))
+    for index in (1, 2) if not inputs else (2,):
+        for part in ("down", "up"):
+            model.get_submodule(f"blocks.{index}.{part}").requires_grad_(True)
+    assert_same(model, plan, lambda module: module(torch.arange(8)).square().sum())
+
+
+def test_a_layer_that_nothing_below_wants_a_gradient_of_is_not_replayed() -> None:
+    model = Adapted()
+    model.get_submodule("blocks.2.up").requires_grad_(True)
+    autockpt.apply(model, plan=Plan.of(["layers.0"]))
+    with counted_replays() as count:
+        model(torch.arange(8)).sum().backward()
+    assert count() == 0
