@@ -68,6 +68,7 @@ class _OpenCall:
     first_op: int
     arguments: list[tuple[int, int]]  # storage and the operator that bore it
     generators: list[tuple[torch.Generator, torch.Tensor]]
+    devices: set[torch.device]
     host_random: tuple[Any, Any]
     buffers: dict[str, tuple[dict[str, Any], str, torch.Tensor | None, int]]
     attributes: object
@@ -200,6 +201,7 @@ class _Observer:
             first_op=self._n_ops,
             arguments=[(key, self._born.get(key, -1)) for key in keys],
             generators=[(generator, generator.get_state()) for generator in self._generators],
+            devices={tensor.device for tensor in (*given, *module.parameters(), *module.buffers())},
             host_random=_host_random(),
             buffers=self._buffers(name, module),
             attributes=_attributes(module),
@@ -232,6 +234,10 @@ class _Observer:
             if not torch.equal(generator.get_state(), state):
                 if _is_default(generator):
                     record.draws = True
+                    if generator.device.type != "cpu" and generator.device not in opened.devices:
+                        record.refused = record.refused or (
+                            f"draws random numbers on a device ({generator.device}) on which it is given no tensor"
+                        )
                 else:
                     record.refused = record.refused or "draws from a torch.Generator of its own"
         if not _same_random(_host_random(), opened.host_random):
