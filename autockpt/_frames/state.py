@@ -57,6 +57,7 @@ class ModuleState:
         # name, version and requires_grad. This runs for every call of a member, so it is one loop over flat lists.
         self._tree: list[tuple[nn.Module, bool, list[nn.Module | None]]] = []
         self._entries: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
+        norms: set[int] = set()
         found, seen = [module], {module}
         for member in found:
             contents = member.__dict__
@@ -71,8 +72,10 @@ class ModuleState:
             if contents["_buffers"]:
                 self._buffers.append(contents["_buffers"])
                 self._enter(contents["_buffers"])
-        if changing or (changing is None and self._buffers):
-            self._take_values(module, changing)
+                if contents["training"] and _counts_batches(contents["_buffers"]):
+                    norms.add(id(contents["_buffers"]))
+        if changing or norms or (changing is None and self._buffers):
+            self._take_values(module, changing, norms)
 
     def _enter(self, owned: dict[str, Any]) -> None:
         for name, tensor in owned.items():
@@ -85,8 +88,12 @@ class ModuleState:
             if not tensor.is_cpu:
                 self.devices.add(tensor.device)
 
-    def _take_values(self, module: nn.Module, changing: tuple[str, ...] | None) -> None:
-        """Take the values of the buffers that may change; only of the other entries the version must not move."""
+    def _take_values(self, module: nn.Module, changing: tuple[str, ...] | None, norms: set[int]) -> None:
+        """Take the values of the buffers that may change; only of the other entries the version must not move.
+
+        Running statistics count among them also where `changing` leaves them out, since forward may go another way
+        than the recorded one did, and no version tells.
+        """
         if changing is None:
             wanted = {(id(owned), name) for owned in self._buffers for name in owned}
         else:
@@ -94,7 +101,7 @@ class ModuleState:
             wanted = {(id(module.get_submodule(prefix)._buffers), name) for prefix, _, name in paths}
         entries, self._entries = self._entries, []
         for entry in entries:
-            if (id(entry[0]), entry[1]) in wanted:
+            if id(entry[0]) in norms or (id(entry[0]), entry[1]) in wanted:
                 self._changing.append(_Changing(*entry[:4]))
             else:
                 self._entries.append(entry)
@@ -170,7 +177,7 @@ class _Changing:
         """
         if self.owned.get(self.name) is not self.tensor or _torch_private.version(self.tensor) != self.version:
             return
-        if "num_batches_tracked" in self.owned or (
+        if _counts_batches(self.owned) or (
             self.value is not None and self.tensor.layout == torch.strided and torch.equal(self.tensor, self.value)
         ):
             self.value = None
@@ -205,6 +212,11 @@ class Autocast:
             undo.append((torch.set_autocast_dtype, (kind, torch.get_autocast_dtype(kind))))
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+def _counts_batches(buffers: dict[str, Any]) -> bool:
+    """Whether these are the buffers of a normalisation, whose kernels write its statistics without a new version."""
+    return "num_batches_tracked" in buffers
 
 
 def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz.check import check
 from tests.fuzz.tree import Case, Choice, N
 
@@ -28,3 +30,9 @@ def test_a_forward_that_allocates_differently_when_it_keeps_nothing_can_be_recor
 def test_a_generator_inside_a_dictionary_that_both_calls_of_a_run_draw_from() -> None:
     case = Case(N("GivesGeneratorInside", N("Linear")), calls=(("tree.noisy#0", "tree.noisy#1"),))
     assert check(case).result == "exact"
+
+
+@pytest.mark.parametrize("norm", ["InstanceNorm", "BatchNorm1d", "BatchNorm2d"])
+def test_running_statistics_that_the_recorded_forward_never_reached(norm: str) -> None:
+    verdict = check(Case(N("LeavesByChance", N("Linear"), N(norm)), calls=WHOLE))
+    assert verdict.result == "exact" and verdict.replays

@@ -18,8 +18,8 @@ from autockpt._install import install
 from tests.frames.comparing import counted_replays
 from tests.fuzz.boxes import flat
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
-from tests.fuzz.plans import chosen_plan, may_go_other_ways, reasons_beyond_replay
-from tests.fuzz.tree import Case, build
+from tests.fuzz.plans import HIDDEN_STATE, OTHER_WAYS, chosen_plan, reasons_beyond_replay
+from tests.fuzz.tree import Case, build, kinds_in
 
 __all__ = ["Difference", "PlainFails", "Verdict", "check"]
 
@@ -40,7 +40,7 @@ class Verdict:
 
     Attributes:
         result: ``exact``; ``loud`` (a plan by hand, or one that no longer fits what the model does, ended in an
-            error); ``beyond replay`` (a plan by hand differed, for a documented reason); ``no candidate``;
+            error); ``beyond replay`` (it differed, for a documented reason); ``no candidate``;
             ``not recorded``.
         detail: the error, or the reason.
         segments: number of calls of each segment of the plan.
@@ -85,13 +85,16 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
         return Verdict("no candidate", refused=refused)
     case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
     lengths = tuple(len(segment.calls) for segment in plan.segments)
+    kinds = kinds_in(case.tree)
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
+    if kinds & OTHER_WAYS and kinds & HIDDEN_STATE:
+        beyond.append("state that the recorded step may not have come across")
     with counted_replays() as replays:
         try:
             install(model, plan)
             found = _train(case, model)
         except Exception as error:
-            if (case.choice.blind or may_go_other_ways(case.tree)) and (beyond or _is_loud(error)):
+            if (case.choice.blind or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
                 return Verdict("loud", f"{type(error).__name__}: {error}", lengths, replays(), refused)
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"

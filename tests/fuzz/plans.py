@@ -5,9 +5,9 @@ from __future__ import annotations
 from autockpt import Plan, Profile, Segment
 from autockpt._candidates import find_candidates
 from autockpt._solve import _segment
-from tests.fuzz.tree import Case, Choice, N
+from tests.fuzz.tree import Case, Choice
 
-__all__ = ["NOT_SEEN", "chosen_plan", "may_go_other_ways", "reasons_beyond_replay"]
+__all__ = ["HIDDEN_STATE", "NOT_SEEN", "OTHER_WAYS", "chosen_plan", "reasons_beyond_replay"]
 
 NOT_SEEN = (
     "changes an attribute of a module",
@@ -22,7 +22,13 @@ state outside of tensors, generators and the module tree. `autockpt._frames` doc
 plan by hand must be exact or fail aloud."""
 
 OTHER_WAYS = frozenset({"Branches", "LeavesByChance", "LeavesByCount"})
-"""Nodes by which the second step may make other calls than the recorded one did. There a plan may end in an error."""
+"""Nodes by which a step may make other calls than the recorded one did. There a plan may end in an error."""
+
+HIDDEN_STATE = frozenset(
+    {"AveragedByData", "Calls", "CallsMatter", "FillsCache", "GivesGenerator", "HostRandom", "LeavesByCount"}
+    | {"LeavesTensor", "LeavesTensors", "OwnGenerator", "Remembers"}
+)
+"""Nodes that the recorder refuses for state that a replay does not see, if it sees them run at all."""
 
 Span = tuple[int, ...]
 
@@ -52,11 +58,6 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
         inside = profile.calls[start : profile.calls[start].stop]
         found += [reason for call in inside for reason in NOT_SEEN if call.refused.startswith(reason)]
     return found
-
-
-def may_go_other_ways(tree: N) -> bool:
-    """Whether a second step may make other calls."""
-    return tree.kind in OTHER_WAYS or any(map(may_go_other_ways, tree.children))
 
 
 def _blind(profile: Profile) -> list[Span]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
 from tests.fuzz.check import PlainFails, Verdict, check
+from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.strategy import cases
-from tests.fuzz.tree import Case
+from tests.fuzz.tree import LEAF_KINDS, Case, kinds_in
 
 __all__ = ["LEAST_SHARE", "Tally", "fuzz"]
 
 LEAST_SHARE = 0.8
 """Share of the drawn plans that must be applied and replay something; else the drawing shows nothing."""
+
+CHUNK = 25
+"""Cases drawn with one seed. Hypothesis makes new ones out of those before, so many seeds differ more than one."""
 
 SHRINKING = (Phase.generate, Phase.target, Phase.shrink)
 
@@ -26,11 +30,13 @@ class Tally:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.failing_models = 0
+        self.kinds: set[str] = set()
 
     def check(self, case: Case) -> None:
         """Check one case, and count it."""
         try:
             self.verdicts.append(check(case))
+            self.kinds.update(kinds_in(case.tree))
         except PlainFails:
             self.failing_models += 1
             reject()
@@ -55,14 +61,13 @@ class Tally:
         applied = sum(bool(verdict.segments) for verdict in verdicts)
         lines = [
             f"{len(verdicts)} cases ({self.failing_models} more drawn whose plain step fails)",
+            f"{len(self.kinds)} kinds of nodes, of {len(LEAF_KINDS) + len(CONTAINERS)}",
             f"{applied} plans applied, {self.replaying} with replays ({self.share:.0%} of the cases), "
             f"{sum(verdict.replays for verdict in verdicts)} replays",
             f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
-            *_counted(
-                "plans by hand beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]
-            ),
+            *_counted("plans beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]),
             *_counted("not recorded", [v.detail for v in verdicts if v.result == "not recorded"]),
             *_counted("calls refused", [reason for verdict in verdicts for reason in verdict.refused]),
             "0 differences",
@@ -74,14 +79,37 @@ def _counted(title: str, names: Sequence[str]) -> list[str]:
     return [f"{title}:", *(f"  {count:5d}  {name}" for name, count in Counter(names).most_common())] if names else []
 
 
-def fuzz(count: int, *, number: int = 0, phases: Sequence[Phase] = SHRINKING, tally: Tally | None = None) -> Tally:
-    """Check `count` drawn cases, always the same for the same `number`.
+def fuzz(
+    count: int,
+    *,
+    phases: Sequence[Phase] = SHRINKING,
+    tally: Tally | None = None,
+    progress: Callable[[Tally], object] = id,
+) -> Tally:
+    """Check `count` drawn cases, always the same.
+
+    Args:
+        count: how many.
+        phases: Hypothesis' phases.
+        tally: where they are counted.
+        progress: called now and then.
 
     Raises:
         Difference: for the smallest case found that differs.
     """
     tally = tally if tally is not None else Tally()
+    gc.collect()
+    gc.freeze()  # profiling collects garbage first; what is older than the fuzzing need not be searched each time
+    try:
+        for number, begin in enumerate(range(0, count, CHUNK)):
+            _draw(min(CHUNK, count - begin), number, phases, tally)
+            progress(tally)
+    finally:
+        gc.unfreeze()
+    return tally
 
+
+def _draw(count: int, number: int, phases: Sequence[Phase], tally: Tally) -> None:
     @seed(number)
     @settings(
         max_examples=count,
@@ -96,10 +124,4 @@ def fuzz(count: int, *, number: int = 0, phases: Sequence[Phase] = SHRINKING, ta
     def run(case: Case) -> None:
         tally.check(case)
 
-    gc.collect()
-    gc.freeze()  # profiling collects garbage first; what is older than the fuzzing need not be searched each time
-    try:
-        run()
-    finally:
-        gc.unfreeze()
-    return tally
+    run()

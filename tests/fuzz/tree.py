@@ -33,6 +33,11 @@ class N:
         return f"N({', '.join([repr(self.kind), *map(repr, self.children)])})"
 
 
+def kinds_in(tree: N) -> set[str]:
+    """Return the kinds of a node and of all inside it."""
+    return {tree.kind}.union(*map(kinds_in, tree.children))
+
+
 class _Brief:
     """Prints what differs from the defaults."""
 
