@@ -119,7 +119,7 @@ class Loop:
                 self.middle(self)
             self.optimizer.zero_grad()
             for micro in range(self.accumulate):
-                scaler.scale(self.loss(self.model, self.accumulate * step + micro)).backward()  # type: ignore[no-untyped-call]
+                scaler.scale(self.loss(self.model, self.accumulate * step + micro)).backward()
             scaler.step(self.optimizer)
             scaler.update()
             if self.average is not None:

@@ -29,7 +29,7 @@ def loss(model: nn.Module) -> Tensor:
     return out
 
 
-PLANS = [
+PLANS: list[Any] = [
     [f"model.layers.{i}" for i in range(4)],
     [["model.layers.0", "model.layers.1", "model.layers.2"]],
     [
