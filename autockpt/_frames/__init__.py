@@ -4,9 +4,10 @@
 `recording`, which makes a `frame` of `slots`. `state`, `generators` and `tree` hold what a replay puts back.
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
-on), closures and globals that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; draws from Python's `random`, from numpy, or from a generator that is neither a device's own nor an
-argument; hooks on modules inside a member, which run a second time (`is_recomputing` tells them). Where that changes
-which tensors are saved, the replay raises ReplayError; where it changes their values only, nothing notices.
+on), closures and globals that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; draws from
+Python's `random`, from numpy, or from a generator that is neither a device's own nor an argument; hooks on modules
+inside a member, which run a second time (`is_recomputing` tells them). Where that changes which tensors are saved, the
+replay raises ReplayError; where it changes their values only, nothing notices.
 """
 
 from __future__ import annotations

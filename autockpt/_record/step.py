@@ -41,12 +41,21 @@ class TrainingStep:
         """Run the model and the loss; return the outputs and the scalar.
 
         Raises:
-            ProfilingError: what comes out is no scalar that requires a gradient.
+            ProfilingError: what comes out is no scalar that requires a gradient, or forward does not run where
+                autograd's saved tensors are watched.
         """
         if not torch.is_grad_enabled():
             raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
-        outputs = self.model(*self.args, **self.kwargs)
-        scalar = self.loss(outputs)
+        try:
+            outputs = self.model(*self.args, **self.kwargs)
+            scalar = self.loss(outputs)
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            raise ProfilingError(
+                "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and "
+                "recording needs them. Write a plan by hand that keeps the calls which do."
+            ) from error
         if not _is_loss(scalar):
             raise ProfilingError(
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"

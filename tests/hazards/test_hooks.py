@@ -139,6 +139,31 @@ def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
     assert_same(model, [["0", "1"], "2"], around)
 
 
+class Tangent(nn.Module):
+    """Differentiates inside its forward with a transform that allows no saved-tensor hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.func.vmap(torch.func.grad(lambda row: self.linear(row).sin().sum()))(x)
+        return out
+
+
+def test_transforms_inside_a_kept_call_work_and_inside_a_member_raise() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(2)]
+    model = nn.Sequential(layers[0], Tangent(), layers[1])
+    assert_same(model, ["0", "2"], summed)
+    assert_same(model, ["0", "1.linear", "2"], summed)
+    with pytest.raises(autockpt.ProfilingError, match=r"torch\.func\.grad.*plan by hand"):
+        autockpt.profile(model, torch.randn(4, WIDTH))
+    autockpt.apply(model, plan=Plan.of(["1"]))
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        summed(model)
+
+
 class Adapted(nn.Module):
     """A frozen base with small trained parts, as adapter libraries make it."""
 
