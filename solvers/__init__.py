@@ -7,7 +7,9 @@ Every figure in a solution comes from the judge, `simulate`.
 
 from __future__ import annotations
 
+from .dataflow import Dataflow, Decisions, HostSeconds, Item, Unit
 from .errors import AutockptError, BudgetError, Infeasible, InvalidProblem, ProblemTooLarge, UnknownSolver
+from .menu import Entry, Menu, make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
 from .registry import SOLVERS, solve
 from .simulate import Timeline, simulate
@@ -20,9 +22,15 @@ __all__ = [
     "BudgetError",
     "Call",
     "Candidate",
+    "Dataflow",
+    "Decisions",
+    "Entry",
     "Hold",
+    "HostSeconds",
     "Infeasible",
     "InvalidProblem",
+    "Item",
+    "Menu",
     "Problem",
     "ProblemTooLarge",
     "Save",
@@ -31,9 +39,11 @@ __all__ = [
     "Step",
     "Tensor",
     "Timeline",
+    "Unit",
     "UnknownSolver",
     "format_bytes",
     "format_seconds",
+    "make_menu",
     "parse_bytes",
     "simulate",
     "solve",
