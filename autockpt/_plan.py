@@ -18,6 +18,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
 """``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
 
+UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call inside a segment, or a torch function that a call's own code calls: ``h.3.attn#0/linear#1``.
+
+Occurrences of a function count, by its name without the path, within that one call's own code."""
+
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run of consecutive sibling calls recomputed as one unit.
@@ -27,6 +32,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         parent: the call whose forward makes them; None lets `apply` find it from the names.
         buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
             every buffer inside is then snapshotted.
+        keep: units inside that the replay does not run again, since their results and what they save stay.
+        skip: units that it does not run again, since nothing that it needs reads their results.
         linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
             boundary grows, and a warning says it.
         recompute_seconds: predicted cost per step.
@@ -37,6 +44,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     calls: Annotated[tuple[CallKey, ...], msgspec.Meta(min_length=1)]
     parent: CallKey | None = None
     buffers: tuple[str, ...] | None = None
+    keep: tuple[UnitKey, ...] = ()
+    skip: tuple[UnitKey, ...] = ()
     linked: tuple[CallKey, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
@@ -93,6 +102,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 if call in seen:
                     raise InvalidFile(f"call {call!r} stands in the plan twice")
                 seen.add(call)
+            for unit in (*segment.keep, *segment.skip):
+                if unit in seen:
+                    raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
+                seen.add(unit)
 
     @classmethod
     def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:

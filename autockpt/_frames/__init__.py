@@ -1,7 +1,8 @@
 """Frames: how the segments of a plan recompute.
 
 `members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
-`recording`, which makes a `frame` of `slots`. `state`, `generators` and `tree` hold what a replay puts back.
+`recording`, which makes a `frame` of `slots`. A `selection` finds the `units` inside that a replay does not run.
+`state`, `generators` and `tree` hold what a replay puts back.
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
 on), closures and globals that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; draws from
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from .members import Handle, Place, patched_forward
 from .thread import is_recomputing
+from .units import Choice
 from .watching import watching_replays
 
-__all__ = ["Handle", "Place", "is_recomputing", "patched_forward", "watching_replays"]
+__all__ = ["Choice", "Handle", "Place", "is_recomputing", "patched_forward", "watching_replays"]

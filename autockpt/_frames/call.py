@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .. import _torch_private
 from .generators import States
+from .selection import Selection
 from .state import Autocast, ModuleState
 
 __all__ = ["BOUNDARY", "Call", "Ref"]
@@ -36,9 +37,22 @@ class Call:
         attention: which attention kernels were allowed.
         random: generator states to set before it.
         end: number of slots in the frame when it returned; None if it has not.
+        selection: its units; None where all of it is recomputed.
     """
 
-    __slots__ = ("arguments", "attention", "autocast", "end", "forward", "key", "keywords", "module", "random", "refs")
+    __slots__ = (
+        "arguments",
+        "attention",
+        "autocast",
+        "end",
+        "forward",
+        "key",
+        "keywords",
+        "module",
+        "random",
+        "refs",
+        "selection",
+    )
 
     def __init__(
         self,
@@ -60,3 +74,4 @@ class Call:
         self.random = random
         self.attention = _torch_private.attention_backends()
         self.end: int | None = None
+        self.selection: Selection | None = None

@@ -19,6 +19,7 @@ from .._errors import ReplayError
 from .call import Call
 from .replay import Replay
 from .slots import Held, OwnedSlot, Slot
+from .units import Kept
 
 __all__ = ["Frame", "unpack"]
 
@@ -71,6 +72,6 @@ class Frame:
 
 
 @_torch_private.never_compiled
-def unpack(slot: Slot | OwnedSlot) -> Tensor:
+def unpack(slot: Slot | OwnedSlot | Kept) -> Tensor:
     """Return the tensor that `slot` stands for."""
     return slot.tensor()

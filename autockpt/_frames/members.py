@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from .. import _torch_private
 from .._plan import Plan
 from .recording import Arguments, Recording, mismatch
+from .selection import own_code
 from .state import ModuleState
 from .thread import Scope, thread
+from .units import Choice
 
 __all__ = ["Handle", "Place", "patched_forward"]
 
@@ -30,6 +33,8 @@ class Place:
         attributes: tensors that are plain attributes, neither parameter nor buffer, as the old `weight_norm` makes
             them: the path of the module that has it, and its name.
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
+        selective: whether the segment has units, which a replay does not run.
+        functions: the units among the torch functions of the call's own code.
     """
 
     segment: int
@@ -37,6 +42,8 @@ class Place:
     buffers: tuple[str, ...] | None
     attributes: tuple[tuple[str, str], ...] = ()
     linked: bool = False
+    selective: bool = False
+    functions: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,8 @@ class Handle:
         had_forward: whether the instance had a `forward` of its own before.
         parent: whether its calls open a scope.
         places: occurrence to place, for the calls that are recomputed.
+        units: occurrence to whether it is kept, for the calls that are units: else they are skipped.
+        functions: occurrence to the units among the torch functions of that call's own code.
         plan: the plan; on the root only.
         patched: the names of all patched modules; on the root only.
     """
@@ -57,9 +66,22 @@ class Handle:
     name: str
     had_forward: bool
     parent: bool
-    places: dict[int, Place]
+    places: dict[int, Place] = field(default_factory=dict)
+    units: dict[int, bool] = field(default_factory=dict)
+    functions: dict[int, Choice] = field(default_factory=dict)
     plan: Plan | None = None
     patched: tuple[str, ...] = ()
+
+    @property
+    def selects(self) -> bool:
+        """Whether a call inside a member may be a unit or have units of its own."""
+        return bool(self.units or self.functions)
+
+    def count(self, counts: dict[str, int]) -> int:
+        """Return the occurrence of the call that begins now."""
+        occurrence = counts.get(self.name, 0)
+        counts[self.name] = occurrence + 1
+        return occurrence
 
 
 def patched_forward(
@@ -70,6 +92,13 @@ def patched_forward(
         if handle.places and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
+    selector = thread.selector
+    if selector is not None and selector.token == handle.token:
+        watch, thread.watch = thread.watch, None  # what this call runs is not its caller's own code
+        try:
+            return selector.enter(handle, forward, args, kwargs)
+        finally:
+            thread.watch = watch
     scope = thread.scope
     if scope is None and not torch.is_grad_enabled():
         return forward(*args, **kwargs)
@@ -101,11 +130,8 @@ def _counted(
     kwargs: dict[str, Any],
 ) -> Any:
     """Count the call, and run it as a member, as a parent, or plain."""
-    place, occurrence = None, 0
-    if handle.places:
-        occurrence = scope.counts.get(handle.name, 0)
-        scope.counts[handle.name] = occurrence + 1
-        place = handle.places.get(occurrence)
+    occurrence = handle.count(scope.counts)
+    place = handle.places.get(occurrence)
     if scope.inside:
         return forward(*args, **kwargs)
     if place is not None and _can_record():
@@ -146,7 +172,10 @@ def _member(
     recording.position = place.position
     scope.inside = True
     try:
-        return recording.run(key, forward, state, arguments, linked=place.linked)
+        if place.functions is not None:
+            forward = functools.partial(own_code, key, place.functions, forward)
+        selective = scope if place.selective else None
+        return recording.run(key, forward, state, arguments, linked=place.linked, selective=selective)
     except BaseException:
         scope.recording = None  # a replay of later members must not run into this again
         scope.begun.discard(place.segment)

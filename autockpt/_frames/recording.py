@@ -13,9 +13,12 @@ from .. import _torch_private
 from .call import BOUNDARY, Call, Ref
 from .frame import Frame, unpack
 from .generators import GeneratorTrack, generators_of, states_of
+from .selection import Selection
 from .slots import Held, OwnedSlot, Slot
 from .state import ModuleState
+from .thread import Scope, thread
 from .tree import encode, kept_whole, tensors
+from .units import Inputs, Kept
 
 __all__ = ["Arguments", "Recording", "mismatch"]
 
@@ -61,7 +64,14 @@ class Recording:
         return segment == self.segment and position > self.position
 
     def run(
-        self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments, *, linked: bool = False
+        self,
+        key: str,
+        forward: Callable[..., Any],
+        state: ModuleState,
+        arguments: Arguments,
+        *,
+        linked: bool,
+        selective: Scope | None,
     ) -> Any:
         """Run a member's forward so that the frame can run it again.
 
@@ -71,6 +81,7 @@ class Recording:
             state: the member's state, just taken.
             arguments: what it is called with.
             linked: whether one of the arguments should be a result of an earlier call.
+            selective: the scope, where units of the member are kept or skipped.
 
         Returns:
             What `forward` returns.
@@ -88,12 +99,16 @@ class Recording:
         if linked and number and all(ref.call == BOUNDARY for ref in refs):
             mismatch(key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack = _Pack(frame, state.owners())
+        pack = Pack(frame, state.owners())
+        outer = thread.selector
+        if selective is not None:
+            thread.selector = call.selection = Selection(selective.token, pack, before, selective.counts)
         _torch_private.push_hooks(pack.hook, unpack)
         try:
             result = forward(*args, **kwargs)
         finally:
             _torch_private.pop_hooks()
+            thread.selector = outer
             pack.close()
             state.settle()
         call.end = len(frame.slots)
@@ -123,22 +138,38 @@ def mismatch(key: str, how: str) -> None:
     )
 
 
-class _Pack:
-    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing."""
+class Pack:
+    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing.
 
-    __slots__ = ("_frame", "_owners")
+    Attributes:
+        inputs: arguments of the unit that is running.
+    """
+
+    __slots__ = ("_frame", "_owners", "inputs")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
+        self.inputs: Inputs | None = None
         self._frame: Frame | None = frame
         self._owners = owners
 
+    @property
+    def n_slots(self) -> int:
+        """How many slots the frame has so far."""
+        assert self._frame is not None
+        return len(self._frame.slots)
+
     @_torch_private.never_compiled
-    def hook(self, tensor: Tensor) -> Slot | OwnedSlot:
+    def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Kept:
         """Return what autograd is to hold for `tensor`."""
         frame = self._frame
         assert frame is not None
         owner = self._owners.get(_torch_private.storage_key(tensor))
         slot = Slot(frame, tensor) if owner is None else OwnedSlot(owner, tensor)
+        if self.inputs is not None:  # in a unit, whose replay packs nothing
+            if owner is not None:
+                return slot
+            if not self.inputs.takes(tensor):
+                return Kept(tensor)
         frame.slots.append(weakref.ref(slot))
         return slot
 

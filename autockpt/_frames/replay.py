@@ -12,13 +12,16 @@ from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
 from .generators import set_states, states_of
+from .selection import Entry, Function, watched
 from .slots import Changed, Slot
 from .state import Autocast, Undo
 from .thread import thread
-from .tree import decode, tensors
+from .tree import decode, encode, tensors
+from .units import Unit
 
 if TYPE_CHECKING:
     from .frame import Frame
+    from .members import Handle
 
 __all__ = ["Replay"]
 
@@ -35,7 +38,19 @@ class Replay:
       └─ values ─┘   results wait here for their last reader
     """
 
-    __slots__ = ("_call", "_frame", "_last", "_last_use", "_next", "_problem", "_slots", "_stopped", "_values")
+    __slots__ = (
+        "_call",
+        "_entry",
+        "_frame",
+        "_hollow",
+        "_last",
+        "_last_use",
+        "_next",
+        "_problem",
+        "_slots",
+        "_stopped",
+        "_values",
+    )
 
     def __init__(self, frame: Frame, last: int) -> None:
         self._frame = frame
@@ -45,6 +60,8 @@ class Replay:
         self._values: dict[Ref, Tensor] = {}
         self._call = frame.calls[0]
         self._next = 0
+        self._entry = 0
+        self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
 
@@ -80,7 +97,9 @@ class Replay:
             raise
         except Exception as error:
             if sys.version_info >= (3, 11):
-                error.add_note(f"This was raised in the replay of {self._call.key}, which is recomputed in backward.")
+                error.add_note(
+                    f"This was raised in the replay of {self._call.key}, which is recomputed in backward.{self._hint()}"
+                )
             raise
         finally:
             self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
@@ -91,7 +110,7 @@ class Replay:
         if self._problem is not None:
             raise ReplayError(
                 f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
-                "forward: keep this call, or make its forward repeat itself."
+                f"forward: keep this call, or make its forward repeat itself.{self._hint()}"
             )
 
     def _run(self, number: int) -> Any:
@@ -103,6 +122,9 @@ class Replay:
         kwargs = dict(zip(call.keywords, args[first:], strict=True))
         del args[first:]
         undo: Undo = []
+        outer = thread.selector
+        thread.selector = None if call.selection is None else self
+        self._entry = 0
         try:
             call.module.put_back(undo)
             if call.autocast is not None:
@@ -115,6 +137,7 @@ class Replay:
                 _torch_private.set_attention_backends(call.attention)
             return self._hooked(call, args, kwargs)
         finally:
+            thread.selector = outer
             for function, arguments in reversed(undo):
                 function(*arguments)
 
@@ -129,6 +152,62 @@ class Replay:
             return None
         finally:
             _torch_private.pop_hooks()
+
+    def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a patched module inside the current call again, or hand out its result."""
+        if not handle.selects:
+            return forward(*args, **kwargs)
+        entry = self._take(handle.name)
+        if isinstance(entry, Unit):
+            return self._hand_out(entry, args, kwargs)
+        return forward(*args, **kwargs) if entry is None else watched(self, handle.name, entry, forward, args, kwargs)
+
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hand out the result of a torch function; run it again where it raised in forward."""
+        entry = self._take(key.rpartition("/")[2].partition("#")[0])
+        return self._hand_out(entry, args, kwargs) if isinstance(entry, Unit) else run(*args, **kwargs)
+
+    @property
+    def token(self) -> str | None:
+        """The plan's token."""
+        return None if self._call.selection is None else self._call.selection.token
+
+    def _take(self, name: str) -> Entry:
+        """Return what forward noted at this place of the current call."""
+        assert self._call.selection is not None
+        entries = self._call.selection.entries
+        if self._entry >= len(entries):
+            self._stop(f"runs {name!r} where its forward ran no more")
+        entry = entries[self._entry]
+        self._entry += 1
+        if isinstance(entry, Unit) and entry.name != name:
+            self._stop(f"runs {name!r} where its forward ran {entry.name!r}")
+        return entry
+
+    def _hand_out(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fill the slots of a unit's arguments, and return its result without running it."""
+        leaves: list[Tensor] = []
+        encode((*args, *kwargs.values()), leaves)
+        if self._next != unit.start or len(leaves) != unit.arguments:
+            self._stop(f"came to {unit.key} in another way than its forward did")
+        for number, offset in unit.sources:
+            slot = self._slots[self._next]()
+            self._next += 1
+            if type(slot) is Slot and slot.value is None:
+                value = slot.view_of(leaves[number], offset)
+                difference = slot.fill(value, value)
+                if difference is not None:
+                    self._stop(f"gave {unit.key} {difference}")
+            if self._next > self._last:
+                self._stop(None)
+        set_states(unit.random)
+        if unit.hollow:
+            self._hollow.append(unit.key)
+        return unit.hand_out(leaves)
+
+    def _hint(self) -> str:
+        """Say which units were skipped: whatever reads their results fails, in one way or another."""
+        return f" The plan skips {', '.join(self._hollow)}: nothing in the replay may need it." if self._hollow else ""
 
     def _find(self, ref: Ref) -> Tensor:
         """Return an argument; every tensor is made once, so that the replay's graph hangs together."""

@@ -58,6 +58,10 @@ class Slot:
         self.value = value
         return None
 
+    def view_of(self, tensor: Tensor, offset: int) -> Tensor:
+        """Return a detached view of the storage of `tensor` that looks as forward's did."""
+        return tensor.detach().as_strided(self._look[0], self._look[1], offset)
+
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
         value = self.value

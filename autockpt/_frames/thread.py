@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .recording import Recording
+    from .selection import Selector
 
 __all__ = ["Scope", "is_recomputing", "thread"]
 
@@ -33,10 +34,19 @@ class Scope:
 
 
 class _Thread(threading.local):
-    """The innermost scope of this thread, and how many replays it is in."""
+    """What runs in this thread now.
+
+    Attributes:
+        scope: the innermost call of a parent.
+        replays: how many replays it is in.
+        selector: decides about units, while a member runs some of which are kept or skipped.
+        watch: the function mode of the call whose own code is running, where it has units.
+    """
 
     scope: Scope | None = None
     replays: int = 0
+    selector: Selector | None = None
+    watch: object = None
 
 
 thread = _Thread()

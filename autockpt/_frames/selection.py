@@ -1,0 +1,152 @@
+"""Which units run inside a selective member: they come in the same order in its forward and in its replay.
+
+forward   attn ─▶ attn/linear#0 ─▶ …      each adds an entry: a unit that ran, functions to watch for, or nothing
+replay    attn ─▶ attn/linear#0 ─▶ …      each takes the next entry: handed out, watched, or run like any code
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from .. import _torch_private
+from .._errors import NotApplicable
+from .generators import States, generators_of, states_of
+from .thread import thread
+from .tree import encode, kept_whole
+from .units import Choice, Inputs, Unit
+
+if TYPE_CHECKING:
+    from .members import Handle
+    from .recording import Pack
+
+__all__ = ["Entry", "Function", "Selection", "Selector", "function_name", "own_code", "watched"]
+
+Function: TypeAlias = Callable[..., Any]
+Entry: TypeAlias = Unit | Choice | None
+
+
+class Selector(Protocol):
+    """What decides about units while a selective member runs: a `Selection` in forward, the replay later."""
+
+    @property
+    def token(self) -> str | None:
+        """The plan's token; None where nothing is selected."""
+
+    def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a patched module inside the member, or hand out its result."""
+
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a unit, or hand out its result."""
+
+
+class Selection:
+    """The units of one selective member's forward.
+
+    Attributes:
+        token: of the plan.
+        entries: what a replay finds, in order.
+    """
+
+    __slots__ = ("_busy", "_counts", "_generators", "_pack", "entries", "token")
+
+    def __init__(self, token: str, pack: Pack, before: States, counts: dict[str, int]) -> None:
+        self.token = token
+        self.entries: list[Entry] = []
+        self._pack = pack
+        self._generators = [generator for generator, _ in before]
+        self._counts = counts
+        self._busy = False
+
+    def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a patched module: as a unit, with its functions watched, or plain."""
+        occurrence = handle.count(self._counts)
+        if self._busy or not handle.selects:
+            return forward(*args, **kwargs)
+        key = f"{handle.name}#{occurrence}"
+        kept = handle.units.get(occurrence)
+        if kept is not None:
+            return self.unit(key, kept, forward, args, kwargs)
+        choice = handle.functions.get(occurrence)
+        self.entries.append(choice)
+        return forward(*args, **kwargs) if choice is None else watched(self, key, choice, forward, args, kwargs)
+
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a unit; what it saves stays with autograd, its own arguments excepted."""
+        place = len(self.entries)
+        self.entries.append(None)  # where it raises and the member goes on, so will the replay
+        leaves: list[torch.Tensor] = []
+        templates = encode((*args, *kwargs.values()), leaves)
+        inputs = Inputs(leaves)
+        versions = [_torch_private.version(leaf) for leaf in leaves]
+        before = states_of(dict.fromkeys([*self._generators, *generators_of((), kept_whole(templates))]))
+        start = self._pack.n_slots
+        self._busy, self._pack.inputs = True, inputs
+        try:
+            result = run(*args, **kwargs)
+        finally:
+            self._busy, self._pack.inputs = False, None
+        if versions != [_torch_private.version(leaf) for leaf in leaves]:
+            raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
+        moved = [state for state, was in zip(states_of(g for g, _ in before), before, strict=True) if state != was]
+        self.entries[place] = Unit(key, start, inputs, result, kept=kept, random=moved)
+        return result
+
+
+def own_code(key: str, choice: Choice, forward: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Run the forward of a member some of whose own functions are units."""
+    assert thread.selector is not None
+    return watched(thread.selector, key, choice, forward, args, kwargs)
+
+
+def watched(
+    selector: Selector, key: str, choice: Choice, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run `forward`, a call's own code, and make units of the functions in `choice` that it calls."""
+    outer = thread.watch
+    thread.watch = watch = _Watch(selector, key, choice)
+    try:
+        with watch:
+            return forward(*args, **kwargs)
+    finally:
+        thread.watch = outer
+
+
+class _Watch(TorchFunctionMode):
+    """Sees the torch functions that one call's own code calls: outermost ones only, and none inside its children."""
+
+    def __init__(self, selector: Selector, key: str, choice: Choice) -> None:
+        super().__init__()
+        self._selector = selector
+        self._key = key
+        self._choice = choice
+        self._names = {name.partition("#")[0] for name in choice}
+        self._counts: Counter[str] = Counter()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if thread.watch is not self:  # a child is running
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if name not in self._names:
+            return func(*args, **kwargs)
+        numbered = f"{name}#{self._counts[name]}"
+        self._counts[name] += 1
+        kept = self._choice.get(numbered)
+        if kept is None:
+            return func(*args, **kwargs)
+        return self._selector.unit(f"{self._key}/{numbered}", kept, func, args, kwargs)
+
+
+@functools.lru_cache(maxsize=4096)
+def function_name(function: Function) -> str:
+    """Return the last part of a torch function's name, as plans write it: ``scaled_dot_product_attention``."""
+    name: str = resolve_name(function) or getattr(function, "__name__", str(function))
+    return name.rpartition(".")[2]

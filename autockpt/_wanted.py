@@ -1,0 +1,169 @@
+"""Which modules of a model a plan patches, and as what; and all the reasons for which it cannot be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor, nn
+
+from ._errors import NotApplicable
+from ._frames import Choice, Place
+from ._plan import Plan, Segment
+
+__all__ = ["Wanted", "listed"]
+
+
+class Wanted:
+    """Which modules of a model a plan patches, and as what; modules are keys by their id.
+
+    Attributes:
+        parents: modules whose calls open a scope.
+        places: occurrence to place, for modules that are members.
+        units: occurrence to whether it is kept, for modules that are units.
+        functions: occurrence to the units among the functions that the call's own code calls.
+        children: modules whose code must not be taken for that of the call with such units around it.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model = model
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.parents: set[int] = set()
+        self.places: dict[int, dict[int, Place]] = {}
+        self.units: dict[int, dict[int, bool]] = {}
+        self.functions: dict[int, dict[int, Choice]] = {}
+        self.children: set[int] = set()
+        keys = [
+            key.partition("/")[0]
+            for segment in plan.segments
+            for key in (*segment.calls, *filter(None, [segment.parent]), *segment.keep, *segment.skip)
+        ]
+        missing = {name for name in map(name_of, keys) if name not in self.modules}
+        if missing:
+            raise NotApplicable(
+                f"the plan was made for another model: {type(model).__name__} has no {listed(sorted(missing))}"
+            )
+        for number, segment in enumerate(plan.segments):
+            self._select(segment)
+            self._place(number, segment)
+
+    def named(self) -> list[tuple[str, nn.Module]]:
+        """Return the modules to patch by name, the root first."""
+        wanted = {id(self.model), *self.parents, *self.places, *self.units, *self.functions, *self.children}
+        return [(name, self.modules[name]) for key, name in self.names.items() if key in wanted]
+
+    def _place(self, number: int, segment: Segment) -> None:
+        if "" in map(name_of, segment.calls):
+            raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
+        parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
+        self.parents.add(id(self.modules[parent]))
+        changed = self._buffers(segment)
+        for position, key in enumerate(segment.calls):
+            module = self.modules[name_of(key)]
+            if any(isinstance(inner, nn.RReLU) for inner in module.modules()):
+                raise NotApplicable(
+                    f"{key} contains an RReLU, which draws its noise after autograd has saved it; a replay that stops "
+                    "at the last save would miss it. Keep that call."
+                )
+            buffers = None
+            if changed is not None:
+                inside = module.named_buffers(remove_duplicate=False)
+                buffers = tuple(name for name, buffer in inside if id(buffer) in changed)
+            attributes = tuple(
+                (path, name)
+                for path, inner in module.named_modules()
+                for name, value in vars(inner).items()
+                if isinstance(value, Tensor)
+            )
+            place = Place(
+                segment=number,
+                position=position,
+                buffers=buffers,
+                attributes=attributes,
+                linked=key in segment.linked,
+                selective=bool(segment.keep or segment.skip),
+                functions=self.functions.get(id(module), {}).get(occurrence_of(key)),
+            )
+            if self.places.setdefault(id(module), {}).setdefault(occurrence_of(key), place) is not place:
+                raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+
+    def _select(self, segment: Segment) -> None:
+        """Note the units of a segment."""
+        members = [self.modules[name_of(key)] for key in segment.calls]
+        inside = {id(module) for member in members for module in member.modules()}
+        for key, kept in [*((key, True) for key in segment.keep), *((key, False) for key in segment.skip)]:
+            call, _, function = key.partition("/")
+            module = self.modules[name_of(call)]
+            if id(module) not in inside or (not function and module in members):
+                raise NotApplicable(
+                    f"{key} is not inside the segment of {listed(segment.calls)}, so it cannot be its unit"
+                )
+            if function:
+                choice = self.functions.setdefault(id(module), {}).setdefault(occurrence_of(call), {})
+                choice[function] = kept
+                self.children.update(_nearest(module))
+            else:
+                self.units.setdefault(id(module), {})[occurrence_of(call)] = kept
+
+    def _common_caller(self, segment: Segment) -> str:
+        """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""
+        callers = []
+        for key in segment.calls:
+            module = self.modules[name_of(key)]
+            callers.append([self._caller(name) for name, other in self.modules.items() if other is module])
+        for caller in callers[0]:
+            if all(caller in others for others in callers):
+                return caller
+        raise NotApplicable(
+            f"{listed(segment.calls)} cannot be one segment: they are called by "
+            f"{listed(sorted({name for others in callers for name in others}))}, and only calls made by the same "
+            "forward can"
+        )
+
+    def _caller(self, name: str) -> str:
+        """Return the nearest ancestor of `name` that has a forward; `ModuleList` and `ModuleDict` have none."""
+        while name:
+            name = name.rpartition(".")[0]
+            module = self.modules[name]
+            if _has_forward(module):
+                return name
+        return name
+
+    def _buffers(self, segment: Segment) -> set[int] | None:
+        if segment.buffers is None:
+            return None
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        missing = [name for name in segment.buffers if name not in buffers]
+        if missing:
+            raise NotApplicable(
+                f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
+            )
+        return {id(buffers[name]) for name in segment.buffers}
+
+
+def name_of(key: str) -> str:
+    """Return the qualified name in a call's key."""
+    return key.rpartition("#")[0]
+
+
+def occurrence_of(key: str) -> int:
+    """Return which call of its module a call's key means."""
+    return int(key.rpartition("#")[2])
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a sentence."""
+    return ", ".join(repr(name) for name in names)
+
+
+def _nearest(module: nn.Module) -> Iterator[int]:
+    """Modules inside that the module's own code can call: `ModuleList` and `ModuleDict` stand for their members."""
+    for child in module.children():
+        if _has_forward(child):
+            yield id(child)
+        else:
+            yield from _nearest(child)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return "forward" in module.__dict__ or type(module).forward is not nn.Module.forward
