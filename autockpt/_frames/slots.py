@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
+from .tree import tensors
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -103,26 +104,28 @@ class OwnedSlot:
 class Held:
     """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
 
-    __slots__ = ("_packed", "_requires_grad", "_unpack", "_version")
+    __slots__ = ("_packed", "_requires_grad", "_unpack", "_version", "_watched")
 
     def __init__(self, tensor: Tensor) -> None:
         self._requires_grad = tensor.requires_grad
         self._version = _torch_private.version(tensor)
         self._unpack: Callable[[Any], Tensor] | None = None
         self._packed: Any = tensor.detach()
+        self._watched: Tensor | None = self._packed
         hooks = _torch_private.outer_hooks()
         if hooks is not None:  # hooks around the model, such as save_on_cpu, decide where the boundary waits
             pack, self._unpack = hooks
             with torch.no_grad():
                 self._packed = pack(self._packed)
+            storage = _torch_private.storage_key(tensor)
+            if not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed)):
+                self._watched = None  # they copied it, so it may change, and die
 
     def tensor(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
-        if self._unpack is not None:
-            tensor: Tensor = self._unpack(self._packed)
-        else:
-            tensor = self._packed
-            check_unchanged(tensor, self._version, "a tensor that it reads")
+        if self._watched is not None:
+            check_unchanged(self._watched, self._version, "a tensor that it reads")
+        tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
         return tensor.detach().requires_grad_(self._requires_grad)
 
 

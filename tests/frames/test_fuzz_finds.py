@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.check import check
-from tests.fuzz.tree import Case, Choice, N
+from tests.fuzz.tree import Case, Choice, How, N
 
 WHOLE = (("stem#0", "tree#0"),)
 
@@ -34,5 +34,15 @@ def test_a_generator_inside_a_dictionary_that_both_calls_of_a_run_draw_from() ->
 
 @pytest.mark.parametrize("norm", ["InstanceNorm", "BatchNorm1d", "BatchNorm2d"])
 def test_running_statistics_that_the_recorded_forward_never_reached(norm: str) -> None:
-    verdict = check(Case(N("LeavesByChance", N("Linear"), N(norm)), calls=WHOLE))
+    verdict = check(Case(N("LeavesByChance", N("Dropout"), N(norm)), calls=WHOLE))
     assert verdict.result == "exact" and verdict.replays
+
+
+def test_an_argument_changed_later_that_save_on_cpu_keeps_without_a_copy() -> None:
+    case = Case(
+        N("ChangesArgument", N("Linear")),
+        How(offload=True),
+        Choice(blind=True),
+        (("tree.parts.0.0#0", "tree.parts.0.1#0"),),
+    )
+    assert check(case).detail.startswith("Changed: in the replay of tree.parts.0.0#0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autockpt import Plan, Profile, Segment
 from autockpt._candidates import find_candidates
+from autockpt._profile import CallRecord
 from autockpt._solve import _segment
 from tests.fuzz.tree import Case, Choice
 
@@ -61,17 +62,23 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
 
 
 def _blind(profile: Profile) -> list[Span]:
-    """Every call and every run of siblings, whatever speaks against it."""
+    """Every call and every run of siblings, whatever speaks against it; more than once where something does."""
     children: dict[int, list[int]] = {}
     for number, call in enumerate(profile.calls):
         if call.parent >= 0:
             children.setdefault(call.parent, []).append(number)
-    return [
+    spans = [
         tuple(family[first:last])
         for family in children.values()
         for first in range(len(family))
         for last in range(first + 1, len(family) + 1)
     ]
+    doubtful = [span for span in spans if any(_doubtful(profile.calls[member]) for member in span)]
+    return [*spans, *doubtful, *doubtful]
+
+
+def _doubtful(call: CallRecord) -> bool:
+    return bool(call.refused) or any(argument.mutated for argument in call.arguments)
 
 
 def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[Span]:
