@@ -3,7 +3,7 @@
 forward                                        backward
 ├── h.3 ──────────┤                            unpack          releases
 x │ a   b   c   y │                            │               │ │   │
-▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤   boundary x: to the last release
+▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay (a slot's part of it: to its release)
   ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
       ├───┤                                    │ peak │─────────┤   │   then dying one by one
           ├───┤                                └──────┘─────────────┤
@@ -73,9 +73,8 @@ class _Draft:
     replay: int
     replay_bytes: int
     restored: tuple[tuple[int, int], ...]  # (tick until which it lives, bytes)
-    boundary: tuple[int, ...]
-    release: int
-    frame: tuple[tuple[int, int], ...]  # (tick from which it is held, bytes)
+    boundary: tuple[tuple[int, int], ...]  # (tensor, tick until which it is held)
+    snapshot_bytes: int
 
 
 def find_candidates(profile: Profile) -> Candidates:
@@ -180,18 +179,18 @@ class _Book:
         needed = [i for i in inside if saves.release[i] > replay]
         last = max(needed, key=lambda i: saves.pack[i])
         until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
-        boundary = self._boundary(members)
+        boundary = dict.fromkeys(self._boundary(members), replay + 1)
         for i in needed:
             tensor = saves.tensor[i]
-            if tensor >= 0 and tensor not in boundary:
+            if tensor in boundary:
+                boundary[tensor] = max(boundary[tensor], saves.release[i])
+            elif tensor >= 0:
                 copy = (tensor, self._maker(tensor, saves.call[i], members))
                 until[copy] = max(until.get(copy, 0), saves.release[i])
         if not until:
             return None  # it saves only its own arguments
-        release = max(saves.release[i] for i in inside)
         buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
         snapshot = sum(profile.buffer_bytes[name] for name in buffers)
-        frame = [(calls[members[0]].enter, snapshot)] if snapshot else []
         draws = any(calls[member].draws for member in members)
         # A replay runs on copies of the snapshot, and swaps the generators' states before and after.
         replay_extra = snapshot + (2 * profile.generator_bytes if draws else 0)
@@ -208,9 +207,8 @@ class _Book:
             replay=replay,
             replay_bytes=self._replay_peak(members, saves.pack[last], set(until)) + replay_extra,
             restored=tuple((tick, int(self.bytes[tensor])) for (tensor, _), tick in until.items()),
-            boundary=tuple(boundary),
-            release=release,
-            frame=tuple(frame),
+            boundary=tuple(boundary.items()),
+            snapshot_bytes=snapshot,
         )
 
     def _maker(self, tensor: int, call: int, members: tuple[int, ...]) -> int:
@@ -304,11 +302,12 @@ def _innermost_calls(profile: Profile) -> Ints:
 def _problem(profile: Profile, book: _Book, drafts: list[_Draft]) -> Problem:
     """Cut the clock where something that a decision changes begins or ends, and state the problem in steps."""
     saves = profile.saves
-    movable = sorted({t for t in saves.tensor if t >= 0} | {t for draft in drafts for t in draft.boundary})
+    movable = sorted({t for t in saves.tensor if t >= 0} | {t for draft in drafts for t, _ in draft.boundary})
     cuts = {0, *(int(book.natural[t]) for t in movable), *saves.release}
     for draft in drafts:
-        cuts.update((draft.replay, draft.replay + 1, draft.release))
-        cuts.update(tick for tick, _ in draft.frame)
+        cuts.update((draft.replay, draft.replay + 1))
+        if draft.snapshot_bytes:
+            cuts.add(profile.calls[draft.start].enter)
     edges = sorted(cut for cut in cuts if cut < profile.ticks)
     step_of = {edge: step for step, edge in enumerate(edges)}
 
@@ -335,22 +334,23 @@ def _candidate(
 ) -> Candidate:
     """State one candidate in steps, additions that end together as one."""
     names = [calls[member].key for member in draft.run.members]
-    replay, release = step_of[draft.replay], step_of.get(draft.release, n_steps)
+    replay = step_of[draft.replay]
     ends: dict[int, int] = defaultdict(int)
     for tick, size in draft.restored:
         ends[step_of.get(tick, n_steps)] += size
+    additions = [Addition(bytes=draft.replay_bytes, start=replay, until=replay + 1)]
+    additions += [Addition(bytes=size, start=replay + 1, until=end) for end, size in sorted(ends.items())]
+    if draft.snapshot_bytes:
+        enter = step_of[calls[draft.start].enter]
+        additions.append(Addition(bytes=draft.snapshot_bytes, start=enter, until=replay + 1))
     return Candidate(
         name=names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
         start=draft.start,
         stop=draft.stop,
         length=len(names),
         recompute_seconds=draft.seconds,
-        holds=tuple(Hold(tensor=number[tensor], until=release) for tensor in draft.boundary),
-        additions=(
-            *(Addition(bytes=size, start=step_of[tick], until=release) for tick, size in draft.frame),
-            Addition(bytes=draft.replay_bytes, start=replay, until=replay + 1),
-            *(Addition(bytes=size, start=replay + 1, until=end) for end, size in sorted(ends.items())),
-        ),
+        holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.boundary),
+        additions=tuple(additions),
     )
 
 

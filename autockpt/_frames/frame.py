@@ -3,8 +3,8 @@
     autograd's nodes ──▶ slots ──▶ frame ──▶ calls, boundary          (──▶ strong, ··▶ weak)
                            ▲·········┘
 
-Slots hold their frame, the frame knows its slots weakly: when autograd has released the last slot, the frame and its
-boundary die at once, by reference count alone. A replayed value lives on its slot and dies with it.
+Slots hold their frame, the frame knows its slots weakly: when autograd has released the last slot, the frame dies at
+once, by reference count alone. Its boundary goes with the replay. A replayed value lives on its slot and dies with it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Frame:
             last = self._last_empty()
             if last >= 0:
                 Replay(self, last).run()
+                # Every slot that lives is full now and stays so: nothing will ask for another replay.
+                self.calls, self.boundary = [], []
 
     def replayed(self, slot: Slot) -> Tensor:
         """Return the value of `slot`, which had none, from a replay."""

@@ -184,15 +184,15 @@ def test_tensors_do_not_pile_up() -> None:
     assert level() == 0
 
 
-def test_a_boundary_goes_with_the_last_slot_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside one frame: the last layer's slots go first, the boundary with the first layer's."""
+def test_a_boundary_goes_with_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that stands for a part of it keeps that part; slots go one by one after it."""
     order: list[str] = []
     monkeypatch.setattr(Slot, "__del__", lambda self: order.append("slot"), raising=False)
     monkeypatch.setattr(Held, "__del__", lambda self: order.append("boundary"), raising=False)
     model = chain(2)
     install(model, Plan.of([["0", "1"]]))
     model(torch.ones(ROWS, 64)).sum().backward()
-    assert order == ["slot"] * (len(order) - 1) + ["boundary"]
+    assert order == ["boundary"] + ["slot"] * (len(order) - 1)
     assert len(order) > 10
 
 
