@@ -20,13 +20,15 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from . import _files
-from ._errors import InvalidFile
+from ._consistency import validate
 from ._plan import Bytes, Seconds
 
-__all__ = ["Argument", "CallRecord", "FunctionRecord", "Profile", "SaveTable", "Static", "TensorTable"]
+__all__ = ["Argument", "CallRecord", "FunctionTable", "OpTable", "Profile", "SaveTable", "Static", "TensorTable"]
 
 Index = Annotated[int, msgspec.Meta(ge=0)]
+MaybeIndex = Annotated[int, msgspec.Meta(ge=-1)]
 Column = tuple[Index, ...]
+MaybeColumn = tuple[MaybeIndex, ...]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +71,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         mutated: whether it was changed in place after the call began.
     """
 
-    tensor: Annotated[int, msgspec.Meta(ge=-1)]
+    tensor: MaybeIndex
     sources: Column = ()
     mutated: bool = False
 
@@ -97,7 +99,7 @@ class CallRecord(_Part, frozen=True, kw_only=True):
 
     name: str
     occurrence: Index
-    parent: Annotated[int, msgspec.Meta(ge=-1)]
+    parent: MaybeIndex
     stop: Index
     class_name: str
     enter: Index
@@ -122,12 +124,72 @@ class CallRecord(_Part, frozen=True, kw_only=True):
         return self.exit_seconds - self.enter_seconds
 
 
-class FunctionRecord(_Part, frozen=True, kw_only=True):
-    """The torch functions that a call's own code called, in order, and the operators they ran."""
+class FunctionTable(_Part, frozen=True, kw_only=True):
+    """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
-    call: Index
-    functions: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
+    Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
+    module called while gradients are off is no call: what it calls counts for its caller.
+
+    Attributes:
+        call: index of the innermost call whose code called it.
+        name: short name, as plans write it: ``linear``, ``scaled_dot_product_attention``.
+        occurrence: which function of that name within that call's own code, from 0.
+        enter: tick at which it began; births and saves between its ticks are its own.
+        exit: tick at which it ended.
+        seconds: its forward seconds, median over equal functions of equal calls.
+        reads: tensors that came in; those older than the step and the model's own left out, and none at all where it
+            looks only at shapes (``size``), so that it can run on hollow tensors.
+        makes: tensors born in it that went out or that autograd saved in it.
+        alias: whether an output shares storage with an argument (views, in-place).
+        mutates: whether it changed anything in place that is older than itself.
+        draws: whether a default random generator moved.
+        refused: why its result cannot be handed out by a replay; empty where it can.
+    """
+
+    call: Column = ()
+    name: tuple[str, ...] = ()
+    occurrence: Column = ()
+    enter: Column = ()
+    exit: Column = ()
+    seconds: tuple[Seconds, ...] = ()
+    reads: tuple[Column, ...] = ()
+    makes: tuple[Column, ...] = ()
+    alias: tuple[bool, ...] = ()
+    mutates: tuple[bool, ...] = ()
+    draws: tuple[bool, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+    def key(self, index: int) -> str:
+        """``name#occurrence``, as plans write it after the key of its call."""
+        return f"{self.name[index]}#{self.occurrence[index]}"
+
+
+class OpTable(_Part, frozen=True, kw_only=True):
+    """The operators that ran in forward inside calls, views left out, in order, as columns.
+
+    Attributes:
+        function: index of the function that ran it, -1 if none did.
+        call: index of the innermost call that ran it.
+        name: ``aten.mm.default``; where operators could not be told apart, the name of the function.
+        seconds: its share of the function's seconds; those of a function's operators add up to the function's.
+        reads: tensors that it read.
+        makes: tensors born in it that it returned.
+        writes: older tensors that it changed in place.
+    """
+
+    function: MaybeColumn = ()
+    call: Column = ()
+    name: tuple[str, ...] = ()
+    seconds: tuple[Seconds, ...] = ()
+    reads: tuple[Column, ...] = ()
+    makes: tuple[Column, ...] = ()
+    writes: tuple[Column, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.call)
 
 
 class TensorTable(_Part, frozen=True, kw_only=True):
@@ -159,14 +221,18 @@ class SaveTable(_Part, frozen=True, kw_only=True):
         unpack: tick at which backward first read it; `Profile.ticks` if it never did.
         release: tick at which autograd let it go.
         seconds: when it was saved, from the start of the step's forward.
+        function: index of the function that saved it; -1 if none did (a custom autograd function, the loss).
+        op: index of the operator that saved it, -1 if not known.
     """
 
-    tensor: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...]
+    tensor: MaybeColumn
     call: Column
     pack: Column
     unpack: Column
     release: Column
     seconds: tuple[Seconds, ...]
+    function: MaybeColumn
+    op: MaybeColumn
 
     def __len__(self) -> int:
         return len(self.tensor)
@@ -189,17 +255,20 @@ class Profile(_Part, frozen=True, kw_only=True):
         forward_ticks: tick at which forward, loss included, ended.
         generator_bytes: bytes of a generator's state, allocated for a moment where a replay sets it.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
+        kept_host_seconds: host seconds that a kept unit costs.
+        mode_host_seconds: host seconds that a function costs where a function mode sees it.
         calls: module calls in pre-order; the first is the root.
-        functions: torch functions and operators a call ran itself.
+        functions: torch functions that calls called in their own code.
+        ops: operators that calls ran.
         tensors: storages born in the step.
         saves: what autograd saved.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.profile/1"
+    SCHEMA: ClassVar[str] = "autockpt.profile/2"
 
-    schema: Literal["autockpt.profile/1"] = "autockpt.profile/1"
+    schema: Literal["autockpt.profile/2"] = "autockpt.profile/2"
     model: str
     mode: Literal["real", "forward", "fake"]
     times: Literal["measured", "roofline"]
@@ -212,15 +281,18 @@ class Profile(_Part, frozen=True, kw_only=True):
     forward_ticks: Index
     generator_bytes: Bytes = 0
     replay_host_seconds: Seconds = 0.0
+    kept_host_seconds: Seconds = 0.0
+    mode_host_seconds: Seconds = 0.0
     calls: Annotated[tuple[CallRecord, ...], msgspec.Meta(min_length=1)]
-    functions: tuple[FunctionRecord, ...] = ()
+    functions: FunctionTable = FunctionTable()
+    ops: OpTable = OpTable()
     tensors: TensorTable
     saves: SaveTable
     buffer_bytes: dict[str, Bytes] = {}
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
 
     def explain(self) -> str:
         """Return where memory and time go, as text."""
@@ -240,41 +312,3 @@ class Profile(_Part, frozen=True, kw_only=True):
             InvalidFile: the file is truncated, of another schema, or contradicts itself.
         """
         return _files.load(path, cls)
-
-
-def _validate(profile: Profile) -> None:
-    """Raise `InvalidFile` where the parts of a profile contradict each other."""
-    calls, tensors, saves = profile.calls, profile.tensors, profile.saves
-    for i, call in enumerate(calls):
-        if not (call.parent < i < call.stop <= len(calls)) or (i > 0) != (call.parent >= 0):
-            raise InvalidFile(f"call {call.key!r} at {i} has parent {call.parent} and stop {call.stop}: not a tree")
-        if i and call.stop > calls[call.parent].stop:
-            raise InvalidFile(f"call {call.key!r} ends after its parent")
-        if not call.enter <= call.exit <= profile.forward_ticks <= profile.ticks:
-            raise InvalidFile(f"call {call.key!r} runs from tick {call.enter} to {call.exit}, past the end of forward")
-        if not call.enter_seconds <= call.exit_seconds:
-            raise InvalidFile(f"call {call.key!r} ends at {call.exit_seconds} s, before it begins")
-        if any(name not in profile.buffer_bytes for name in call.buffers):
-            raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
-        if any(source >= len(calls) for argument in call.arguments for source in argument.sources):
-            raise InvalidFile(f"call {call.key!r} takes an argument from a call that is not in the profile")
-        if any(t >= len(tensors) for t in (*(argument.tensor for argument in call.arguments), *call.outputs)):
-            raise InvalidFile(f"call {call.key!r} names a tensor that is not in the profile")
-    keys = [call.key for call in calls]
-    if len(set(keys)) != len(keys):
-        raise InvalidFile("a call stands in the profile twice")
-    if not len(tensors.bytes) == len(tensors.birth) == len(tensors.natural) == len(tensors.death):
-        raise InvalidFile("the columns of tensors differ in length")
-    if any(later <= earlier for earlier, later in zip(tensors.birth, tensors.birth[1:], strict=False)):
-        raise InvalidFile("tensors are not in the order of their births")
-    for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
-        if not birth < natural <= profile.ticks or not birth < death <= profile.ticks:
-            raise InvalidFile(f"a tensor is born at tick {birth} and dies at {natural} or {death} of {profile.ticks}")
-    columns = (saves.tensor, saves.call, saves.pack, saves.unpack, saves.release, saves.seconds)
-    if len({len(column) for column in columns}) != 1:
-        raise InvalidFile("the columns of saves differ in length")
-    for tensor, call, pack, unpack, release, _ in zip(*columns, strict=True):
-        if tensor >= len(tensors) or call >= len(calls):
-            raise InvalidFile("a save names a tensor or a call that is not in the profile")
-        if not pack <= release <= profile.ticks or not pack <= unpack <= profile.ticks:
-            raise InvalidFile(f"a tensor saved at tick {pack} is read at {unpack} and released at {release}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "has_reentrant_checkpoint",
     "never_compiled",
     "new_fake_mode",
+    "no_torch_functions",
     "outer_hooks",
     "output_bytes",
     "pop_hooks",
@@ -208,6 +210,12 @@ def stop_memory_profiler(profiler: torch.profiler.profile) -> list[AllocationEve
             )
     found.sort(key=lambda entry: entry[0])
     return [event for _, event in found]
+
+
+def no_torch_functions() -> AbstractContextManager[None]:
+    """Return a context in which no function mode sees anything."""
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
 
 
 def saving_node() -> int:

@@ -135,6 +135,8 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
             unpack=tuple(unpacks),
             release=tuple(releases),
             seconds=tuple(save[3] for save in saves),
+            function=(-1,) * len(saves),
+            op=(-1,) * len(saves),
         ),
         notes=notes,
     )

@@ -119,7 +119,7 @@ def test_solve_misused(run: Run, profile_file: Path, arguments: list[str], words
     ("contents", "words"),
     [
         (b"", "not a valid"),
-        (b'{"schema": "autockpt.profile/1", "model": ', "not a valid"),
+        (b'{"schema": "autockpt.profile/2", "model": ', "not a valid"),
         (b'{"schema": "autockpt.profile/9"}', "autockpt.profile/9"),
         (b'{"schema": "autockpt.plan/1", "surprise": 1}', "surprise"),
         (b"\xff\xfe", "not a valid"),

@@ -4,9 +4,13 @@ recorder.py   which runs are made, and what the profile takes from each
 step.py       the training step that is recorded
 sandbox.py    leaving no trace
 tape.py       allocations, frees and markers of a run, in order
-watch.py      calls and saves of a run, as markers
+routing.py    standing around forwards and torch functions
+watch.py      calls, functions and saves of a run, as markers
 clocks.py     time without waiting for the device
-structure.py  functions, operators, random numbers, mutations, of a forward of its own
+structure.py  what calls do: random numbers, mutations, of a forward of its own
+dataflow.py   what functions and operators read and make in that forward
+functions.py  the functions of the step, and who saved what
+operators.py  the operators of that forward, named by the tensors of the step
 synthesis.py  a backward made from the autograd graph, where none can run
 fake.py       tape, clock and model where nothing runs
 assemble.py   from tapes to the tables of a profile

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .._profile import Argument, CallRecord, FunctionRecord, SaveTable, TensorTable
+from .._profile import Argument, CallRecord, SaveTable, TensorTable
 from .structure import CallStructure
 from .tape import Event
-from .watch import Clock, Mark, OpenedCall
+from .watch import Clock, Mark, OpenedCall, OpenedFunction
 
 __all__ = [
     "Lifetimes",
     "WatchedRun",
     "call_records",
-    "function_records",
     "lifetimes",
     "lifetimes_by_calls",
     "mark_seconds",
@@ -31,11 +30,13 @@ class WatchedRun:
         events: the tape.
         marks: the markers, by their number on the tape.
         calls: the calls that were opened, in pre-order.
+        functions: the torch functions that they called, in order.
     """
 
     events: list[Event]
     marks: list[Mark]
     calls: list[OpenedCall]
+    functions: list[OpenedFunction]
 
 
 @dataclass(slots=True)
@@ -133,8 +134,10 @@ def _shape(run: WatchedRun, found: Lifetimes, end: int) -> list[tuple[int, objec
     return [*births, *((tick, what) for tick, what in marks if tick < end)]
 
 
-def save_table(run: WatchedRun, found: Lifetimes, seconds: list[float]) -> SaveTable:
-    """Gather the pack, unpack and release markers of each save."""
+def save_table(
+    run: WatchedRun, found: Lifetimes, seconds: list[float], functions: list[int], ops: list[int]
+) -> SaveTable:
+    """Gather the pack, unpack and release markers of each save; `functions` and `ops` say who made it."""
     packs = [i for i, mark in enumerate(run.marks) if mark.kind == "pack"]
     unpack, release = [found.ticks] * len(packs), [found.ticks] * len(packs)
     for i, mark in enumerate(run.marks):
@@ -149,6 +152,8 @@ def save_table(run: WatchedRun, found: Lifetimes, seconds: list[float]) -> SaveT
         unpack=tuple(unpack),
         release=tuple(release),
         seconds=tuple(seconds[i] for i in packs),
+        function=tuple(functions),
+        op=tuple(ops),
     )
 
 
@@ -205,15 +210,6 @@ def call_records(
 
 
 _DIFFERS = "the model made other calls when its forward ran a second time"
-
-
-def function_records(structures: list[CallStructure]) -> tuple[FunctionRecord, ...]:
-    """The functions and operators of every call that ran any itself."""
-    return tuple(
-        FunctionRecord(call=index, functions=tuple(structure.functions), ops=tuple(structure.ops))
-        for index, structure in enumerate(structures)
-        if structure.functions or structure.ops
-    )
 
 
 def mark_seconds(run: WatchedRun, clock: Clock, stamped: dict[int, float] | None) -> list[float]:

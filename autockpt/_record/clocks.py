@@ -15,8 +15,14 @@ __all__ = ["CudaClock", "HostClock", "clock_of"]
 class HostClock:
     """The host's clock: right where operators run on the host, as on a CPU."""
 
+    def __init__(self) -> None:
+        self._forgotten = 0.0
+
     def stamp(self) -> object:
-        return time.perf_counter()
+        return time.perf_counter() - self._forgotten
+
+    def forget(self, since: object) -> None:
+        self._forgotten = time.perf_counter() - cast("float", since)
 
     def seconds(self, stamps: list[object]) -> list[float]:
         readings = cast("list[float]", stamps)
@@ -33,6 +39,9 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+    def forget(self, since: object) -> None:
+        """Do nothing: the device goes on with what it has to do."""
 
     def seconds(self, stamps: list[object]) -> list[float]:
         events = cast("list[torch.cuda.Event]", stamps)

@@ -86,15 +86,16 @@ def profile_fake(
         step = training_step(model, batch, loss)
         clock = RooflineClock(DEVICES[name])
         with mode:
-            structures = observe_structure(model, step.forward, FakeTape(), values=False)
             with clock:
+                structure = observe_structure(model, step.forward, FakeTape(), clock, values=False)
                 run = run_step(step, FakeTape(), clock)
             dropped, _ = run_forward(step, FakeTape(), clock)
         return build_profile(
             step,
             real_step(run, dropped),
-            structures,
+            structure,
             mark_seconds(run, clock, None),
+            clock,
             static=static_bytes(step, optimizer),
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
@@ -138,6 +139,8 @@ class FakeTape(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func.namespace == "prim":
+            return func(*args, **(kwargs or {}))
         known = {self.key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         output = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(output):
@@ -167,6 +170,9 @@ class RooflineClock(TorchDispatchMode):
     def stamp(self) -> object:
         return self._now
 
+    def forget(self, since: object) -> None:
+        """Do nothing: only operators take time."""
+
     def seconds(self, stamps: list[object]) -> list[float]:
         readings = cast("list[float]", stamps)
         return [reading - readings[0] for reading in readings]
@@ -176,7 +182,7 @@ class RooflineClock(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if not func.is_view:
+        if not func.is_view and func.namespace != "prim":  # fake tensors ask themselves for their device
             self._now += self._operator_seconds(func, args, kwargs, output)
         return output
 

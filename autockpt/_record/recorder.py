@@ -19,7 +19,6 @@ from .assemble import (
     Lifetimes,
     WatchedRun,
     call_records,
-    function_records,
     lifetimes,
     lifetimes_by_calls,
     mark_seconds,
@@ -28,12 +27,14 @@ from .assemble import (
     tensor_table,
 )
 from .clocks import clock_of
+from .functions import agrees, function_table, step_functions
+from .operators import Operators
 from .sandbox import Sandbox
 from .step import Loss, TrainingStep, training_step
-from .structure import CallStructure, observe_structure
+from .structure import CallStructure, Structure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import AllocatorTape, Tape
-from .timing import replay_host_seconds, stamped_seconds
+from .timing import mode_host_seconds, replay_host_seconds, stamped_seconds
 from .watch import Clock, Watch
 
 __all__ = ["profile"]
@@ -104,7 +105,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     """WatchedRun the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
-    structures = observe_structure(step.model, step.forward, AllocatorTape(step.device), values=True)
+    structure = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
     sandbox.rewind()
     run = None
     if mode != "forward":
@@ -117,8 +118,12 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
     sandbox.rewind()
     parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
+    if not agrees(parts.run, structure):  # its first forward made caches; what calls did then still counts
+        again = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
+        structure = Structure(structure.calls, again.flow)
+        sandbox.rewind()
     seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, dropped, clock))
-    return build_profile(step, parts, structures, seconds, static=static, notes=sandbox.notes())
+    return build_profile(step, parts, structure, seconds, clock, static=static, notes=sandbox.notes())
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
@@ -139,7 +144,7 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return WatchedRun(tape.events(), watch.marks, watch.calls)
+    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions)
 
 
 def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRun, list[GraphNode]]:
@@ -152,7 +157,7 @@ def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRu
         graph = read_graph(scalar, step.leaves)
         watch.end()
         del outputs, scalar
-    return WatchedRun(tape.events(), watch.marks, watch.calls), graph
+    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions), graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +242,9 @@ class _Ready:
 def build_profile(
     step: TrainingStep,
     parts: Parts,
-    structures: list[CallStructure],
+    structure: Structure,
     seconds: list[float],
+    clock: Clock,
     *,
     static: Static,
     notes: Iterable[str],
@@ -248,7 +254,12 @@ def build_profile(
 ) -> Profile:
     """Make the profile of a recorded step."""
     run, found = parts.run, parts.found
-    changed = {name for structure in structures for name in structure.buffers}
+    flow = structure.flow if agrees(run, structure) else None
+    calls = call_records(run, found, seconds, structure.calls)
+    functions, savers = step_functions(run, found, seconds, [call.signature for call in calls])
+    operators = Operators(run, found, functions, flow, clock, exact=step.device.type == "cpu")
+    reads = [operators.reads_of(number) for number in range(len(functions))]
+    changed = {name for call in structure.calls for name in call.buffers}
     return Profile(
         model=type(step.model).__name__,
         mode=mode or parts.mode,
@@ -262,12 +273,14 @@ def build_profile(
         forward_ticks=found.first(run, "forward_end"),
         replay_host_seconds=replay_host_seconds() if times == "measured" else 0.0,
         generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
-        calls=call_records(run, found, seconds, structures),
-        functions=function_records(structures),
+        mode_host_seconds=mode_host_seconds() if times == "measured" else 0.0,
+        calls=calls,
+        functions=function_table(functions, reads, flow.functions if flow is not None else None),
+        ops=operators.table(),
         tensors=tensor_table(found, parts.natural),
-        saves=save_table(run, found, seconds),
+        saves=save_table(run, found, seconds, savers, operators.of_saves(savers)),
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(*parts.notes, *_checkpointing_notes(structures), *notes),
+        notes=(*parts.notes, *_checkpointing_notes(structure.calls), *notes),
     )
 
 

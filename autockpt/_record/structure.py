@@ -1,4 +1,4 @@
-"""What each call does: functions, operators, random numbers, buffers it changes, and why it may not be replayed.
+"""What each call does: data flow, random numbers, buffers it changes, and why it may not be replayed.
 
 One forward of its own, under a function mode and a dispatch mode, with every saved tensor dropped. It says
 nothing about memory: a dispatch mode changes the step that it watches.
@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._frames.tree import tensors
+from .dataflow import DataFlow, FlowRecorder
 from .fingerprint import PLAIN, fingerprint
+from .routing import patched_forwards, routed_functions
 from .sandbox import generators_of
 from .tape import Tape
-from .watch import no_backward, patched_forwards
+from .watch import Clock, no_backward
 
-__all__ = ["CallStructure", "observe_structure"]
+__all__ = ["CallStructure", "Structure", "observe_structure"]
 
 
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
@@ -39,8 +40,6 @@ class CallStructure:
 
     Attributes:
         name: qualified name of the module.
-        functions: torch functions that its own code called, outermost only.
-        ops: operators that ran in its own code.
         draws: whether a default generator moved.
         buffers: qualified names of buffers inside it, its children's included, whose values changed.
         mutated: positions, among its argument storages, of those that were changed in place after the call began.
@@ -50,8 +49,6 @@ class CallStructure:
     """
 
     name: str
-    functions: list[str] = field(default_factory=list)
-    ops: list[str] = field(default_factory=list)
     draws: bool = False
     buffers: list[str] = field(default_factory=list)
     mutated: list[int] = field(default_factory=list)
@@ -60,12 +57,27 @@ class CallStructure:
     signature: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What one forward did.
+
+    Attributes:
+        calls: what each call did, in pre-order.
+        flow: what functions and operators read and made.
+    """
+
+    calls: list[CallStructure]
+    flow: DataFlow
+
+
 @dataclass(slots=True)
 class _OpenCall:
     """A call while it runs, with what has to be compared when it ends."""
 
     record: CallStructure
+    index: int
     first_op: int
+    first_function: int
     arguments: list[tuple[int, int]]  # storage and the operator that bore it
     generators: list[tuple[torch.Generator, torch.Tensor]]
     devices: set[torch.device]
@@ -77,22 +89,24 @@ class _OpenCall:
 
 
 def observe_structure(
-    model: torch.nn.Module, run: Callable[[], object], tape: Tape, *, values: bool
-) -> list[CallStructure]:
-    """Run a forward and return what each call did, in pre-order.
+    model: torch.nn.Module, run: Callable[[], object], tape: Tape, clock: Clock, *, values: bool
+) -> Structure:
+    """Run a forward and return what each call, function and operator did.
 
     Args:
         model: the model.
         run: calls the model once, loss included.
         tape: names storages (`Tape.key`); nothing is recorded on it.
+        clock: times operators.
         values: False where tensors have no values (fake mode): buffers are then judged by their version.
     """
     observer = _Observer(model, tape, values=values)
-    dropped = torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, no_backward)
+    dropped = torch.autograd.graph.saved_tensors_hooks(observer.pack, no_backward)
+    functions = routed_functions(observer.function)
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # else a call would seem to read what an earlier call cast, not a weight
     try:
-        with patched_forwards(model, observer.call), dropped, _Functions(observer), _Ops(observer):
+        with patched_forwards(model, observer.call), dropped, functions, _Ops(observer, clock):
             run()
     finally:
         torch.set_autocast_cache_enabled(cached)
@@ -109,18 +123,16 @@ class _Observer:
         self._records: list[CallStructure] = []
         self._stack: list[_OpenCall] = []
         self._closed: list[_OpenCall] = []
-        self._n_ops = 0
-        self._born: dict[int, int] = {}  # storage -> number of the operator that made it
+        self._flow = FlowRecorder(tape.key, self._static, [each for each in self._generators if _is_default(each)])
+        self._born = self._flow.born  # storage -> number of the operator that made it
         self._mutations: dict[tuple[int, int], int] = {}  # (storage, born) -> last operator that changed it
         self.paused = False
-        self.function_depth = 0
 
     def call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         if not torch.is_grad_enabled():
             return run()
         with self.pause():
             opened = self._open(name, module, arguments)
-        depth, self.function_depth = self.function_depth, 0
         try:
             output = run()
             with self.pause():
@@ -130,17 +142,39 @@ class _Observer:
             opened.record.refused = "raised an exception that its caller caught"
             raise
         finally:
-            self.function_depth = depth
+            self._flow.happened("exit", opened.index)
             self._stack.pop()
 
-    def function(self, name: str) -> None:
-        """Note a torch function called by the innermost call's own code."""
-        if self._stack and not self.paused:
-            self._stack[-1].record.functions.append(name)
+    def function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
+        """Stand around a torch function."""
+        if self.paused or not self._stack:
+            return run()
+        with self.pause():
+            self._flow.begin(name, arguments)
+        try:
+            output = run()
+        except BaseException:
+            self._flow.failed()
+            raise
+        with self.pause():
+            self._flow.end(output)
+        return output
 
-    def op(self, op: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
-        """Note an operator that ran: what it read, made and changed."""
-        number, self._n_ops = self._n_ops, self._n_ops + 1
+    def pack(self, tensor: torch.Tensor) -> None:
+        """Note what autograd saves, and drop it."""
+        with self.pause():
+            self._flow.pack(self._stack[-1].index if self._stack else 0, tensor)
+
+    def op(
+        self,
+        op: Any,
+        stamps: tuple[object, object],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        written: list[torch.Tensor],
+    ) -> None:
+        """Note an operator that ran, and when: what it read, made and changed."""
+        number = self._flow.n_ops
         keys = {self._key(tensor) for tensor in inputs}
         if op.overloadpacket is torch.ops.aten.lift_fresh:  # a constant that forward makes: torch.tensor(0.5)
             self._born.update(dict.fromkeys(keys, number))
@@ -149,14 +183,16 @@ class _Observer:
         for tensor in written:
             key = self._key(tensor)
             self._mutations[key, self._born.get(key, -1)] = number
+        # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
+        random_fake = not self._values and torch.Tag.nondeterministic_seeded in op.tags
+        if self._stack:
+            self._flow.op(op, self._stack[-1].index, stamps, inputs, outputs, written, draws=random_fake)
         for tensor in outputs:
             key = self._key(tensor)
             if key not in keys:
                 self._born[key] = number
-        # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
-        random_fake = not self._values and torch.Tag.nondeterministic_seeded in op.tags
+        self._flow.n_ops += 1
         if self._stack:
-            self._stack[-1].record.ops.append(str(op))
             shapes = ";".join(f"{tuple(t.shape)}{t.dtype}" for t in inputs)
             for opened in self._stack:
                 opened.digest.update(f"{op}({shapes})".encode())
@@ -164,13 +200,13 @@ class _Observer:
                 if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
                     opened.record.refused = opened.record.refused or LATE_WRITE
 
-    def finish(self) -> list[CallStructure]:
+    def finish(self) -> Structure:
         """Judge what can only be known at the end, and return the records."""
         for opened in self._closed:
             for position, argument in enumerate(opened.arguments):
                 if self._mutations.get(argument, -1) >= opened.first_op:
                     opened.record.mutated.append(position)
-        return self._records
+        return Structure(self._records, self._flow.flow)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -198,7 +234,9 @@ class _Observer:
         record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
         opened = _OpenCall(
             record=record,
-            first_op=self._n_ops,
+            index=len(self._records),
+            first_op=self._flow.n_ops,
+            first_function=len(self._flow.flow.functions),
             arguments=[(key, self._born.get(key, -1)) for key in keys],
             generators=[(generator, generator.get_state()) for generator in self._generators],
             devices={tensor.device for tensor in (*given, *module.parameters(), *module.buffers())},
@@ -212,6 +250,7 @@ class _Observer:
         opened.digest.update(f"{type(module).__qualname__}{shapes}".encode())
         self._records.append(record)
         self._stack.append(opened)
+        self._flow.happened("enter", opened.index)
         return opened
 
     def _buffers(
@@ -268,6 +307,10 @@ class _Observer:
                 owners.add(id(owner))
         if not self._values:
             moved = {name for name, (owner, *_) in opened.buffers.items() if id(owner) in owners}
+        if moved:
+            changed = [(owner.get(key), name) for name, (owner, key, *_) in opened.buffers.items()]
+            keys = {self._key(buffer) for buffer, name in changed if buffer is not None and name in moved}
+            self._flow.changed_buffers(opened.first_function, keys)
         return sorted(moved)
 
 
@@ -298,39 +341,23 @@ def _same_random(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
     return bool(a[0] == b[0] and a[1][2] == b[1][2] and numpy.array_equal(a[1][1], b[1][1]))
 
 
-class _Functions(TorchFunctionMode):
-    """Names the torch functions that modules call: outermost calls only, property getters left out."""
-
-    def __init__(self, observer: _Observer) -> None:
-        super().__init__()
-        self._observer = observer
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        observer = self._observer
-        if observer.function_depth == 0 and getattr(func, "__name__", "") != "__get__":
-            observer.function(resolve_name(func) or str(func))
-        observer.function_depth += 1
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            observer.function_depth -= 1
-
-
 class _Ops(TorchDispatchMode):
     """Shows the observer every operator."""
 
-    def __init__(self, observer: _Observer) -> None:
+    def __init__(self, observer: _Observer, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._observer = observer
+        self._observer, self._clock = observer, clock
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if self._observer.paused or func.namespace == "prim":  # fake tensors ask themselves for their device
+            return func(*args, **kwargs)
+        start = self._clock.stamp()
         output = func(*args, **kwargs)
-        if not self._observer.paused:
+        stamps = start, self._clock.stamp()
+        with private.no_torch_functions():
             inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
             written: list[torch.Tensor] = []
@@ -339,5 +366,5 @@ class _Ops(TorchDispatchMode):
                     if argument.alias_info is not None and argument.alias_info.is_write:
                         value = args[position] if position < len(args) else kwargs.get(argument.name)
                         written.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
-            self._observer.op(func, inputs, outputs, written)
+            self._observer.op(func, stamps, inputs, outputs, written)
         return output

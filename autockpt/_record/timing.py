@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from .. import _torch_private as private
 from .._install import install, uninstall
 from .._plan import Plan
 from .assemble import WatchedRun
+from .routing import patched_forwards, routed_functions
 from .step import TrainingStep
 from .tape import storage_address
-from .watch import Clock, no_backward, patched_forwards
+from .watch import Clock, no_backward
 
-__all__ = ["replay_host_seconds", "stamped_seconds"]
+__all__ = ["mode_host_seconds", "replay_host_seconds", "stamped_seconds"]
 
 REPEATS = 5
 """Timed forwards at most."""
@@ -28,7 +31,7 @@ REPEATS = 5
 ENOUGH_SECONDS = 0.3
 """Once the timed forwards took this long together, no further one is made."""
 
-STAMPED = ("enter", "exit", "pack", "forward_end")
+STAMPED = ("enter", "exit", "begin", "end", "pack", "forward_end")
 
 
 def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, clock: Clock) -> dict[int, float] | None:
@@ -70,9 +73,10 @@ class _Stopwatch:
         self.kinds: list[str] = []
         self.stamps: list[object] = []
         self._clock = clock
+        self._open = 0
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
         dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, no_backward)
-        with patched_forwards(step.model, self._call), dropped:
+        with patched_forwards(step.model, self._call), routed_functions(self._function), dropped:
             step.forward()
         self._stamp("forward_end")
 
@@ -83,15 +87,27 @@ class _Stopwatch:
     def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         if not torch.is_grad_enabled():
             return run()
+        self._open += 1
         self._stamp("enter")
         try:
             return run()
         finally:
             self._stamp("exit")
+            self._open -= 1
+
+    def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._open:
+            return run()
+        self._stamp("begin")
+        try:
+            return run()
+        finally:
+            self._stamp("end")
 
     def _pack(self, tensor: torch.Tensor) -> None:
-        if storage_address(tensor) not in self._static:
-            self._stamp("pack")
+        with private.no_torch_functions():
+            if storage_address(tensor) not in self._static:
+                self._stamp("pack")
 
 
 CALIBRATION_STEPS = 30
@@ -116,3 +132,37 @@ def replay_host_seconds() -> float:
         return max(seconds() - plain, 0.0)
     finally:
         uninstall(module)
+
+
+MODE_FUNCTIONS = 1000
+
+
+class _CallsThrough(TorchFunctionMode):
+    """Does what a function mode must do at least: look the function up, and call it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wanted: dict[Any, str] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._wanted.get(func)
+        return func(*args, **(kwargs or {}))
+
+
+def mode_host_seconds() -> float:
+    """Measure what a function costs the host where a function mode sees it, beside what it does itself."""
+    tensor = torch.ones(1)
+
+    def seconds() -> float:
+        times = []
+        for _ in range(MODE_FUNCTIONS):
+            began = time.perf_counter()
+            tensor.dim()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    plain = seconds()
+    with _CallsThrough():
+        return max(seconds() - plain, 0.0)

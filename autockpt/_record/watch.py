@@ -1,13 +1,11 @@
-"""Watching one run of the user's model: which calls open and close, what autograd saves, reads and releases."""
+"""Watching one run of the user's model: calls, torch functions, and what autograd saves, reads and releases."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
@@ -15,11 +13,13 @@ import torch
 from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._frames.tree import tensors
+from .routing import patched_forwards, routed_functions
 from .tape import Tape
 
-__all__ = ["Clock", "Mark", "Watch"]
+__all__ = ["Clock", "Mark", "OpenedCall", "OpenedFunction", "Watch", "no_backward"]
 
-MarkKind = Literal["enter", "exit", "pack", "unpack", "release", "ready", "forward_end", "backward_end"]
+MarkKind = Literal["enter", "exit", "begin", "end", "pack", "unpack", "release", "ready", "forward_end", "backward_end"]
+"""Calls enter and exit, functions begin and end."""
 
 
 class Clock(Protocol):
@@ -27,6 +27,9 @@ class Clock(Protocol):
 
     def stamp(self) -> object:
         """Return a reading."""
+
+    def forget(self, since: object) -> None:
+        """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""
 
     def seconds(self, stamps: list[object]) -> list[float]:
         """Turn readings into seconds since the first."""
@@ -38,9 +41,11 @@ class Mark:
 
     Attributes:
         kind: what happened.
-        index: the call (enter, exit, pack) or the save (unpack, release) or the parameter (ready).
+        index: the call (enter, exit, pack), the function (begin, end), the save (unpack, release) or the
+            parameter (ready).
         stamp: a reading of the clock, for the kinds that happen in forward.
-        keys: storages of the arguments (enter), outputs (exit), of the tensor saved (pack) or the gradient (ready).
+        keys: storages of the arguments (enter, begin), outputs (exit, end), of the tensor saved (pack) or the gradient
+            (ready).
         sources: for each key of an enter, the calls that returned that very tensor object, unchanged since.
         node: sequence number of the autograd node that saves (pack), else 0.
     """
@@ -62,15 +67,25 @@ class OpenedCall:
     occurrence: int
     parent: int
     stop: int = 0
+    functions: dict[str, int] = field(default_factory=dict)  # called in its own code so far, by name
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFunction:
+    """A torch function as it began: its short name, and which one of that name in the code of which call."""
+
+    name: str
+    occurrence: int
+    call: int
 
 
 class Watch:
-    """Opens calls and follows saves while one step runs; whatever happens becomes a marker on the tape.
+    """Opens calls and functions, and follows saves, while one step runs; whatever happens becomes a marker on the tape.
 
     Args:
         model: the model; its forwards are patched only inside `watching`.
         tape: where the markers go.
-        clock: read at every marker of the forward.
+        clock: read at every marker of the forward; watching takes no time by it.
         keep_saves: False drops every tensor that autograd wants to save, so that frees show natural
             lifetimes (and backward is impossible).
     """
@@ -78,6 +93,7 @@ class Watch:
     def __init__(self, model: torch.nn.Module, tape: Tape, clock: Clock, *, keep_saves: bool = True) -> None:
         self.marks: list[Mark] = []
         self.calls: list[OpenedCall] = []
+        self.functions: list[OpenedFunction] = []
         self._tape, self._clock, self._keep_saves = tape, clock, keep_saves
         self._model = model
         self._static_keys = {
@@ -92,9 +108,9 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Patch every module's forward and catch what autograd saves, until the context is left."""
+        """Patch every module's forward and catch functions and what autograd saves, until the context is left."""
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        with patched_forwards(self._model, self._call), hooks:
+        with patched_forwards(self._model, self._call), routed_functions(self._function), hooks:
             self._in_forward = True
             try:
                 yield
@@ -123,7 +139,8 @@ class Watch:
         """Put one marker on the tape."""
         if self._ended:
             return
-        self._tape.mark()
+        with private.no_torch_functions():  # else the function mode would see the marker made
+            self._tape.mark()
         self.marks.append(Mark(kind, index, stamp, keys, sources, node))
 
     def key(self, tensor: torch.Tensor) -> int:
@@ -140,15 +157,9 @@ class Watch:
         self.calls.append(call)
         self._open.append(index)
         try:
-            given = self._storages(arguments)
-            sources = tuple(self._sources(same_storage) for same_storage in given.values())
-            self.mark("enter", index, self._clock.stamp(), tuple(given), sources)
-            del given
+            self._entered(index, arguments)
             output = run()
-            stamp = self._clock.stamp()
-            outputs = self._storages(output)
-            self.mark("exit", index, stamp, tuple(outputs))
-            self._returned(index, outputs)
+            self._exited(index, output)
             return output
         except BaseException:  # the model may catch it and go on
             self.mark("exit", index, self._clock.stamp())
@@ -156,6 +167,44 @@ class Watch:
         finally:
             self._open.pop()
             call.stop = len(self.calls)
+
+    def _entered(self, index: int, arguments: object) -> None:
+        stamp = self._clock.stamp()
+        with private.no_torch_functions():
+            given = self._storages(arguments)
+            sources = tuple(self._sources(same_storage) for same_storage in given.values())
+        self.mark("enter", index, stamp, tuple(given), sources)
+        self._clock.forget(stamp)
+
+    def _exited(self, index: int, output: object) -> None:
+        stamp = self._clock.stamp()
+        with private.no_torch_functions():
+            outputs = self._storages(output)
+            self.mark("exit", index, stamp, tuple(outputs))
+            self._returned(index, outputs)
+        self._clock.forget(stamp)
+
+    def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._in_forward or not self._open:
+            return run()
+        call = self._open[-1]
+        counts = self.calls[call].functions
+        occurrence = counts.get(name, 0)
+        counts[name] = occurrence + 1
+        index = len(self.functions)
+        self.functions.append(OpenedFunction(name, occurrence, call))
+        stamp = self._clock.stamp()
+        self.mark("begin", index, stamp, tuple(self._storages(arguments)))
+        self._clock.forget(stamp)
+        try:
+            output = run()
+        except BaseException:
+            self.mark("end", index, self._clock.stamp())
+            raise
+        stamp = self._clock.stamp()
+        self.mark("end", index, stamp, tuple(self._storages(output)))
+        self._clock.forget(stamp)
+        return output
 
     def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
         """Tensors inside `value` by their storage, in order; the model's own left out."""
@@ -181,14 +230,17 @@ class Watch:
         return tuple(sorted(set.intersection(*chains)))
 
     def _pack(self, tensor: torch.Tensor) -> object:
-        key = self._tape.key(tensor)
+        stamp = self._clock.stamp()
+        with private.no_torch_functions():
+            key = self._tape.key(tensor)
         if key in self._static_keys:
             return tensor
         save = self._saves
         self._saves += 1
         # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
         call = self._open[-1] if self._open else 0
-        self.mark("pack", call, self._clock.stamp(), (key,), node=private.saving_node())
+        self.mark("pack", call, stamp, (key,), node=private.saving_node())
+        self._clock.forget(stamp)
         return _Slot(self, save, tensor) if self._keep_saves else None
 
     def _unpack(self, slot: object) -> torch.Tensor:
@@ -217,39 +269,3 @@ class _Slot:
     def __del__(self) -> None:
         # The tensor goes after the marker: it is alive until its save is released, not a tick less.
         self.watch.mark("release", self.save)
-
-
-class Router(Protocol):
-    """Stands around one forward: ``run()`` runs it and returns its output; `arguments` is for looking at."""
-
-    def __call__(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any], /) -> Any: ...
-
-
-@contextmanager
-def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
-    """Route every module's forward through `router` until the context is left.
-
-    The patch sits where a plan's own patch sits (`module.forward`, in the instance's `__dict__`), so the
-    recorder sees the very arguments that a frame will see.
-    """
-    patched: list[tuple[torch.nn.Module, bool, Any]] = []
-    try:
-        for name, module in model.named_modules():
-            forward = module.forward
-            patched.append((module, "forward" in module.__dict__, forward))
-            patch = functools.partial(_routed, router, name, module, forward)
-            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-            module.forward = patch
-        yield
-    finally:
-        for module, own, forward in reversed(patched):
-            if own:
-                module.forward = forward
-            else:
-                del module.forward
-
-
-def _routed(
-    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    return router(name, module, (args, kwargs), functools.partial(forward, *args, **kwargs))

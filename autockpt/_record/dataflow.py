@@ -1,0 +1,228 @@
+"""What functions and operators of one forward read, make and change, by the storages of that forward.
+
+A storage is known by its key and the number of the operator that bore it, since keys are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .. import _torch_private as private
+from .._frames.tree import tensors
+from .fingerprint import PLAIN
+
+__all__ = ["DataFlow", "FlowRecorder", "Happening", "SeenFunction", "SeenOp", "Storage"]
+
+Storage: TypeAlias = tuple[int, int]
+"""Key, and number of the operator that bore it; -1 where none was seen to."""
+
+
+@dataclass(slots=True)
+class SeenOp:
+    """An operator as it ran; views are none.
+
+    Attributes:
+        name: its name.
+        function: index of the function that ran it, -1 if none did.
+        call: index of the innermost call.
+        node: number of the autograd node that was made last before it ran: its own, if it has one.
+        start: a reading of the clock.
+        stop: another.
+        reads: storages that it was given, the model's own left out.
+        makes: storages born in it, with their bytes.
+        writes: storages given to it that it changed.
+    """
+
+    name: str
+    function: int
+    call: int
+    node: int
+    start: object
+    stop: object
+    reads: list[Storage]
+    makes: list[tuple[Storage, int]]
+    writes: list[Storage]
+
+
+@dataclass(slots=True)
+class SeenFunction:
+    """A torch function as a call's own code called it.
+
+    Attributes:
+        name: its short name.
+        first_op: number of the first operator that it could have run, views counted.
+        given: keys of all storages that came in, the model's own included.
+        ops: positions of its operators in `DataFlow.ops`.
+        alias: whether what went out shares storage with what came in.
+        mutates: whether it changed something older than itself.
+        draws: whether a default generator moved.
+        shapes_only: whether it looked at nothing but shapes and types.
+        refused: why what it returned cannot be handed out by a replay.
+    """
+
+    name: str
+    first_op: int
+    given: frozenset[int]
+    ops: list[int] = field(default_factory=list)
+    alias: bool = False
+    mutates: bool = False
+    draws: bool = False
+    shapes_only: bool = False
+    refused: str = ""
+
+    def close(self, output: Any, keys: Collection[int], *, ran: bool) -> None:
+        """Judge what it returned.
+
+        Args:
+            output: the result.
+            keys: the storages in it.
+            ran: whether it ran any operator, views counted.
+        """
+        others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
+        self.alias = not self.given.isdisjoint(keys)
+        # Reading values out runs an operator, but for `tolist`.
+        self.shapes_only = not ran and not keys and self.name != "tolist" and all(isinstance(o, PLAIN) for o in others)
+        if others:
+            self.refused = f"returns something that is no tensor ({type(others[0]).__name__})"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that a watched run marks too, so that its storages and those here can be told to be the same.
+
+    Attributes:
+        kind: as of a marker.
+        index: the call (enter, exit, pack) or the function (begin, end).
+        storages: in the order of a marker's keys; none for calls.
+        node: number of the saving autograd node (pack).
+        n_ops: how many operators had run, views left out.
+    """
+
+    kind: Literal["enter", "exit", "begin", "end", "pack"]
+    index: int
+    storages: tuple[Storage, ...] = ()
+    node: int = 0
+    n_ops: int = 0
+
+
+@dataclass(slots=True)
+class DataFlow:
+    """Functions and operators of one forward, and everything that happened, each in order."""
+
+    functions: list[SeenFunction] = field(default_factory=list)
+    ops: list[SeenOp] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+
+
+class FlowRecorder:
+    """Writes down the data flow of one forward.
+
+    Args:
+        key: names the storage of a tensor while it lives.
+        static: keys of parameters and buffers.
+        generators: those whose draws count.
+
+    Attributes:
+        flow: what was written down.
+        born: for each storage, the number of the operator that bore it.
+        n_ops: operators so far, views counted.
+    """
+
+    def __init__(
+        self, key: Callable[[torch.Tensor], int], static: Collection[int], generators: Iterable[torch.Generator]
+    ) -> None:
+        self.flow = DataFlow()
+        self.born: dict[int, int] = {}
+        self.n_ops = 0
+        self._key, self._static, self._generators = key, static, list(generators)
+        self._function = -1
+        self._states: list[torch.Tensor] = []
+
+    def happened(self, kind: Literal["enter", "exit"], call: int) -> None:
+        """Write down that a call began or ended."""
+        self.flow.happenings.append(Happening(kind, call))
+
+    def pack(self, call: int, tensor: torch.Tensor) -> None:
+        """Write down that autograd saved a tensor."""
+        if (key := self._key(tensor)) not in self._static:
+            storage, node = (key, self.born.get(key, -1)), private.saving_node()
+            self.flow.happenings.append(Happening("pack", call, (storage,), node, len(self.flow.ops)))
+
+    def begin(self, name: str, arguments: object) -> None:
+        """Write down that a function began."""
+        keys = self._keys(arguments)
+        self._function = len(self.flow.functions)
+        self.flow.functions.append(SeenFunction(name, self.n_ops, frozenset(keys)))
+        self.flow.happenings.append(Happening("begin", self._function, self._storages(keys)))
+        self._states = [generator.get_state() for generator in self._generators]
+
+    def end(self, output: Any) -> None:
+        """Write down what the open function returned."""
+        keys, function = self._keys(output), self.flow.functions[self._function]
+        function.close(output, keys, ran=self.n_ops > function.first_op)
+        for generator, state in zip(self._generators, self._states, strict=True):
+            function.draws |= not torch.equal(generator.get_state(), state)
+        self.flow.happenings.append(Happening("end", self._function, self._storages(keys)))
+        self._function = -1
+
+    def failed(self) -> None:
+        """Write down that the open function raised."""
+        self.flow.functions[self._function].refused = "raised an exception that its caller caught"
+        self.flow.happenings.append(Happening("end", self._function))
+        self._function = -1
+
+    def op(
+        self,
+        op: Any,
+        call: int,
+        stamps: tuple[object, object],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        written: list[torch.Tensor],
+        *,
+        draws: bool,
+    ) -> None:
+        """Write down an operator that ran inside a call; see `SeenOp`. Before its outputs count as born."""
+        read = list(dict.fromkeys(map(self._key, inputs)))
+        changed = list(dict.fromkeys(map(self._key, written)))
+        sizes = {key: t.untyped_storage().nbytes() for t in outputs if (key := self._key(t)) and key not in read}
+        makes = {key: size for key, size in sizes.items() if size}
+        is_view = outputs and not sizes and not changed
+        if self._function >= 0:
+            function = self.flow.functions[self._function]
+            function.draws |= draws
+            function.mutates |= any(self.born.get(key, -1) < function.first_op for key in changed if key)
+            if not is_view:
+                function.ops.append(len(self.flow.ops))
+        if is_view:
+            return
+        self.flow.ops.append(
+            SeenOp(
+                name=str(op),
+                function=self._function,
+                call=call,
+                node=private.saving_node(),
+                start=stamps[0],
+                stop=stamps[1],
+                reads=list(self._storages(read)),
+                makes=[((key, self.n_ops), size) for key, size in makes.items()],
+                writes=list(self._storages(changed)),
+            )
+        )
+
+    def changed_buffers(self, first_function: int, keys: Collection[int]) -> None:
+        """Write down that a call changed buffers: each function that was given one may have done it."""
+        for function in self.flow.functions[first_function:]:
+            function.mutates |= not function.given.isdisjoint(keys)
+
+    def _keys(self, value: object) -> list[int]:
+        """Storages in `value`, in order, the model's own included."""
+        return [key for key in dict.fromkeys(map(self._key, tensors(value))) if key]
+
+    def _storages(self, keys: Iterable[int]) -> tuple[Storage, ...]:
+        return tuple((key, self.born.get(key, -1)) for key in keys if key and key not in self._static)

@@ -1,0 +1,152 @@
+"""The torch functions of the recorded step: ticks, tensors, seconds, and who saved what."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from .._profile import FunctionTable
+from .assemble import Lifetimes, WatchedRun
+from .dataflow import SeenFunction
+from .structure import Structure
+
+__all__ = ["PLACES", "StepFunction", "agrees", "function_table", "rounded", "step_functions"]
+
+PLACES = ("enter", "exit", "begin", "end", "pack")
+"""Kinds of markers that the structural forward passes too."""
+
+UNSEEN = "the model called other functions when its forward ran a second time"
+
+
+@dataclass(slots=True)
+class StepFunction:
+    """A function of the recorded step.
+
+    Attributes:
+        name: its short name.
+        occurrence: which one of that name in its call's own code.
+        call: index of that call.
+        enter: tick at which it began.
+        exit: tick at which it ended.
+        given: tensors that came in.
+        makes: tensors born in it that went out or were saved in it.
+        packs: numbers of the saves made in it.
+        seconds: its forward seconds.
+        group: equal for the same function of equal calls.
+    """
+
+    name: str
+    occurrence: int
+    call: int
+    enter: int = 0
+    exit: int = 0
+    given: tuple[int, ...] = ()
+    makes: tuple[int, ...] = ()
+    packs: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    group: tuple[object, ...] = ()
+
+
+def agrees(run: WatchedRun, structure: Structure) -> bool:
+    """Whether the structural forward made the calls, functions and saves of the recorded step, in the same order."""
+    flow = structure.flow
+    return (
+        [call.name for call in structure.calls] == [call.name for call in run.calls]
+        and [function.name for function in flow.functions] == [function.name for function in run.functions]
+        and [(each.kind, each.index) for each in flow.happenings]
+        == [(mark.kind, mark.index) for mark in run.marks if mark.kind in PLACES]
+    )
+
+
+def step_functions(
+    run: WatchedRun, found: Lifetimes, seconds: list[float], signatures: list[str]
+) -> tuple[list[StepFunction], list[int]]:
+    """Gather what the markers say of each function.
+
+    Args:
+        run: the recorded step.
+        found: its lifetimes.
+        seconds: time of each marker.
+        signatures: of each call; those of equal calls are equal.
+
+    Returns:
+        The functions, and for each save the function that made it, or -1.
+    """
+    functions = [StepFunction(each.name, each.occurrence, each.call) for each in run.functions]
+    savers: list[int] = []
+    open_functions: list[int] = []
+    for i, mark in enumerate(run.marks):
+        tick, tensors = found.mark_ticks[i], found.mark_tensors[i]
+        if mark.kind == "begin":
+            function = functions[mark.index]
+            function.enter, function.given, function.seconds = tick, _known(tensors), -seconds[i]
+            open_functions.append(mark.index)
+        elif mark.kind == "end":
+            function = functions[open_functions.pop()]
+            function.exit = tick
+            function.seconds = max(function.seconds + seconds[i], 0.0)
+            function.makes = _born_since(function.enter, (*tensors, *function.makes), found)
+        elif mark.kind == "pack":
+            savers.append(open_functions[-1] if open_functions else -1)
+            if open_functions:
+                function = functions[open_functions[-1]]
+                function.packs.append(len(savers) - 1)
+                function.makes += tensors
+    _equal_seconds(functions, signatures)
+    return functions, savers
+
+
+def rounded(seconds: float) -> float:
+    """Round to six digits, more than a clock can tell: a profile's file is mostly digits."""
+    return float(f"{seconds:.6g}")
+
+
+def _known(tensors: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(tensor for tensor in tensors if tensor >= 0))
+
+
+def _born_since(tick: int, tensors: tuple[int, ...], found: Lifetimes) -> tuple[int, ...]:
+    return tuple(sorted(tensor for tensor in _known(tensors) if found.birth[tensor] > tick))
+
+
+def _equal_seconds(functions: list[StepFunction], signatures: list[str]) -> None:
+    """Give the same functions of equal calls the median of their seconds."""
+    position: dict[int, int] = defaultdict(int)
+    groups: dict[tuple[object, ...], list[StepFunction]] = defaultdict(list)
+    for function in functions:
+        function.group = (signatures[function.call] or function.call, position[function.call], function.name)
+        position[function.call] += 1
+        groups[function.group].append(function)
+    for group in groups.values():
+        median = statistics.median(function.seconds for function in group)
+        for function in group:
+            function.seconds = median
+
+
+def function_table(
+    functions: list[StepFunction], reads: list[tuple[int, ...]], seen: list[SeenFunction] | None
+) -> FunctionTable:
+    """Make the table.
+
+    Args:
+        functions: the functions.
+        reads: what each read.
+        seen: what the structural forward saw of each, if it saw the same ones.
+    """
+    nothing = SeenFunction("", 0, frozenset(), refused=UNSEEN)
+    flags = seen if seen is not None else [nothing] * len(functions)
+    return FunctionTable(
+        call=tuple(each.call for each in functions),
+        name=tuple(each.name for each in functions),
+        occurrence=tuple(each.occurrence for each in functions),
+        enter=tuple(each.enter for each in functions),
+        exit=tuple(each.exit for each in functions),
+        seconds=tuple(rounded(each.seconds) for each in functions),
+        reads=tuple(reads),
+        makes=tuple(each.makes for each in functions),
+        alias=tuple(each.alias for each in flags),
+        mutates=tuple(each.mutates for each in flags),
+        draws=tuple(each.draws for each in flags),
+        refused=tuple(each.refused for each in flags),
+    )

@@ -1,0 +1,77 @@
+"""Standing around what the user's model does: every module's forward, and the torch functions that its code calls."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .._frames.selection import function_name
+
+__all__ = ["FunctionRouter", "Router", "patched_forwards", "routed_functions"]
+
+
+class Router(Protocol):
+    """Stands around one forward: ``run()`` runs it and returns its output; `arguments` is for looking at."""
+
+    def __call__(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any], /) -> Any: ...
+
+
+class FunctionRouter(Protocol):
+    """Stands around one torch function: ``run()`` runs it and returns its result; `arguments` is for looking at."""
+
+    def __call__(self, name: str, arguments: object, run: Callable[[], Any], /) -> Any: ...
+
+
+@contextmanager
+def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
+    """Route every module's forward through `router` until the context is left.
+
+    The patch sits where a plan's own patch sits (`module.forward`, in the instance's `__dict__`), so the
+    recorder sees the very arguments that a frame will see.
+    """
+    patched: list[tuple[torch.nn.Module, bool, Any]] = []
+    try:
+        for name, module in model.named_modules():
+            forward = module.forward
+            patched.append((module, "forward" in module.__dict__, forward))
+            patch = functools.partial(_routed, router, name, module, forward)
+            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+            module.forward = patch
+        yield
+    finally:
+        for module, own, forward in reversed(patched):
+            if own:
+                module.forward = forward
+            else:
+                del module.forward
+
+
+def _routed(
+    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    return router(name, module, (args, kwargs), functools.partial(forward, *args, **kwargs))
+
+
+class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, like its neighbour
+    """Route every torch function through `router`: outermost ones only, since the mode is off while one runs.
+
+    Property getters are left out.
+    """
+
+    def __init__(self, router: FunctionRouter) -> None:
+        super().__init__()
+        self._router = router
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "__get__":
+            return func(*args, **kwargs)
+        return self._router(function_name(func), (args, kwargs), functools.partial(func, *args, **kwargs))
