@@ -7,8 +7,10 @@ Every figure in a solution comes from the judge, `simulate`.
 
 from __future__ import annotations
 
+from .bound import Bound, peak_bound, saved_bound
 from .dataflow import Dataflow, Decisions, HostSeconds, Item, Unit
 from .errors import AutockptError, BudgetError, Infeasible, InvalidProblem, ProblemTooLarge, UnknownSolver
+from .lives import Lives
 from .menu import Entry, Menu, make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
 from .registry import SOLVERS, solve
@@ -19,6 +21,7 @@ __all__ = [
     "SOLVERS",
     "Addition",
     "AutockptError",
+    "Bound",
     "BudgetError",
     "Call",
     "Candidate",
@@ -30,6 +33,7 @@ __all__ = [
     "Infeasible",
     "InvalidProblem",
     "Item",
+    "Lives",
     "Menu",
     "Problem",
     "ProblemTooLarge",
@@ -45,6 +49,8 @@ __all__ = [
     "format_seconds",
     "make_menu",
     "parse_bytes",
+    "peak_bound",
+    "saved_bound",
     "simulate",
     "solve",
 ]

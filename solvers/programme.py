@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from .formulation import Floats, Formulation
 
-__all__ = ["Answer", "Backend", "Programme", "default_backend"]
+__all__ = ["Answer", "Backend", "Programme", "default_backend", "pulp_module"]
 
 Backend = Literal["highs", "cbc"]
 
@@ -38,7 +38,7 @@ CBC_DIGIT = 1e-3
 CBC_BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 
 
-def _pulp() -> Any:
+def pulp_module() -> Any:
     """Import PuLP where no frame of the caller's can be caught.
 
     Some of its modules keep the exceptions that they caught while they were imported, with the tracebacks, and so
@@ -53,7 +53,7 @@ def _pulp() -> Any:
 
 def default_backend() -> Backend | None:
     """HiGHS if ``highspy`` can be imported, else CBC if PuLP has one for this machine, else None."""
-    pulp = _pulp()
+    pulp = pulp_module()
 
     if pulp.HiGHS(msg=False).available():
         return "highs"
@@ -125,7 +125,7 @@ class Programme:
         Returns:
             Values, and the goal in seconds or bytes.
         """
-        pulp = _pulp()
+        pulp = pulp_module()
 
         form, n_candidates = self.form, len(self.form.active)
         costs = np.array([form.ledger.problem.candidates[c].recompute_seconds for c in form.active])
@@ -195,7 +195,7 @@ class Programme:
 
     def _run(self, lp: Any, whole: bool, time_limit_seconds: float) -> float | None:
         """Solve `lp`; returns the bound of an integer search that ran out of time, None if there is none."""
-        pulp = _pulp()
+        pulp = pulp_module()
 
         limit = max(time_limit_seconds, 0.01)
         if self.backend == "highs":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import strategies as st
@@ -56,6 +57,11 @@ hosts = st.builds(
     kept_unit_seconds=st.sampled_from((0.0, 0.25)),
     seen_function_seconds=st.sampled_from((0.0, 0.125)),
 )
+
+
+def without_host(flow: Dataflow) -> Dataflow:
+    """The same where keeping a unit costs the host nothing."""
+    return replace(flow, units=tuple(replace(unit, keep_seconds=0.0) for unit in flow.units))
 
 
 def every_choice(flow: Dataflow, host: HostSeconds | None = None) -> Iterator[Decisions]:

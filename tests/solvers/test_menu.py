@@ -7,7 +7,7 @@ from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from autockpt.solvers.menu import make_menu
 from autockpt.solvers.pareto import frontier
 
-from .flows import dataflows, every_choice, hosts, undominated
+from .flows import dataflows, every_choice, hosts, undominated, without_host
 
 PLENTY = 60.0
 
@@ -40,22 +40,6 @@ def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
     corners = [(c.held_bytes, sum(flow.units[u].seconds for u in c.recompute)) for c in found]
     assert set(corners) <= set(undominated(points))
     assert set(lower_hull(points)) <= set(corners)
-
-
-def without_host(flow: Dataflow) -> Dataflow:
-    units = [
-        Unit(
-            name=unit.name,
-            seconds=unit.seconds,
-            reads=unit.reads,
-            makes=unit.makes,
-            keepable=unit.keepable,
-            recomputable=unit.recomputable,
-            function=unit.function,
-        )
-        for unit in flow.units
-    ]
-    return Dataflow(units=tuple(units), items=flow.items)
 
 
 @settings(max_examples=250)
