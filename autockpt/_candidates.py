@@ -3,7 +3,7 @@
 forward                                        backward
 ├── h.3 ──────────┤                            unpack          releases
 x │ a   b   c   y │                            │               │ │   │
-▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay (a slot's part of it: to its release)
+▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay, saved parts longer
   ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
       ├───┤                                    │ peak │─────────┤   │   then dying one by one
           ├───┤                                └──────┘─────────────┤

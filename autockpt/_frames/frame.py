@@ -28,14 +28,16 @@ class Frame:
     """One execution of a segment.
 
     Attributes:
+        closed: whether no further call may join; a gradient taken inside forward replays a frame before that.
         calls: the calls so far, in order.
         boundary: the tensors from outside.
         slots: what the calls packed, in order.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "slots")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots")
 
     def __init__(self) -> None:
+        self.closed = False
         self.calls: list[Call] = []
         self.boundary: list[Held] = []
         self.slots: list[weakref.ref[Slot | OwnedSlot]] = []
@@ -53,8 +55,8 @@ class Frame:
             last = self._last_empty()
             if last >= 0:
                 Replay(self, last).run()
-                # Every slot that lives is full now and stays so: nothing will ask for another replay.
-                self.calls, self.boundary = [], []
+                if self.closed:  # every slot that lives is full now and stays so: nothing asks for another replay
+                    self.calls, self.boundary = [], []
 
     def replayed(self, slot: Slot) -> Tensor:
         """Return the value of `slot`, which had none, from a replay."""

@@ -117,7 +117,7 @@ def _in_scope(
     try:
         return forward(*args, **kwargs)
     finally:
-        scope.recording = None
+        scope.end_frame()
         thread.scope = outer
 
 
@@ -168,6 +168,7 @@ def _member(
         if place.segment in scope.begun:
             mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
+        scope.end_frame()
         recording = scope.recording = Recording(place.segment)
     recording.position = place.position
     scope.inside = True
@@ -177,7 +178,7 @@ def _member(
         selective = scope if place.selective else None
         return recording.run(key, forward, state, arguments, linked=place.linked, selective=selective)
     except BaseException:
-        scope.recording = None  # a replay of later members must not run into this again
+        scope.end_frame()  # a replay of later members must not run into this again
         scope.begun.discard(place.segment)
         raise
     finally:

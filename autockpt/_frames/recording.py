@@ -117,6 +117,10 @@ class Recording:
             self._know(tensor, Ref(number, index))
         return result
 
+    def close(self) -> None:
+        """Let no further member join."""
+        self._frame.closed = True
+
     def _refer(self, tensor: Tensor) -> Ref:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _torch_private.version(tensor):

@@ -32,6 +32,12 @@ class Scope:
         self.recording: Recording | None = None
         self.inside = False
 
+    def end_frame(self) -> None:
+        """Let no further member join the frame."""
+        if self.recording is not None:
+            self.recording.close()
+            self.recording = None
+
 
 class _Thread(threading.local):
     """What runs in this thread now.
