@@ -180,7 +180,7 @@ LEAVES: dict[str, Callable[[], nn.Module]] = {
     "Dropout1d": lambda: Channels(nn.Dropout1d(0.3)),
     "ReluInplace": partial(nn.ReLU, inplace=True),
     "SiluInplace": partial(nn.SiLU, inplace=True),
-    "RRelu": nn.RReLU,
+    "RRelu": lambda: nn.Sequential(nn.RReLU(), nn.Tanh()),  # where it comes last, torch's checkpoint misses its noise
     "Gelu": nn.GELU,
     "Tanh": nn.Tanh,
     "Softmax": partial(nn.Softmax, -1),
