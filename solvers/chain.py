@@ -50,7 +50,8 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
 
     Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", for flat segments over nested
     calls.
-    Exact on chains up to rounding, a heuristic where tensors are shared far apart;
+    Exact on chains, also among several candidates of one span, up to rounding (none where the budget is less than
+    `SLOTS` times the greatest common divisor of all sizes); a heuristic where tensors are shared far apart;
     O((candidates + calls) × slots).
     """
     ledger = Ledger.of(problem)
@@ -155,6 +156,7 @@ class _Chain:
         slot_bytes = (room_bytes - int(form.base_bytes.min())) / SLOTS
         if slot_bytes <= 0:
             return None
+        slot_bytes = max(slot_bytes, form.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
         problem = form.ledger.problem
         held = self._slots(slot_bytes)
         fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, SLOTS).astype(np.int64)

@@ -24,8 +24,13 @@ Draw = st.DrawFn
 
 
 @st.composite
-def problems(draw: Draw, *, max_steps: int = 10, max_calls: int = 9, max_tensors: int = 8) -> Problem:
-    """A problem of at most `max_steps` steps; forward up to a middle step, backward after it."""
+def problems(
+    draw: Draw, *, max_steps: int = 10, max_calls: int = 9, max_tensors: int = 8, max_entries: int = 1
+) -> Problem:
+    """A problem of at most `max_steps` steps; forward up to a middle step, backward after it.
+
+    Up to `max_entries` candidates recompute the same calls, in different ways.
+    """
     n_steps = draw(st.integers(2, max_steps))
     middle = draw(st.integers(1, n_steps - 1))
     calls = draw(_calls(max_calls))
@@ -35,14 +40,18 @@ def problems(draw: Draw, *, max_steps: int = 10, max_calls: int = 9, max_tensors
         steps=tuple(Step(name=f"step {i}", base_bytes=n) for i, n in enumerate(base)),
         calls=calls,
         tensors=tuple(tensors),
-        candidates=tuple(_candidate(draw, run, calls, tensors, middle, n_steps) for run in draw(_runs(calls))),
+        candidates=tuple(
+            _candidate(draw, run, calls, tensors, middle, n_steps)
+            for run in draw(_runs(calls))
+            for _ in range(draw(st.integers(1, max_entries)))
+        ),
     )
 
 
 @st.composite
-def problems_and_budgets(draw: Draw) -> tuple[Problem, int]:
+def problems_and_budgets(draw: Draw, *, max_calls: int = 9, max_entries: int = 1) -> tuple[Problem, int]:
     """A problem and a budget: mostly between the lowest reachable peak and the plain peak, where choices matter."""
-    problem = draw(problems())
+    problem = draw(problems(max_calls=max_calls, max_entries=max_entries))
     plain, lowest = simulate(problem, ()).peak_bytes, minimum_bytes(problem)
     return problem, max(1, draw(st.integers(lowest - 2, plain + 2) if draw(st.integers(0, 7)) else st.just(lowest)))
 
@@ -143,6 +152,61 @@ def _candidate(
         holds=tuple(holds),
         additions=tuple(additions),
     )
+
+
+@st.composite
+def chains_and_budgets(draw: Draw, *, max_blocks: int = 5, max_entries: int = 4) -> tuple[Problem, int]:
+    """A row of blocks with menus, and a budget; backward gives the blocks back in turn, so that it is a chain.
+
+    A block saves two tensors and reads the output of the one before. An entry holds that output, keeps one of the
+    two tensors, both or none, and restores the others while its own backward runs.
+    """
+    n_blocks = draw(st.integers(1, max_blocks))
+    n_steps = 3 * n_blocks + 1
+    tensors: list[Tensor] = []
+    candidates: list[Candidate] = []
+    size = st.integers(1, 40)
+    for block in range(n_blocks):
+        begins = n_steps - 2 * (block + 1)
+        boundary, kept = len(tensors), len(tensors) + 1
+        tensors.append(Tensor(bytes=draw(size), free_step=block + 1))
+        releases = (begins + 1, begins + 2)
+        for until in releases:
+            save = Save(call=1 + block, until=until)
+            tensors.append(Tensor(bytes=draw(size), free_step=block + 1, saves=(save,)))
+        for _ in range(draw(st.integers(0, max_entries))):
+            keeps = draw(st.lists(st.integers(0, 1), max_size=2, unique=True))
+            restored = [i for i in (0, 1) if i not in keeps]
+            candidates.append(
+                Candidate(
+                    name=f"b{block}#0 entry {len(candidates)}",
+                    start=1 + block,
+                    stop=2 + block,
+                    length=1,
+                    recompute_seconds=draw(st.integers(0, 24)) / 8,
+                    holds=(
+                        Hold(tensor=boundary, until=begins + 2),
+                        *(Hold(tensor=kept + i, until=releases[i]) for i in keeps),
+                    ),
+                    additions=(
+                        *(Addition(bytes=tensors[kept + i].bytes, start=begins, until=releases[i]) for i in restored),
+                        Addition(bytes=draw(st.integers(0, 9)), start=begins, until=begins + 1),
+                    ),
+                )
+            )
+    problem = Problem(
+        steps=tuple(
+            Step(name=f"step {i}", base_bytes=draw(st.integers(0, 6)) if i > n_blocks else 0) for i in range(n_steps)
+        ),
+        calls=(
+            Call(name="", parent=-1, stop=1 + n_blocks),
+            *(Call(name=f"b{i}#0", parent=0, stop=2 + i) for i in range(n_blocks)),
+        ),
+        tensors=tuple(tensors),
+        candidates=tuple(candidates),
+    )
+    plain, lowest = simulate(problem, ()).peak_bytes, minimum_bytes(problem)
+    return problem, max(1, draw(st.integers(lowest, plain)))
 
 
 @st.composite

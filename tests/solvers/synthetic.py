@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autockpt.solvers import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
+from autockpt.solvers import (
+    Addition,
+    Call,
+    Candidate,
+    Dataflow,
+    Hold,
+    Item,
+    Problem,
+    Save,
+    Step,
+    Tensor,
+    Unit,
+    make_menu,
+)
 
 HOST_SECONDS = 50e-6
 
@@ -267,3 +280,105 @@ def _block(t: Trace, name: str, x: int, unit: int, encoded: int | None = None) -
     x = t.op(unit, x, h, seconds=0.05 * ms)
     t.close()
     return x
+
+
+def block_flow(unit: int = 4 * 2**20) -> Dataflow:
+    """A GPT-2-like block as units of function and module calls; it reads item 0, and the caller keeps its last item."""
+    ms = 1e-3
+    units: list[Unit] = []
+    sizes = [unit]
+    saved: set[int] = set()
+
+    def add(name: str, seconds: float, reads: tuple[int, ...], *out_bytes: int, saves: tuple[int, ...] = ()) -> int:
+        """The first output is passed on; the others are for backward alone."""
+        made = tuple(range(len(sizes), len(sizes) + len(out_bytes)))
+        sizes.extend(out_bytes)
+        saved.update(saves, made[1:])
+        units.append(Unit(name=name, seconds=seconds * ms, reads=reads, makes=made, function=True))
+        return made[0]
+
+    n1 = add("ln_1", 0.1, (0,), unit, unit // 192, saves=(0,))
+    qkv = add("c_attn", 1.5, (n1,), 3 * unit, saves=(n1,))
+    q, k, v = (add("chunk", 0.02, (qkv,), unit) for _ in range(3))
+    a = add("attention", 1.2, (q, k, v), unit, unit // 48, saves=(q, k, v))
+    b = add("c_proj", 0.5, (a,), unit, saves=(a,))
+    d = add("drop", 0.1, (b,), unit, unit // 4)
+    y = add("add", 0.05, (0, d), unit)
+    n2 = add("ln_2", 0.1, (y,), unit, unit // 192, saves=(y,))
+    u = add("c_fc", 2.0, (n2,), 4 * unit, saves=(n2,))
+    cube = add("pow", 0.3, (u,), 4 * unit, saves=(u,))
+    inner = add("add", 0.5, (u, cube), 4 * unit)
+    t = add("tanh", 0.6, (inner,), 4 * unit)
+    t1 = add("add", 0.2, (t,), 4 * unit, saves=(t,))
+    half = add("mul", 0.2, (u,), 4 * unit)
+    g = add("mul", 0.3, (half, t1), 4 * unit, saves=(half, t1))
+    m = add("c_proj", 2.0, (g,), unit, saves=(g,))
+    m = add("drop", 0.1, (m,), unit, unit // 4)
+    add("add", 0.05, (y, m), unit)
+    items = tuple(Item(bytes=n, saved=i in saved, free=i == len(sizes) - 1) for i, n in enumerate(sizes))
+    return Dataflow(units=tuple(units), items=items)
+
+
+def menus(n_layers: int = 96, *, unit: int = 4 * 2**20, most_entries: int = 30, gradient_bytes: int = 0) -> Problem:
+    """Equal blocks in a row, each a call, with all entries of their menu as candidates of the one span."""
+    flow = block_flow(unit)
+    entries = make_menu(flow, most_entries=most_entries, time_limit_seconds=60.0).entries
+    n_units, last = len(flow.units), len(flow.items) - 1
+    n_forward = n_layers * n_units
+    n_steps = 2 * n_forward + 1  # one for the loss in the middle
+    touched = [[u for u, one in enumerate(flow.units) if t in (*one.reads, *one.makes)] for t in range(len(flow.items))]
+    tensors: list[Tensor] = []
+    number: dict[tuple[int, int], int] = {}
+
+    def release(layer: int, t: int) -> int:
+        """Step after the backward of the first unit that touches an item."""
+        return n_steps - (layer * n_units + touched[t][0])
+
+    for layer in range(n_layers):
+        for t, item in enumerate(flow.items):
+            if t == 0 and layer:
+                number[layer, 0] = number[layer - 1, last]
+                continue
+            saves = [Save(call=1 + layer, until=release(layer, t))] if item.saved else []
+            if t == last and layer + 1 < n_layers and flow.items[0].saved:
+                saves.append(Save(call=2 + layer, until=release(layer + 1, 0)))
+            dead = (layer + 1 if t == last and layer + 1 < n_layers else layer) * n_units
+            dead += max(touched[0] if t == last and layer + 1 < n_layers else touched[t]) + 1
+            number[layer, t] = len(tensors)
+            tensors.append(Tensor(bytes=item.bytes, free_step=dead, saves=tuple(saves)))
+
+    candidates = []
+    for layer in range(n_layers):
+        begins, ends = n_steps - (layer + 1) * n_units, n_steps - layer * n_units
+        for e, entry in enumerate(entries):
+            held = set(flow.decisions(entry.recompute).held)
+            restored = [t for t, item in enumerate(flow.items) if item.saved and t not in held]
+            largest = max(flow.items[t].bytes for u in entry.recompute for t in flow.units[u].makes)
+            candidates.append(
+                Candidate(
+                    name=f"h.{layer}#0 entry {e}",
+                    start=1 + layer,
+                    stop=2 + layer,
+                    length=1,
+                    recompute_seconds=entry.recompute_seconds,
+                    holds=tuple(Hold(tensor=number[layer, t], until=ends) for t in sorted(held)),
+                    additions=(
+                        *(
+                            Addition(bytes=flow.items[t].bytes, start=begins, until=release(layer, t))
+                            for t in restored
+                            if not (t == 0 and layer)
+                        ),
+                        Addition(bytes=largest, start=begins, until=begins + 1),
+                    ),
+                )
+            )
+    base = [50 * unit + max(0, s - n_forward) * gradient_bytes // n_forward + 4 * unit for s in range(n_steps)]
+    return Problem(
+        steps=tuple(Step(name=f"step {s}", base_bytes=n) for s, n in enumerate(base)),
+        calls=(
+            Call(name="", parent=-1, stop=1 + n_layers),
+            *(Call(name=f"h.{layer}#0", parent=0, stop=2 + layer) for layer in range(n_layers)),
+        ),
+        tensors=tuple(tensors),
+        candidates=tuple(candidates),
+    )

@@ -1,0 +1,126 @@
+"""Several candidates of one span: the entries of a menu, which exclude one another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from autockpt.solvers import (
+    SOLVERS,
+    Addition,
+    Call,
+    Candidate,
+    Infeasible,
+    Problem,
+    Save,
+    Solution,
+    Status,
+    Step,
+    Tensor,
+    solve,
+)
+from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers.programme import Backend
+
+from .strategies import chains_and_budgets, problems_and_budgets
+
+PLENTY = 60.0
+
+
+def outcome(problem: Problem, budget_bytes: int, solver: str, **options: float) -> Solution | Infeasible:
+    try:
+        return solve(problem, budget_bytes, solver=solver, **options)
+    except Infeasible as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("backend", "small", "n_examples"),
+    [
+        pytest.param("highs", ilp_module.SMALL, 200, id="highs-at-once"),
+        pytest.param("highs", 0, 100, id="highs-generated"),
+        pytest.param("cbc", 0, 50, id="cbc-generated"),
+    ],
+)
+def test_ilp_chooses_among_entries_as_brute_force_does(
+    backend: Backend, small: int, n_examples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "highs":
+        pytest.importorskip("highspy")
+    monkeypatch.setattr(ilp_module, "SMALL", small)
+    shared = 0
+
+    @settings(max_examples=n_examples)
+    @given(problems_and_budgets(max_calls=5, max_entries=3))
+    def compare(drawn: tuple[Problem, int]) -> None:
+        nonlocal shared
+        problem, budget_bytes = drawn
+        expected = outcome(problem, budget_bytes, "exhaustive")
+        try:
+            found = ilp_module.solve(problem, budget_bytes, time_limit_seconds=PLENTY, backend=backend)
+        except Infeasible as error:
+            assert isinstance(expected, Infeasible)
+            assert error.minimum_bytes == expected.minimum_bytes
+            return
+        assert isinstance(expected, Solution)
+        assert found.recompute_seconds == pytest.approx(expected.recompute_seconds, rel=1e-9)
+        assert found.status is Status.OPTIMAL
+        spans = [(c.start, c.stop) for c in problem.candidates]
+        shared += any(spans.count(spans[c]) > 1 for c in found.chosen)
+
+    compare()
+    assert shared > n_examples // 10
+
+
+def test_the_dynamic_programme_chooses_among_entries_as_brute_force_does() -> None:
+    """Sizes here are so few that the slots round nothing."""
+    total = 0
+
+    @settings(max_examples=300)
+    @given(chains_and_budgets())
+    def compare(drawn: tuple[Problem, int]) -> None:
+        nonlocal total
+        problem, budget_bytes = drawn
+        expected, found = (outcome(problem, budget_bytes, name) for name in ("exhaustive", "chain"))
+        assert isinstance(expected, Solution)
+        assert isinstance(found, Solution)
+        assert found.recompute_seconds == expected.recompute_seconds
+        total += bool(found.chosen)
+
+    compare()
+    assert total >= 100
+
+
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name not in ("none", "exhaustive")])
+def test_every_solver_takes_one_entry_of_a_span_at_most(name: str) -> None:
+    @settings(max_examples=30)
+    @given(chains_and_budgets())
+    def check(drawn: tuple[Problem, int]) -> None:
+        found = outcome(*drawn, name)
+        if isinstance(found, Solution):
+            starts = [drawn[0].candidates[c].start for c in found.chosen]
+            assert len(starts) == len(set(starts))
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["auto", "chain", "exhaustive", "ilp"])
+def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
+    def entry(seconds: float, step_bytes: int) -> Candidate:
+        return Candidate(
+            name=f"a#0 for {seconds} s",
+            start=1,
+            stop=2,
+            length=1,
+            recompute_seconds=seconds,
+            additions=(Addition(bytes=step_bytes, start=0, until=2),),
+        )
+
+    problem = Problem(
+        steps=(Step(name="forward", base_bytes=10), Step(name="backward", base_bytes=4)),
+        calls=(Call(name="", parent=-1, stop=2), Call(name="a#0", parent=0, stop=2)),
+        tensors=(Tensor(bytes=20, free_step=0, saves=(Save(call=1, until=2),)),),
+        candidates=(entry(3.0, 2), entry(1.0, 9), entry(2.0, 5)),
+    )
+    chosen = [solve(problem, budget_bytes, solver=name).chosen for budget_bytes in (30, 29, 19, 18, 15, 14, 12)]
+    assert chosen == [(), (1,), (1,), (2,), (2,), (0,), (0,)]
