@@ -11,12 +11,12 @@ from .assemble import Lifetimes, WatchedRun
 from .dataflow import SeenFunction
 from .structure import Structure
 
-__all__ = ["PLACES", "StepFunction", "agrees", "function_table", "rounded", "step_functions"]
+__all__ = ["PLACES", "UNSEEN", "StepFunction", "agrees", "function_table", "rounded", "step_functions"]
 
 PLACES = ("enter", "exit", "begin", "end", "pack")
 """Kinds of markers that the structural forward passes too."""
 
-UNSEEN = "the model called other functions when its forward ran a second time"
+UNSEEN = "the model called other functions when its forward ran a second time, so what each does is not known"
 
 
 @dataclass(slots=True)

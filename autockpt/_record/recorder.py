@@ -27,7 +27,7 @@ from .assemble import (
     tensor_table,
 )
 from .clocks import clock_of
-from .functions import agrees, function_table, step_functions
+from .functions import UNSEEN, agrees, function_table, step_functions
 from .operators import Operators
 from .sandbox import Sandbox
 from .step import Loss, TrainingStep, training_step
@@ -280,7 +280,7 @@ def build_profile(
         tensors=tensor_table(found, parts.natural),
         saves=save_table(run, found, seconds, savers, operators.of_saves(savers)),
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(*parts.notes, *_checkpointing_notes(structure.calls), *notes),
+        notes=(*parts.notes, *_checkpointing_notes(structure.calls), *(() if flow is not None else (UNSEEN,)), *notes),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from autockpt import _torch_private
@@ -113,6 +115,24 @@ def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     assert key == _torch_private.storage_key(weight.t()[1:]) == _torch_private.storage_key(weight.detach())
     assert key != _torch_private.storage_key(weight.clone())
     assert _torch_private.storage_key(torch.eye(2).to_sparse()) == 0
+
+
+def test_function_modes_can_be_kept_from_seeing_what_the_recorder_does() -> None:
+    seen: list[object] = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(2)
+    with Mode():
+        with _torch_private.no_torch_functions():
+            torch.empty(2)
+            x.untyped_storage()
+        assert not seen
+        x.exp()
+    assert seen == [torch.Tensor.exp]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -1,0 +1,374 @@
+"""Functions and operators in a profile: what they read and make, who saved what, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+
+import autockpt
+from autockpt import InvalidFile, Profile
+from autockpt._candidates import find_candidates
+from autockpt._frames.selection import function_name
+from autockpt._record import watch
+from tests.zoo import ZOO, Case, build
+
+MODES = ["real", "forward", "fake"]
+TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
+
+
+class Block(nn.Module):
+    """One of each: matrix products, an element-wise function, views, attention, dropout, in-place, a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.register_buffer("seen", torch.zeros(16))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = F.gelu(F.linear(hidden, self.up.weight, self.up.bias))
+        narrow = F.linear(wide, self.down.weight, self.down.bias)
+        heads = narrow.view(4, hidden.size(1), 2, 8).transpose(1, 2)
+        out = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).transpose(1, 2).reshape(hidden.shape)
+        self.seen.add_(1)  # type: ignore[operator]
+        out = F.dropout(out, 0.1).relu_()
+        return hidden + out
+
+
+class Units:
+    """The functions of one call in a profile, by their keys."""
+
+    def __init__(self, profile: Profile, call: str) -> None:
+        self.table = profile.functions
+        names = [each.key for each in profile.calls]
+        self.number = {self.table.key(i): i for i, c in enumerate(self.table.call) if names[c] == call}
+
+    def reads(self, *keys: str) -> set[int]:
+        return {tensor for key in keys for tensor in self.table.reads[self.number[key]]}
+
+    def makes(self, *keys: str) -> set[int]:
+        return {tensor for key in keys for tensor in self.table.makes[self.number[key]]}
+
+    def having(self, flag: str) -> set[str]:
+        return {key for key, i in self.number.items() if getattr(self.table, flag)[i]}
+
+
+def block(mode: Any = "real") -> tuple[Profile, Units]:
+    profile = autockpt.profile(nn.Sequential(nn.Linear(16, 16), Block()), torch.randn(4, 6, 16), mode=mode)
+    return profile, Units(profile, "1#0")
+
+
+def zoo(name: str) -> Profile:
+    case = build(name)
+    return autockpt.profile(case.model, case.kwargs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_each_function_of_a_block_reads_and_makes(mode: Any) -> None:
+    profile, units = block(mode)
+    before = set(Units(profile, "0#0").makes("linear#0"))
+    wide = units.makes("linear#0")
+    assert units.reads("linear#0") == before and len(wide) == 1
+    assert units.reads("gelu#0") == wide
+    assert units.reads("linear#1") == units.makes("gelu#0")
+    heads = units.makes("linear#1")
+    assert units.reads("view#0", "transpose#0", "scaled_dot_product_attention#0") == heads
+    attended = units.makes("scaled_dot_product_attention#0")
+    assert len(attended) == 2  # the result, and the logarithms of its sums
+    assert units.reads("dropout#0") <= attended | units.makes("reshape#0")
+    assert units.reads("relu_#0") < units.makes("dropout#0")
+    assert units.makes("relu_#0") == units.makes("view#0") == set()
+    assert units.reads("add#0") == before | units.reads("relu_#0")
+    assert units.makes("add#0") == set(profile.calls[0].outputs)
+    assert units.reads("size#0") == set()
+    assert sum(profile.tensors.bytes[tensor] for tensor in wide) == 4 * 4 * 6 * 32
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flags_of_the_functions_of_a_block(mode: Any) -> None:
+    _, units = block(mode)
+    views = {"view#0", "transpose#0", "transpose#1", "reshape#0"}
+    assert units.having("alias") - {"reshape#0"} == views - {"reshape#0"} | {"add_#0", "relu_#0"}
+    assert units.having("mutates") == {"add_#0", "relu_#0"}
+    # Fake tensors draw nothing, so there what might draw counts.
+    assert units.having("draws") - {"scaled_dot_product_attention#0"} == {"dropout#0"}
+    assert units.having("refused") == {"size#0"}
+    assert "no tensor (int)" in units.table.refused[units.number["size#0"]]
+
+
+def test_what_was_saved_in_a_block_is_filed_under_functions_and_operators() -> None:
+    profile, units = block()
+    saves, ops = profile.saves, profile.ops
+    savers = Counter(profile.functions.name[function] for function in saves.function if function >= 0)
+    assert savers.keys() == {"linear", "gelu", "scaled_dot_product_attention", "dropout", "relu_"}
+    names = {ops.name[op] for op in saves.op}
+    assert {"aten.addmm.default", "aten.gelu.default", "aten.relu_.default"} <= names
+    gelu = units.number["gelu#0"]
+    own_input = [t for t, function in zip(saves.tensor, saves.function, strict=True) if function == gelu]
+    assert set(own_input) == units.reads("gelu#0")
+
+
+def test_operators_of_a_function_are_told_apart() -> None:
+    profile, units = block()
+    number = units.number["dropout#0"]
+    rows = [i for i, function in enumerate(profile.ops.function) if function == number]
+    assert len(rows) > 1
+    assert {tensor for i in rows for tensor in profile.ops.makes[i]} >= units.makes("dropout#0")
+    (relu,) = [i for i, function in enumerate(profile.ops.function) if function == units.number["relu_#0"]]
+    assert profile.ops.writes[relu] == profile.ops.reads[relu] and profile.ops.makes[relu] == ()
+
+
+class Count(TorchFunctionMode):
+    """Counts functions at run time, as a frame does: by short name within the innermost call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, int]] = []
+        self._stack: list[tuple[str, Counter[str]]] = []
+        self._calls: Counter[str] = Counter()
+        self._busy = False
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: self._open(name))
+            module.register_forward_hook(lambda *_: self._close())
+
+    def _open(self, name: str) -> None:
+        self._stack.append((f"{name}#{self._calls[name]}", Counter()))
+        self._calls[name] += 1
+
+    def _close(self) -> None:
+        self._stack.pop()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function_name(func)
+        if self._stack and name != "__get__":
+            call, counts = self._stack[-1]
+            self.seen.append((call, name, counts[name]))
+            counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMERS, "resnet50", "glue"])
+def test_occurrences_are_those_that_a_function_mode_counts_at_run_time(name: str) -> None:
+    case = build(name)
+    profile = autockpt.profile(case.model, case.kwargs)
+    with Count(case.model) as count:
+        case.forward()
+    table = profile.functions
+    calls = [profile.calls[call].key for call in table.call]
+    assert list(zip(calls, table.name, table.occurrence, strict=True)) == count.seen
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_save_has_a_function_and_an_operator_that_made_or_read_it(name: str) -> None:
+    profile = zoo(name)
+    saves, functions, ops = profile.saves, profile.functions, profile.ops
+    attributed = [i for i, function in enumerate(saves.function) if function >= 0]
+    assert len(attributed) >= 0.95 * len(saves)
+    for i in attributed:
+        function, op, tensor = saves.function[i], saves.op[i], saves.tensor[i]
+        assert functions.call[function] == saves.call[i]
+        assert functions.enter[function] < saves.pack[i] < functions.exit[function]
+        assert op >= 0
+        if tensor >= 0:
+            assert tensor in {*functions.reads[function], *functions.makes[function]}
+            assert tensor in {*ops.reads[op], *ops.makes[op]}
+    assert not any("functions" in note for note in profile.notes)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "resnet50", "unet", "densenet", "glue"])
+def test_the_operators_reproduce_on_paper_what_each_call_saves(name: str) -> None:
+    profile = zoo(name)
+    refused = {call for call, _ in find_candidates(profile).refused}
+    ops, saves = profile.ops, profile.saves
+    for index, call in enumerate(profile.calls):
+        if index in refused:
+            continue
+        known = {argument.tensor for argument in call.arguments} | {-1}
+        for i, owner in enumerate(ops.call):
+            if index <= owner < call.stop:
+                assert known.issuperset(ops.reads[i]), (call.key, ops.name[i])
+                known.update(ops.makes[i])
+        inside = range(index, call.stop)
+        assert known.issuperset(t for t, c in zip(saves.tensor, saves.call, strict=True) if c in inside)
+
+
+def test_what_a_custom_autograd_function_saves_has_no_function() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = 2 * ctx.saved_tensors[0] * gradients[0]
+            return out
+
+    class Custom(nn.Module):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = Square.apply(hidden)  # type: ignore[no-untyped-call]
+            return out
+
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Custom()), torch.randn(4, 8))
+    saved = dict(zip((profile.calls[call].key for call in profile.saves.call), profile.saves.function, strict=True))
+    assert saved["1#0"] == -1 and saved["0#0"] >= 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_seconds_of_operators_add_up_to_those_of_their_function(mode: Any) -> None:
+    case = build("gpt2-cache")
+    profile = autockpt.profile(case.model, case.kwargs, mode=mode)
+    sums = [0.0] * len(profile.functions)
+    for function, seconds in zip(profile.ops.function, profile.ops.seconds, strict=True):
+        if function >= 0:
+            sums[function] += seconds
+    for i in set(profile.ops.function) - {-1}:
+        assert sums[i] == pytest.approx(profile.functions.seconds[i], rel=1e-4)
+
+
+def test_seconds_of_functions_add_up_to_at_most_those_of_their_call() -> None:
+    case = build("gpt2")
+    profile = autockpt.profile(case.model, case.kwargs, mode="fake")  # measured seconds are medians, and need not
+    sums = [0.0] * len(profile.calls)
+    for number, seconds in zip(profile.functions.call, profile.functions.seconds, strict=True):
+        sums[number] += seconds
+    for index, call in enumerate(profile.calls):
+        assert sums[index] <= call.forward_seconds * (1 + 1e-4)
+        if call.stop == index + 1:  # it has no children
+            assert sums[index] == pytest.approx(call.forward_seconds, rel=1e-4)
+
+
+def lives(profile: Profile) -> list[tuple[int, int, int]]:
+    """Bytes of each tensor and when it died, in births instead of ticks, so that markers do not matter."""
+    tensors = profile.tensors
+    deaths = [[bisect.bisect_left(tensors.birth, tick) for tick in ticks] for ticks in (tensors.natural, tensors.death)]
+    return list(zip(tensors.bytes, *deaths, strict=True))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(case: Case) -> Profile:
+        return autockpt.profile(case.model, case.kwargs)
+
+    watched = recorded(build(name))
+    monkeypatch.setattr(watch, "routed_functions", lambda router: nullcontext())
+    plain = recorded(build(name))
+    assert len(watched.functions) > 0 and len(plain.functions) == 0
+    assert lives(watched) == lives(plain)
+    assert watched.saves.tensor == plain.saves.tensor
+
+
+class Cached(nn.Module):
+    """Makes a table in its first forward, as rotary embeddings do."""
+
+    table: torch.Tensor | None = None
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.ones(8).cumsum(0)
+        return hidden.sigmoid() * self.table
+
+
+def test_functions_that_ran_only_in_the_first_forward_do_not_hide_the_operators() -> None:
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Cached()), torch.randn(4, 8))
+    assert not profile.notes
+    assert profile.ops.name == ("aten.addmm.default", "aten.sigmoid.default", "aten.mul.Tensor")
+    assert not any(profile.functions.refused)
+
+
+class Restless(nn.Module):
+    """Calls more functions each time."""
+
+    count = 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        for _ in range(self.count):
+            hidden = hidden.tanh()
+        return hidden
+
+
+def test_where_forwards_differ_each_function_is_one_operator_and_refused() -> None:
+    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Restless()), torch.randn(4, 8))
+    assert set(profile.ops.name) == {"linear", "tanh"}
+    assert all("other functions" in reason for reason in profile.functions.refused)
+    assert any("other functions" in note for note in profile.notes)
+
+
+def test_a_function_that_raises_is_refused() -> None:
+    class Tries(nn.Module):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            try:
+                return hidden @ hidden
+            except RuntimeError:
+                return hidden @ hidden.t()
+
+    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Tries()), torch.randn(4, 8)), "1#0")
+    assert units.having("refused") == {"matmul#0"}
+    assert units.makes("matmul#0") == set() and len(units.makes("matmul#1")) == 1
+
+
+def test_batch_normalisation_changes_what_is_older() -> None:
+    for mode in MODES:
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        units = Units(autockpt.profile(model, torch.randn(4, 8), mode=mode), "1#0")  # type: ignore[arg-type]
+        assert units.having("mutates") == {"add_#0", "batch_norm#0"}
+
+
+def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:
+    model, batch = nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8)
+    profile = autockpt.profile(model, batch, loss=lambda out: out.exp().sum())
+    assert profile.functions.name == ("linear",) and profile.ops.name == ("aten.addmm.default",)
+    assert profile.saves.function == (0, -1)
+
+
+def test_host_seconds_are_calibrated_where_time_is_measured() -> None:
+    model, batch = nn.Linear(8, 8), torch.randn(4, 8)
+    real, fake = (autockpt.profile(model, batch, mode=mode) for mode in ("real", "fake"))
+    assert 0 < real.mode_host_seconds < 1e-3 and fake.mode_host_seconds == 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_profile_with_functions_survives_its_file(mode: Any, tmp_path: Path) -> None:
+    profile, _ = block(mode)
+    profile.save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json") == profile
+
+
+def test_the_file_of_a_twelve_layer_transformer_stays_small(tmp_path: Path) -> None:
+    zoo("gpt2").save(tmp_path / "profile.json")
+    assert (tmp_path / "profile.json").stat().st_size < 400_000
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "complaint"),
+    [
+        ("functions", {"name": ("linear",)}, "columns of functions"),
+        ("functions", {"call": (99,) * 12}, "call that is not"),
+        ("functions", {"exit": (0,) * 12}, "outside its call"),
+        ("functions", {"reads": ((999,),) * 12}, "tensor that is not"),
+        ("functions", {"occurrence": (0,) * 12}, "twice"),
+        ("functions", {"makes": ((0,),) * 12}, "not born in it"),
+        ("ops", {"seconds": ()}, "columns of operators"),
+        ("ops", {"writes": ((999,),)}, "tensor that is not"),
+        ("saves", {"function": (99,)}, "function or an operator"),
+        ("saves", {"op": (0,)}, "another function"),
+    ],
+)
+def test_tables_that_contradict_each_other_are_refused(table: str, change: dict[str, Any], complaint: str) -> None:
+    profile, _ = block()
+    old = getattr(profile, table)
+    length = len(old)
+    # One value stands for all, but where the length itself is what is wrong.
+    wrong = {name: value[:1] * length if "columns" not in complaint else value for name, value in change.items()}
+    with pytest.raises(InvalidFile, match=complaint):
+        msgspec.structs.replace(profile, **{table: msgspec.structs.replace(old, **wrong)})
