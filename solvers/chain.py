@@ -11,7 +11,7 @@ cheapest way to every (point, u) can be tabled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from .formulation import Floats, Formulation
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 
-__all__ = ["chain_plans", "solve"]
+__all__ = ["Chain", "by_room", "chain_plans", "solve"]
 
 SLOTS = 2000
 """Parts of the room in which held bytes are counted."""
@@ -67,27 +67,12 @@ def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
     form = Formulation.of(ledger, plain_bytes)
     if not form.active:
         return
-    chain = _Chain.of(form)
-    tight_bytes: int | None = None  # most room that gave a plan that fits
-    loose_bytes: int | None = None  # least room that gave one that does not
-    room_bytes = budget_bytes
-    for _ in range(TRIES):
-        plan = chain.plan(room_bytes)
-        if plan is None:
-            break
+    chain = Chain.of(form)
+    found = False
+    for plan in by_room(ledger, budget_bytes, chain.plan):
+        found = found or ledger.peak(plan) <= budget_bytes
         yield plan
-        above_bytes = ledger.peak(plan) - budget_bytes
-        if above_bytes > 0:
-            loose_bytes = room_bytes
-        else:
-            tight_bytes = room_bytes
-        if tight_bytes is not None and loose_bytes is not None:
-            room_bytes = (tight_bytes + loose_bytes) // 2
-        elif above_bytes:
-            room_bytes -= above_bytes
-        else:
-            break
-    if tight_bytes is not None:
+    if found:
         return
     low_bytes, high_bytes = int(form.base_bytes.max()), plain_bytes
     for _ in range(BISECTIONS):
@@ -100,8 +85,33 @@ def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
             yield plan
 
 
+def by_room(
+    ledger: Ledger, budget_bytes: int, plan_for: Callable[[int], Plan | None], *, tries: int = TRIES
+) -> Iterator[Plan]:
+    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low."""
+    tight_bytes: int | None = None  # most room that gave a plan that fits
+    loose_bytes: int | None = None  # least room that gave one that does not
+    room_bytes = budget_bytes
+    for _ in range(tries):
+        plan = plan_for(room_bytes)
+        if plan is None:
+            return
+        yield plan
+        above_bytes = ledger.peak(plan) - budget_bytes
+        if above_bytes > 0:
+            loose_bytes = room_bytes
+        else:
+            tight_bytes = room_bytes
+        if tight_bytes is not None and loose_bytes is not None:
+            room_bytes = (tight_bytes + loose_bytes) // 2
+        elif above_bytes:
+            room_bytes -= above_bytes
+        else:
+            return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Chain:
+class Chain:
     """Arcs with what they hold at the apex, and how high memory stands while their own backward runs.
 
     Attributes:
@@ -117,7 +127,7 @@ class _Chain:
     apex_bytes: int
 
     @classmethod
-    def of(cls, form: Formulation) -> _Chain:
+    def of(cls, form: Formulation) -> Chain:
         """Find the apex, and each arc's own stretch of backward: from its first release or restoration on."""
         n_arcs, n_steps = len(form.arcs), len(form.base_bytes)
         arcs, starts, untils, sizes = _charged(form)

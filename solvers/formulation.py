@@ -184,6 +184,11 @@ def _undominated(base_bytes: Ints, barrier: npt.NDArray[np.bool_], order: Sequen
 
 def _fits(ledger: Ledger, c: int, budget_bytes: int) -> bool:
     """Whether the candidate alone stays within the budget even if nothing else were ever held."""
+    own = slice(ledger.addition_offset[c], ledger.addition_offset[c + 1])
+    held = ledger.hold_tensor[ledger.hold_offset[c] : ledger.hold_offset[c + 1]]
+    most_bytes = ledger.addition_bytes[own].sum() + ledger.tensor_bytes[held].sum()
+    if ledger.base_bytes.max() + most_bytes <= budget_bytes:
+        return True
     change = np.zeros(len(ledger.base_bytes) + 1, dtype=np.int64)
     last: dict[int, int] = {}
     for hold in ledger.problem.candidates[c].holds:
@@ -192,7 +197,6 @@ def _fits(ledger: Ledger, c: int, budget_bytes: int) -> bool:
         if until > ledger.free_step[tensor]:
             change[ledger.free_step[tensor]] += ledger.tensor_bytes[tensor]
             change[until] -= ledger.tensor_bytes[tensor]
-    own = slice(ledger.addition_offset[c], ledger.addition_offset[c + 1])
     np.add.at(change, ledger.addition_start[own], ledger.addition_bytes[own])
     np.subtract.at(change, ledger.addition_until[own], ledger.addition_bytes[own])
     return bool((ledger.base_bytes + np.cumsum(change[:-1])).max() <= budget_bytes)

@@ -17,8 +17,9 @@ from typing import Literal
 
 import numpy as np
 
+from .counts import count_plans
 from .errors import AutockptError
-from .families import TIME_LIMIT_SECONDS, Plan, infeasible, judged, trim
+from .families import TIME_LIMIT_SECONDS, Plan, best_plan, infeasible, judged, trim
 from .formulation import Floats, Formulation
 from .instant import instant_plan
 from .ledger import Ints, Ledger
@@ -93,10 +94,14 @@ def search(
         )
     plan = start
     if ledger.peak(plan) > budget_bytes:
-        plan = _Search.of(ledger, plan, "peak", budget_bytes, backend, deadline).run().plan
+        form = Formulation.of(ledger, ledger.peak(plan))
+        plan = _Search.of(form, plan, "peak", budget_bytes, backend, deadline).run().plan
         if ledger.peak(plan) > budget_bytes:
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked)
-    best = _Search.of(ledger, plan, "seconds", budget_bytes, backend, deadline).run()
+    form = Formulation.of(ledger, budget_bytes)
+    counted = count_plans(form, budget_bytes, deadline=deadline, backend=backend)
+    plan = best_plan(ledger, [plan, *counted], budget_bytes, trimmed=True)
+    best = _Search.of(form, plan, "seconds", budget_bytes, backend, deadline).run()
     plan = trim(ledger, best.plan, budget_bytes)
     cost, bound = ledger.seconds(plan), best.bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
@@ -129,7 +134,7 @@ class _Search:
     @classmethod
     def of(
         cls,
-        ledger: Ledger,
+        form: Formulation,
         plan: Plan,
         goal: Literal["seconds", "peak"],
         budget_bytes: int,
@@ -137,7 +142,6 @@ class _Search:
         deadline: float,
     ) -> _Search:
         """Set up a search that starts from a plan, which must be within the budget unless the goal is the peak."""
-        form = Formulation.of(ledger, budget_bytes if goal == "seconds" else ledger.peak(plan))
         programme = Programme(form=form, limit_bytes=budget_bytes, goal=goal, backend=backend)
         return cls(
             programme=programme,

@@ -117,5 +117,8 @@ def _offsets(counts: Sequence[int]) -> Ints:
 
 def _slices(offset: Ints, chosen: Sequence[int]) -> Ints:
     """Indices of everything that the candidates `chosen` own."""
-    runs = [np.arange(offset[c], offset[c + 1], dtype=np.int64) for c in chosen]
-    return np.concatenate(runs) if runs else np.zeros(0, dtype=np.int64)
+    owners = np.array(chosen, dtype=np.int64)
+    starts = offset[owners]
+    counts = offset[owners + 1] - starts
+    before = np.cumsum(counts) - counts
+    return np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)

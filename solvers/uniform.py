@@ -37,5 +37,6 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
 def uniform_plans(ledger: Ledger) -> Iterator[Plan]:
     """Plans with runs of 1, 2, … n elements; runs stay inside one group of siblings."""
     chain = block_chain(ledger.problem)
-    for length in range(1, max(len(chain.elements), 1) + 1):
+    longest = max((candidate.length for candidate in ledger.problem.candidates), default=1)
+    for length in range(1, max(min(len(chain.elements), longest), 1) + 1):
         yield tuple(chain.runs(length))

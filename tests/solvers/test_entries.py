@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 
@@ -17,12 +19,17 @@ from autockpt.solvers import (
     Status,
     Step,
     Tensor,
+    simulate,
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers.counts import count_plans
+from autockpt.solvers.formulation import Formulation
+from autockpt.solvers.ledger import Ledger
 from autockpt.solvers.programme import Backend
 
 from .strategies import chains_and_budgets, problems_and_budgets
+from .synthetic import menus
 
 PLENTY = 60.0
 
@@ -124,3 +131,25 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
     )
     chosen = [solve(problem, budget_bytes, solver=name).chosen for budget_bytes in (30, 29, 19, 18, 15, 14, 12)]
     assert chosen == [(), (1,), (1,), (2,), (2,), (0,), (0,)]
+
+
+@pytest.mark.parametrize("backend", ["highs", "cbc"])
+@pytest.mark.parametrize("share", [0.7, 0.3])
+def test_counts_of_equal_blocks_come_near_the_optimum(backend: Backend, share: float) -> None:
+    if backend == "highs":
+        pytest.importorskip("highspy")
+    problem = menus(16)
+    ledger = Ledger.of(problem)
+    budget_bytes = int(share * ledger.peak(()))
+    form = Formulation.of(ledger, budget_bytes)
+    found = list(count_plans(form, budget_bytes, deadline=time.perf_counter() + PLENTY, backend=backend))
+    costs = [ledger.seconds(plan) for plan in found if simulate(problem, plan).peak_bytes <= budget_bytes]
+    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=2.0, backend=backend)
+    assert proven.gap is not None
+    assert proven.gap <= 0.05  # of the relaxation alone, on a slow machine
+    assert min(costs) <= 1.05 * proven.recompute_seconds
+
+
+def test_few_equal_blocks_are_not_counted() -> None:
+    form = Formulation.of(Ledger.of(menus(3)), 10**12)
+    assert not list(count_plans(form, 10**8, deadline=time.perf_counter() + PLENTY, backend="cbc"))
