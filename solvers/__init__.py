@@ -14,7 +14,9 @@ from .lives import Lives
 from .menu import Entry, Menu, make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
 from .registry import SOLVERS, solve
+from .rotor import ChainSchedule, solve_chain
 from .simulate import Timeline, simulate
+from .stages import ChainStage, ChainStep, StageOption
 from .units import format_bytes, format_seconds, parse_bytes
 
 __all__ = [
@@ -25,6 +27,9 @@ __all__ = [
     "BudgetError",
     "Call",
     "Candidate",
+    "ChainSchedule",
+    "ChainStage",
+    "ChainStep",
     "Dataflow",
     "Decisions",
     "Entry",
@@ -39,6 +44,7 @@ __all__ = [
     "ProblemTooLarge",
     "Save",
     "Solution",
+    "StageOption",
     "Status",
     "Step",
     "Tensor",
@@ -53,4 +59,5 @@ __all__ = [
     "saved_bound",
     "simulate",
     "solve",
+    "solve_chain",
 ]

@@ -69,9 +69,9 @@ def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
         return
     chain = Chain.of(form)
     found = False
-    for plan in by_room(ledger, budget_bytes, chain.plan):
-        found = found or ledger.peak(plan) <= budget_bytes
-        yield plan
+    for fitted in by_room(ledger, budget_bytes, chain.plan):
+        found = found or ledger.peak(fitted) <= budget_bytes
+        yield fitted
     if found:
         return
     low_bytes, high_bytes = int(form.base_bytes.max()), plain_bytes

@@ -121,4 +121,5 @@ def _slices(offset: Ints, chosen: Sequence[int]) -> Ints:
     starts = offset[owners]
     counts = offset[owners + 1] - starts
     before = np.cumsum(counts) - counts
-    return np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
+    slices: Ints = np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
+    return slices
