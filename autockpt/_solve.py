@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ._candidates import Candidates, find_candidates
 from ._plan import Plan, Refusal, Segment
@@ -10,7 +11,7 @@ from ._profile import Profile
 from .solvers import parse_bytes, simulate
 from .solvers import solve as solve_problem
 
-__all__ = ["solve"]
+__all__ = ["segments_of", "solve"]
 
 
 def solve(
@@ -50,7 +51,7 @@ def solve(
     solution = solve_problem(problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
     return Plan(
         model=profile.model,
-        segments=tuple(_segment(profile, candidates, index) for index in solution.chosen),
+        segments=segments_of(profile, candidates, solution.chosen),
         solver=solution.solver,
         status="optimal" if solution.status.value == "optimal" else "feasible",
         budget_bytes=budget_bytes,
@@ -65,6 +66,20 @@ def solve(
     )
 
 
+def segments_of(profile: Profile, candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
+    """Name what candidates stand for, as a plan does.
+
+    Args:
+        profile: what the candidates were found in.
+        candidates: the candidates.
+        chosen: indices of those that are wanted.
+
+    Returns:
+        A segment for each.
+    """
+    return tuple(_segment(profile, candidates, index) for index in chosen)
+
+
 def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
     """Name the calls of a chosen candidate."""
     run, calls = candidates.runs[index], profile.calls
@@ -72,6 +87,8 @@ def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
         calls=tuple(calls[member].key for member in run.members),
         parent=calls[calls[run.members[0]].parent].key,
         buffers=run.buffers,
+        keep=run.keep,
+        skip=run.skip,
         linked=tuple(
             calls[member].key
             for position, member in enumerate(run.members)

@@ -1,0 +1,82 @@
+"""From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
+
+A profile is laid out as a `book`; every run of calls becomes one of the `drafts`, blocks `selective` ones too; `steps`
+states them all as a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._profile import Profile
+from ..solvers.blocks import block_chain
+from ..solvers.problem import Problem
+from .book import Book
+from .drafts import Draft, Run, make_draft
+from .selective import selective_drafts
+from .steps import state_problem
+
+__all__ = ["Candidates", "Run", "find_candidates"]
+
+MAX_RUNS_PER_PARENT = 700
+"""Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """A problem, and what each of its candidates means.
+
+    Attributes:
+        problem: what the solver sees.
+        runs: for each candidate of the problem, the calls it stands for.
+        refused: calls that save something but cannot be replayed exactly, with the reason.
+    """
+
+    problem: Problem
+    runs: tuple[Run, ...]
+    refused: tuple[tuple[int, str], ...]
+
+
+def find_candidates(profile: Profile) -> Candidates:
+    """Find everything in a profile that may be recomputed, and state it as a problem.
+
+    Args:
+        profile: the recorded step.
+
+    Returns:
+        The problem, what its candidates mean, and what was refused.
+
+    Whole calls at every depth and runs of consecutive sibling calls; O(candidates × calls and tensors inside).
+    """
+    book = Book(profile)
+    drafts: list[Draft] = []
+    refused: list[tuple[int, str]] = []
+    for parent in range(len(profile.calls)):
+        children = book.children[parent]
+        for child in children:
+            if book.saves_in(child) and (reason := book.reason((child,))):
+                refused.append((child, reason))
+        for members in _runs(children, book):
+            if not book.reason(members) and (draft := make_draft(book, members)) is not None:
+                drafts.append(draft)
+    whole = state_problem(profile, book, drafts)
+    single = {draft.start for draft in drafts if len(draft.run.members) == 1}
+    drafts += selective_drafts(book, [call for call in block_chain(whole).elements if call in single])
+    return Candidates(
+        problem=state_problem(profile, book, drafts), runs=tuple(draft.run for draft in drafts), refused=tuple(refused)
+    )
+
+
+def _runs(children: list[int], book: Book) -> list[tuple[int, ...]]:
+    """Runs of consecutive siblings that begin and end with a call that saves something."""
+    saving = [bool(book.saves_in(child)) for child in children]
+    longest = len(children)
+    while longest > 1 and longest * (2 * len(children) - longest + 1) // 2 > MAX_RUNS_PER_PARENT:
+        longest -= 1
+    return [
+        tuple(children[first : last + 1])
+        for first in range(len(children))
+        if saving[first]
+        for last in range(first, min(first + longest, len(children)))
+        if saving[last]
+    ]

@@ -1,0 +1,126 @@
+"""A profile laid out for looking things up."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from .._profile import Profile
+
+__all__ = ["Book", "Ints"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class Book:
+    """A profile laid out for looking things up."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.children: list[list[int]] = [[] for _ in profile.calls]
+        for index, call in enumerate(profile.calls):
+            if call.parent >= 0:
+                self.children[call.parent].append(index)
+        tensors, saves = profile.tensors, profile.saves
+        self.bytes, self.birth, self.natural = (
+            np.array(c, np.int64) for c in (tensors.bytes, tensors.birth, tensors.natural)
+        )
+        self.call_at = _innermost_calls(profile)
+        in_forward = self.birth < profile.forward_ticks
+        self.birth_call = np.where(in_forward, self.call_at[np.minimum(self.birth, profile.forward_ticks - 1)], -1)
+        self.birth_function = _functions_at(profile, self.birth)
+        # Saves by call, so that those of a subtree are one slice.
+        self._order = sorted(range(len(saves)), key=lambda i: saves.call[i])
+        self._save_calls = [saves.call[i] for i in self._order]
+        by_signature: dict[str, list[float]] = defaultdict(list)
+        for call in profile.calls:
+            by_signature[call.signature].append(call.forward_seconds)
+        self._median = {signature: statistics.median(times) for signature, times in by_signature.items()}
+        self._partial = self._partial_seconds()
+
+    def saves_in(self, call: int) -> list[int]:
+        """Saves made inside a call, children included."""
+        return self.saves_of(call, self.profile.calls[call].stop)
+
+    def saves_of(self, start: int, stop: int) -> list[int]:
+        """Saves made by the calls ``[start, stop)``."""
+        return self._order[bisect.bisect_left(self._save_calls, start) : bisect.bisect_left(self._save_calls, stop)]
+
+    def functions_of(self, call: int) -> range:
+        """Torch functions called inside a call, children included: one stretch, since they are in order of time."""
+        enter = self.profile.functions.enter
+        record = self.profile.calls[call]
+        return range(bisect.bisect_left(enter, record.enter), bisect.bisect_left(enter, record.exit))
+
+    def reason(self, members: tuple[int, ...]) -> str:
+        """Why a run cannot be replayed exactly; empty where it can."""
+        calls = self.profile.calls
+        for member in members:
+            if calls[member].refused:
+                return calls[member].refused
+            for argument in calls[member].arguments:
+                if argument.mutated and not self.inside(argument.sources, members):
+                    return "one of its arguments is changed in place later"
+        return ""
+
+    @staticmethod
+    def inside(sources: tuple[int, ...], members: tuple[int, ...]) -> bool:
+        """Whether one of the run's own members returned the argument."""
+        return any(source in members for source in sources)
+
+    def boundary(self, members: tuple[int, ...]) -> dict[int, None]:
+        """Tensors that come into the run from outside, the caller's own code between its calls included."""
+        return dict.fromkeys(
+            argument.tensor
+            for member in members
+            for argument in self.profile.calls[member].arguments
+            if argument.tensor >= 0 and not self.inside(argument.sources, members)
+        )
+
+    def seconds(self, members: tuple[int, ...], last: int) -> float:
+        """Forward seconds of the members up to the last save that backward needs."""
+        calls, saves = self.profile.calls, self.profile.saves
+        seconds = 0.0
+        for member in members:
+            if calls[member].exit > saves.pack[last]:
+                return seconds + self._partial.get((member, last), saves.seconds[last] - calls[member].enter_seconds)
+            seconds += self._median[calls[member].signature]
+        return seconds
+
+    def _partial_seconds(self) -> dict[tuple[int, int], float]:
+        """Median over identical calls of the time from a call's begin to the last save inside it."""
+        calls, saves = self.profile.calls, self.profile.saves
+        groups: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
+        for call in range(len(calls)):
+            inside = self.saves_in(call)
+            if inside:
+                last = max(inside, key=lambda i: saves.pack[i])
+                elapsed = max(saves.seconds[last] - calls[call].enter_seconds, 0.0)
+                groups[calls[call].signature, len(inside)].append((call, last, elapsed))
+        return {
+            (call, last): statistics.median(elapsed for _, _, elapsed in group)
+            for group in groups.values()
+            for call, last, _ in group
+        }
+
+
+def _innermost_calls(profile: Profile) -> Ints:
+    """For each tick of forward, the innermost call that was open."""
+    innermost = np.zeros(max(profile.forward_ticks, 1), np.int64)
+    for index, call in enumerate(profile.calls):  # pre-order: children write over their parents
+        innermost[call.enter : call.exit] = index
+    return innermost
+
+
+def _functions_at(profile: Profile, birth: Ints) -> Ints:
+    """For each birth, the torch function in which it happened, -1 if in none; functions do not overlap."""
+    functions = profile.functions
+    if not len(functions):
+        return np.full(len(birth), -1)
+    enter, leave = np.array(functions.enter, np.int64), np.array(functions.exit, np.int64)
+    last = np.searchsorted(enter, birth, side="right") - 1
+    return np.where((last >= 0) & (birth < leave[last]), last, -1)

@@ -1,0 +1,225 @@
+"""One candidate in ticks: what recomputing a run of calls holds, restores and costs.
+
+forward                                        backward
+├── h.3 ──────────┤                            unpack          releases
+x │ a   b   c   y │                            │               │ │   │
+▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay, saved parts longer
+  ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
+      ├───┤                                    │ peak │─────────┤   │   then dying one by one
+          ├───┤                                └──────┘─────────────┤
+
+Where a unit is kept, what it made and saved stays from forward on instead, as the boundary does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .book import Book
+
+__all__ = ["Draft", "Idle", "Run", "make_draft"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a candidate stands for in the profile.
+
+    Attributes:
+        members: indices of the calls, siblings in forward order.
+        freed_bytes: bytes of the tensors that the calls save and a replay brings back.
+        boundary_bytes: bytes of the tensors that must stay alive for the replay.
+        buffers: qualified names of the buffers that the calls change.
+        keep: units inside that the replay does not run again, and whose results it reads.
+        skip: units that it does not run again, and whose results nothing in it reads.
+        kept_bytes: bytes that these units leave alive, boundary not counted.
+    """
+
+    members: tuple[int, ...]
+    freed_bytes: int
+    boundary_bytes: int
+    buffers: tuple[str, ...]
+    keep: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """What a replay of a call leaves alone: units that are kept or skipped.
+
+    Attributes:
+        given: tensors that came into the unit of each torch function that does not run again, by its index: what
+            it saves of them the replay fills in.
+        calls: ``[start, stop)`` of module calls that do not run again.
+        stashed: tensors that the replay is handed.
+        keep: keys of the units.
+        skip: keys of the units.
+        host_seconds: what they cost the host.
+    """
+
+    given: dict[int, frozenset[int]] = field(default_factory=dict)
+    calls: tuple[tuple[int, int], ...] = ()
+    stashed: frozenset[int] = frozenset()
+    keep: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    host_seconds: float = 0.0
+
+
+NOTHING_IDLE = Idle()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A candidate before the clock is cut into steps.
+
+    Attributes:
+        run: what it stands for.
+        start: first call that it covers.
+        stop: one past the last.
+        seconds: what it costs, host seconds included.
+        replay: tick at which its replay runs.
+        replay_bytes: highest level of what the replay bears.
+        restored: for each restored tensor, the tick until which it lives and its bytes.
+        held: for each tensor that is held from forward on, the tick until which it is.
+        snapshot_bytes: buffers kept from the beginning of forward to the replay.
+    """
+
+    run: Run
+    start: int
+    stop: int
+    seconds: float
+    replay: int
+    replay_bytes: int
+    restored: tuple[tuple[int, int], ...]
+    held: tuple[tuple[int, int], ...]
+    snapshot_bytes: int
+
+
+def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) -> Draft | None:
+    """Work out what recomputing a run holds, restores and costs.
+
+    Args:
+        book: the profile.
+        members: the calls of the run.
+        idle: what the replay does not run again.
+
+    Returns:
+        The draft; None where it would free nothing.
+    """
+    profile, calls, saves = book.profile, book.profile.calls, book.profile.saves
+    start, stop = members[0], calls[members[-1]].stop
+    inside = book.saves_of(start, stop)
+    # What a unit saves stays with autograd, but for what it was given.
+    slots = [
+        i for i in inside if saves.function[i] not in idle.given or saves.tensor[i] in idle.given[saves.function[i]]
+    ]
+    replay = min((saves.unpack[i] for i in slots), default=profile.ticks)
+    if replay >= profile.ticks:
+        return None  # backward never reads what it saves
+    needed = [i for i in slots if saves.release[i] > replay]
+    last = max(needed, key=lambda i: saves.pack[i])
+    kept = _born_idle(book, idle)
+    until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
+    boundary = book.boundary(members)
+    held = dict.fromkeys([*boundary, *idle.stashed], replay + 1)
+    for i in [*needed, *set(inside).difference(slots)]:
+        tensor = saves.tensor[i]
+        if tensor in held or tensor in kept:
+            held[tensor] = max(held.get(tensor, 0), saves.release[i])
+        elif tensor >= 0:
+            copy = (tensor, _maker(book, tensor, saves.call[i], members))
+            until[copy] = max(until.get(copy, 0), saves.release[i])
+    if not until:
+        return None  # it saves only its own arguments
+    buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
+    snapshot = sum(profile.buffer_bytes[name] for name in buffers)
+    draws = any(calls[member].draws for member in members)
+    # A replay runs on copies of the snapshot, and swaps the generators' states before and after.
+    replay_extra = snapshot + (2 * profile.generator_bytes if draws else 0)
+    functions, end = profile.functions, saves.pack[last]
+    idle_seconds = sum(functions.seconds[f] for f in idle.given if functions.enter[f] < end)
+    return Draft(
+        run=Run(
+            members=members,
+            freed_bytes=_bytes(book, {tensor for tensor, _ in until}),
+            boundary_bytes=_bytes(book, boundary),
+            buffers=buffers,
+            keep=idle.keep,
+            skip=idle.skip,
+            kept_bytes=_bytes(book, held.keys() - boundary.keys()),
+        ),
+        start=start,
+        stop=stop,
+        seconds=max(book.seconds(members, last) - idle_seconds, 0.0) + profile.replay_host_seconds + idle.host_seconds,
+        replay=replay,
+        replay_bytes=_replay_peak(book, members, end, set(until), kept) + replay_extra,
+        restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
+        held=tuple(held.items()),
+        snapshot_bytes=snapshot,
+    )
+
+
+def _born_idle(book: Book, idle: Idle) -> frozenset[int]:
+    """Tensors that forward bore in what the replay does not run again."""
+    if not idle.given:
+        return frozenset()
+    born = np.isin(book.birth_function, list(idle.given))
+    for start, stop in idle.calls:
+        born |= (book.birth_call >= start) & (book.birth_call < stop)
+    return frozenset(np.flatnonzero(born).tolist())
+
+
+def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:
+    """Return the member that makes a copy of its own for what `call` saves, -1 if there is one for the whole run.
+
+    Where autocast finds a weight's cast in its cache, the forward that saves it neither made it nor was given it;
+    replays leave that cache alone.
+    """
+    calls = book.profile.calls
+    member = next(member for member in members if call < calls[member].stop)
+    made = member <= book.birth_call[tensor] < calls[member].stop
+    return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
+
+
+def _replay_peak(
+    book: Book, members: tuple[int, ...], last_pack: int, restored: set[tuple[int, int]], kept: frozenset[int]
+) -> int:
+    """Highest level of what a replay bears, up to the last save.
+
+    Restored tensors stay; a member's output stays until the last member that takes it has run; everything
+    else dies as it did in forward.
+    """
+    copies = int(sum(book.bytes[tensor] for tensor, maker in restored if maker >= 0))
+    calls = book.profile.calls
+    start, stop = members[0], calls[members[-1]].stop
+    low, high = np.searchsorted(book.birth, (calls[start].enter, last_pack))
+    born = np.arange(low, high)
+    born = born[(book.birth_call[low:high] >= start) & (book.birth_call[low:high] < stop)]
+    if kept:
+        born = born[~np.isin(born, list(kept))]
+    if not len(born):
+        return copies
+    death = book.natural[born].copy()
+    position = {int(tensor): i for i, tensor in enumerate(born)}
+    for member in members:
+        for tensor in calls[member].outputs:
+            if tensor in position:
+                death[position[tensor]] = calls[member].exit
+    for member in members:
+        for argument in calls[member].arguments:
+            if argument.tensor in position and book.inside(argument.sources, members):
+                death[position[argument.tensor]] = calls[member].exit
+    for tensor, maker in restored:
+        if maker < 0 and tensor in position:
+            death[position[tensor]] = last_pack + 1
+    ticks = np.concatenate([book.birth[born], death])
+    change = np.concatenate([book.bytes[born], -book.bytes[born]])
+    order = np.lexsort((change, ticks))  # at one tick, deaths come before births
+    return int(np.cumsum(change[order]).max(initial=0)) + copies
+
+
+def _bytes(book: Book, tensors: Iterable[int]) -> int:
+    return int(sum(book.bytes[tensor] for tensor in tensors))

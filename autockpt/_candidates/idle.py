@@ -1,0 +1,111 @@
+"""What a replay leaves alone: which units, kept or skipped, and under which names.
+
+functions     [c_attn] view [sdpa] [c_proj] │ [ln] [c_fc] gelu [down]      [ ] does not run again
+units         attn, skipped ────────────────┘   kept  kept      skipped    a call of which nothing runs is one unit
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import NamedTuple
+
+from .book import Book
+from .drafts import Idle
+
+__all__ = ["is_free", "name_idle"]
+
+
+class _Named(NamedTuple):
+    """A unit; `call` is -1 where it is a single torch function."""
+
+    key: str
+    functions: tuple[int, ...]
+    call: int
+
+
+def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
+    """Name what is left alone where some torch functions do not run again.
+
+    Args:
+        book: the profile.
+        call: what is recomputed.
+        idle: the functions inside it that are kept or skipped.
+
+    Returns:
+        Them as units. A unit is kept where the replay reads what it made, and skipped elsewhere.
+    """
+    profile = book.profile
+    functions, saves, calls = profile.functions, profile.saves, profile.calls
+    own = book.functions_of(call)
+    filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved of what they were given
+    end = 0  # the replay ends at the last slot: what comes after it needs no name
+    for i in book.saves_in(call):
+        f = saves.function[i]
+        if f not in idle or saves.tensor[i] in functions.reads[f]:
+            end = max(end, saves.pack[i])
+            filled[f].add(saves.tensor[i])
+    idle = {f for f in idle if functions.enter[f] <= end}
+    readers: dict[int, set[int]] = defaultdict(set)  # functions that need a tensor in the replay
+    for f in own:
+        if not is_free(book, f):  # a view of what is hollow is hollow
+            for tensor in filled[f] if f in idle else functions.reads[f]:
+                readers[tensor].add(f)
+    keep: list[str] = []
+    skip: list[str] = []
+    given: dict[int, frozenset[int]] = {}
+    stashed: set[int] = set()
+    units = _units(book, call, idle)
+    for unit in units:
+        made = {tensor for f in unit.functions for tensor in functions.makes[f]}
+        read = {tensor for tensor in made if readers[tensor].difference(unit.functions)}
+        stashed |= read
+        (keep if read else skip).append(unit.key)
+        came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
+        given.update(dict.fromkeys(unit.functions, frozenset(came)))
+    watched = {functions.call[unit.functions[0]] for unit in units if unit.call < 0}
+    seen = sum(functions.call[f] in watched for f in own)
+    return Idle(
+        given=given,
+        calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),
+        stashed=frozenset(stashed),
+        keep=tuple(keep),
+        skip=tuple(skip),
+        host_seconds=len(units) * profile.kept_host_seconds + seen * profile.mode_host_seconds,
+    )
+
+
+def is_free(book: Book, function: int) -> bool:
+    """Whether a torch function is a view or a look at shapes: it costs nothing, and runs on hollow tensors too."""
+    functions = book.profile.functions
+    return not functions.makes[function] and not functions.mutates[function]
+
+
+def _units(book: Book, call: int, idle: Collection[int]) -> list[_Named]:
+    """Cover idle functions with units, in forward order.
+
+    A call of which everything is idle is one unit: that costs the host less than a function mode.
+    """
+    profile = book.profile
+    units: list[_Named] = []
+    left = set(idle)
+
+    def cover(parent: int) -> None:
+        for child in book.children[parent]:
+            own = book.functions_of(child)
+            inside = tuple(f for f in own if f in left)
+            if not inside:
+                continue
+            record = profile.calls[child]
+            whole = all(f in left or is_free(book, f) for f in own)
+            if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
+                units.append(_Named(record.key, inside, child))
+                left.difference_update(inside)
+            else:
+                cover(child)
+
+    cover(call)
+    units += [
+        _Named(f"{profile.calls[profile.functions.call[f]].key}/{profile.functions.key(f)}", (f,), -1) for f in left
+    ]
+    return sorted(units, key=lambda unit: unit.functions[0])

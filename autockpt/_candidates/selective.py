@@ -1,0 +1,143 @@
+"""Selective variants of a call: its torch functions as units, the menu that a solver makes of them, and the names.
+
+profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ whole calls where all of one is idle ──▶ draft
+                one for all calls of a signature │ for each call
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from ..solvers.menu import make_menu
+from .book import Book
+from .drafts import Draft, make_draft
+from .idle import is_free, name_idle
+
+__all__ = ["MENU_SECONDS", "selective_drafts"]
+
+MENU_SECONDS = 1.0
+"""For the menus of a model together."""
+
+MOST_FUNCTIONS = 400
+"""A call with more is no block; its menu would take too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """A call's torch functions as units.
+
+    Attributes:
+        rows: the functions that are units, as offsets from the call's first.
+        flow: the units, in the order of `rows`.
+    """
+
+    rows: tuple[int, ...]
+    flow: Dataflow
+
+
+def selective_drafts(book: Book, calls: Iterable[int], *, time_limit_seconds: float = MENU_SECONDS) -> list[Draft]:
+    """Find the ways worth having to recompute a part of each call.
+
+    Args:
+        book: the profile.
+        calls: the calls, such as the blocks of a model; those that cannot be replayed must not be among them.
+        time_limit_seconds: for all menus together; one that runs out of time is shorter.
+
+    Returns:
+        The drafts; those that leave nothing out are not among them.
+    """
+    profile = book.profile
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for call in calls:
+        rows = book.functions_of(call)
+        names = profile.functions.name[rows.start : rows.stop]
+        if 1 < len(names) <= MOST_FUNCTIONS:
+            alike.setdefault((profile.calls[call].signature, names), []).append(call)
+    drafts = []
+    for group in alike.values():
+        block = _block(book, group[0])
+        if block is None:
+            continue
+        menu = make_menu(block.flow, _host(book), time_limit_seconds=time_limit_seconds / len(alike))
+        for entry in menu.entries:
+            idle_rows = frozenset(block.rows[unit] for unit in (*entry.keep, *entry.skip))
+            if not idle_rows:
+                continue
+            for call in group:
+                first = book.functions_of(call).start
+                idle = name_idle(book, call, {first + row for row in idle_rows})
+                draft = make_draft(book, (call,), idle)
+                if draft is not None:
+                    drafts.append(draft)
+    return drafts
+
+
+def _host(book: Book) -> HostSeconds:
+    profile = book.profile
+    return HostSeconds(
+        segment_seconds=profile.replay_host_seconds,
+        kept_unit_seconds=profile.kept_host_seconds,
+        seen_function_seconds=profile.mode_host_seconds,
+    )
+
+
+def _block(book: Book, call: int) -> _Block | None:
+    """State a call as units and items; None where something in it is no torch function."""
+    profile = book.profile
+    functions, ops, saves = profile.functions, profile.ops, profile.saves
+    stop = profile.calls[call].stop
+    if any(f < 0 and call <= c < stop for f, c in zip(ops.function, ops.call, strict=True)):
+        return None  # a custom autograd function: its operators run whatever the plan says
+    own = book.functions_of(call)
+    writes: dict[int, list[int]] = {f: [] for f in own}
+    for f, written in zip(ops.function, ops.writes, strict=True):
+        if f in writes:
+            writes[f].extend(tensor for tensor in written if book.birth_function[tensor] != f)
+    saved = {saves.tensor[i] for i in book.saves_in(call) if saves.unpack[i] < profile.ticks} - {-1}
+    free = _alive_anyway(book, call, saved)
+    number: dict[int, int] = {}
+    items: list[Item] = []
+
+    def item(tensor: int) -> int:
+        if tensor not in number:
+            number[tensor] = len(items)
+            items.append(Item(bytes=int(book.bytes[tensor]), saved=tensor in saved, free=tensor in free))
+        return number[tensor]
+
+    rows, units = [], []
+    for f in own:
+        made = (*functions.makes[f], *writes[f])
+        if is_free(book, f) and (functions.alias[f] or not functions.reads[f]):
+            continue
+        makes = [item(tensor) for tensor in made]
+        keepable = not (functions.alias[f] or functions.mutates[f] or functions.refused[f])
+        if not keepable:  # nor can it be left out: it runs in every replay
+            makes.append(len(items))
+            items.append(Item(bytes=0, saved=True))
+        rows.append(f - own.start)
+        units.append(
+            Unit(
+                name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
+                seconds=functions.seconds[f],
+                reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
+                makes=tuple(dict.fromkeys(makes)),
+                keepable=keepable,
+                function=True,
+            )
+        )
+    unmade = {t for t in number if call <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
+    if unmade:
+        return None  # made by code that is no torch function
+    return _Block(rows=tuple(rows), flow=Dataflow(units=tuple(units), items=tuple(items)))
+
+
+def _alive_anyway(book: Book, call: int, saved: set[int]) -> set[int]:
+    """Tensors that cost nothing to hold for a call's replay: its arguments, and what others hold until then."""
+    profile = book.profile
+    saves, stop = profile.saves, profile.calls[call].stop
+    elsewhere = {t for t, c in zip(saves.tensor, saves.call, strict=True) if not call <= c < stop}
+    replay = min((saves.unpack[i] for i in book.saves_in(call)), default=profile.ticks)
+    late = {t for t in saved if book.natural[t] > replay}
+    return set(book.boundary((call,))) | elsewhere | late

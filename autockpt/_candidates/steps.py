@@ -1,0 +1,113 @@
+"""From drafts to a problem: the clock is cut where something that a decision changes begins or ends."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+
+import numpy as np
+
+from .._profile import CallRecord, Profile
+from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
+from .book import Book, Ints
+from .drafts import Draft
+
+__all__ = ["state_problem"]
+
+
+def state_problem(profile: Profile, book: Book, drafts: list[Draft]) -> Problem:
+    """Cut the clock where something that a decision changes begins or ends, and state the problem in steps."""
+    saves = profile.saves
+    movable = sorted({t for t in saves.tensor if t >= 0} | {t for draft in drafts for t, _ in draft.held})
+    cuts = {0, *(int(book.natural[t]) for t in movable), *saves.release}
+    for draft in drafts:
+        cuts.update((draft.replay, draft.replay + 1))
+        if draft.snapshot_bytes:
+            cuts.add(profile.calls[draft.start].enter)
+    edges = sorted(cut for cut in cuts if cut < profile.ticks)
+    step_of = {edge: step for step, edge in enumerate(edges)}
+
+    def step(tick: int) -> int:
+        return step_of.get(tick, len(edges))
+
+    by_tensor: dict[int, list[Save]] = defaultdict(list)
+    for tensor, call, release in zip(saves.tensor, saves.call, saves.release, strict=True):
+        by_tensor[tensor].append(Save(call=call, until=step(release)))
+    number = {tensor: i for i, tensor in enumerate(movable)}
+    return Problem(
+        steps=_steps(profile, book, edges),
+        calls=tuple(Call(name=call.key, parent=call.parent, stop=call.stop) for call in profile.calls),
+        tensors=tuple(
+            Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
+            for t in movable
+        ),
+        candidates=tuple(_candidate(profile.calls, draft, number, step_of, len(edges)) for draft in drafts),
+    )
+
+
+def _candidate(
+    calls: tuple[CallRecord, ...], draft: Draft, number: dict[int, int], step_of: dict[int, int], n_steps: int
+) -> Candidate:
+    """State one candidate in steps, additions that end together as one."""
+    names = [calls[member].key for member in draft.run.members]
+    replay = step_of[draft.replay]
+    ends: dict[int, int] = defaultdict(int)
+    for tick, size in draft.restored:
+        ends[step_of.get(tick, n_steps)] += size
+    additions = [Addition(bytes=draft.replay_bytes, start=replay, until=replay + 1)]
+    additions += [Addition(bytes=size, start=replay + 1, until=end) for end, size in sorted(ends.items())]
+    if draft.snapshot_bytes:
+        enter = step_of[calls[draft.start].enter]
+        additions.append(Addition(bytes=draft.snapshot_bytes, start=enter, until=replay + 1))
+    return Candidate(
+        name=_name(names, draft.run.keep, draft.run.skip),
+        start=draft.start,
+        stop=draft.stop,
+        length=len(names),
+        recompute_seconds=draft.seconds,
+        holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
+        additions=tuple(additions),
+    )
+
+
+def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str:
+    """Name a candidate for people."""
+    name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+    return f"{name} but {', '.join((*keep, *skip))}" if keep or skip else name
+
+
+def _steps(profile: Profile, book: Book, edges: list[int]) -> tuple[Step, ...]:
+    """Highest base level between the edges: everything that no decision changes."""
+    tensors, saves = profile.tensors, profile.saves
+    held = book.natural.copy()
+    for tensor, release in zip(saves.tensor, saves.release, strict=True):
+        if tensor >= 0:
+            held[tensor] = max(held[tensor], release)
+    death = np.maximum(np.array(tensors.death, np.int64), book.natural)
+    change = np.zeros(profile.ticks + 1, np.int64)
+    np.add.at(change, book.birth, book.bytes)
+    np.add.at(change, book.natural, -book.bytes)
+    late = death > held  # something that is no save kept it: not ours to free
+    np.add.at(change, held[late], book.bytes[late])
+    np.add.at(change, death[late], -book.bytes[late])
+    level = np.cumsum(change)[:-1] + profile.static.total_bytes
+    base = np.maximum.reduceat(level, edges) if len(level) else np.zeros(len(edges), np.int64)
+    names = _names(profile, book, level, edges)
+    return tuple(Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True))
+
+
+def _names(profile: Profile, book: Book, level: Ints, edges: list[int]) -> list[str]:
+    """Say for each step where its highest level stands."""
+    saves = profile.saves
+    backward = sorted((release, call) for release, call in zip(saves.release, saves.call, strict=True))
+    ticks = [tick for tick, _ in backward]
+    names = []
+    for edge, stop in zip(edges, [*edges[1:], profile.ticks], strict=True):
+        top = edge + int(np.argmax(level[edge:stop]))
+        if top < profile.forward_ticks:
+            names.append(f"forward of {profile.calls[int(book.call_at[top])].key}")
+        elif (i := bisect.bisect_left(ticks, top)) < len(backward):
+            names.append(f"backward of {profile.calls[backward[i][1]].key}")
+        else:
+            names.append("the end of backward")
+    return names
