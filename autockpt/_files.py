@@ -14,8 +14,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Return `value` as one JSON document, one field a line at the top level of nesting."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    """Return `value` as one JSON document: one field a line, and one object a line in a list of objects."""
+    fields = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, msgspec.Raw])
+    lines = [b" " + msgspec.json.encode(name) + b": " + _lines(bytes(raw)) for name, raw in fields.items()]
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def _lines(raw: bytes) -> bytes:
+    if not raw.startswith(b"[{"):
+        return raw
+    objects = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    return b"[\n  " + b",\n  ".join(bytes(each) for each in objects) + b"\n ]"
 
 
 def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:

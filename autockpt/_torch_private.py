@@ -28,6 +28,7 @@ __all__ = [
     "forget_empty_hooks",
     "geometry",
     "has_reentrant_checkpoint",
+    "is_compiled",
     "never_compiled",
     "new_fake_mode",
     "no_torch_functions",
@@ -259,6 +260,11 @@ def has_reentrant_checkpoint(scalar: Tensor) -> bool:
         seen.add(node)
         todo.extend(target for target, _ in node.next_functions)
     return False
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
 
 
 def forget_empty_hooks(tensor: Tensor) -> None:

@@ -29,7 +29,7 @@ from .assemble import (
 from .clocks import clock_of
 from .functions import UNSEEN, agrees, function_table, step_functions
 from .operators import Operators
-from .sandbox import Sandbox
+from .sandbox import Sandbox, compile_notes, uncompiled
 from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, Structure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
@@ -89,7 +89,7 @@ def profile(
     """
     if mode not in ("auto", "real", "forward", "fake"):
         raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, forward and fake")
-    with set_aside(model):
+    with set_aside(model), uncompiled():
         if mode == "fake":
             from .fake import profile_fake
 
@@ -280,7 +280,13 @@ def build_profile(
         tensors=tensor_table(found, parts.natural),
         saves=save_table(run, found, seconds, savers, operators.of_saves(savers)),
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(*parts.notes, *_checkpointing_notes(structure.calls), *(() if flow is not None else (UNSEEN,)), *notes),
+        notes=(
+            *parts.notes,
+            *_checkpointing_notes(structure.calls),
+            *compile_notes(step.model),
+            *(() if flow is not None else (UNSEEN,)),
+            *notes,
+        ),
     )
 
 

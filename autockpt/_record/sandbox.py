@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy
 import torch
 
+from .. import _torch_private as private
 from .._frames.tree import tensors
 from .fingerprint import fingerprint
 
-__all__ = ["Sandbox", "generators_of"]
+__all__ = ["Sandbox", "compile_notes", "generators_of", "uncompiled"]
 
 CONTENT_DEPTH = 2
 """How deep the inside of a list or dictionary is looked at."""
@@ -133,3 +135,20 @@ def generators_of(model: torch.nn.Module) -> list[torch.Generator]:
     for module in model.modules():
         generators.extend(value for value in module.__dict__.values() if isinstance(value, torch.Generator))
     return generators
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Return a context in which compiled code runs as it was before: the compiler would trace the recorder too."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and loading the compiler takes a second
+        return nullcontext()
+    context: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return context
+
+
+def compile_notes(model: torch.nn.Module) -> list[str]:
+    """Say that compiled modules were recorded uncompiled."""
+    compiled = [name for name, module in model.named_modules() if private.is_compiled(module)]
+    if not compiled:
+        return []
+    named = ", ".join(name or "the model" for name in compiled[:3]) + (", ..." if len(compiled) > 3 else "")
+    return [f"{len(compiled)} modules are compiled ({named}); they were recorded as they run uncompiled"]

@@ -186,8 +186,8 @@ def test_a_profile_survives_its_file(tmp_path: Any) -> None:
         (lambda text: text[: len(text) // 2], "not a valid"),
         (lambda text: text.replace("autockpt.profile/2", "autockpt.profile/7"), "schema"),
         (lambda text: text.replace('"model"', '"modle"', 1), "modle|model"),
-        (lambda text: text.replace('"parameter_bytes": ', '"parameter_bytes": -', 1), "parameter_bytes"),
-        (lambda text: text.replace('"parent": 0', '"parent": 2', 1), "not a tree"),
+        (lambda text: text.replace('"parameter_bytes":', '"parameter_bytes":-', 1), "parameter_bytes"),
+        (lambda text: text.replace('"parent":0', '"parent":2', 1), "not a tree"),
         (lambda text: "[]", "not a valid"),
     ],
 )

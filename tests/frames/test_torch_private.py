@@ -117,6 +117,15 @@ def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     assert _torch_private.storage_key(torch.eye(2).to_sparse()) == 0
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile loads torch.jit
+def test_compiled_modules_are_known() -> None:
+    linear = nn.Linear(2, 2)
+    assert not _torch_private.is_compiled(linear)
+    assert _torch_private.is_compiled(torch.compile(linear))  # type: ignore[arg-type]
+    linear.compile()
+    assert _torch_private.is_compiled(linear)
+
+
 def test_function_modes_can_be_kept_from_seeing_what_the_recorder_does() -> None:
     seen: list[object] = []
 

@@ -331,6 +331,19 @@ def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:
     assert profile.saves.function == (0, -1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile loads torch.jit
+def test_compiled_modules_are_recorded_uncompiled() -> None:
+    model, batch = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU())), torch.randn(4, 8)
+    plain = autockpt.profile(model, batch)
+    model[1].compile(backend="eager")
+    model(batch).sum().backward()
+    model.zero_grad(set_to_none=True)
+    compiled = autockpt.profile(model, batch)
+    assert compiled.functions.name == plain.functions.name
+    assert lives(compiled) == lives(plain)
+    assert any("compiled (1)" in note for note in compiled.notes)
+
+
 def test_host_seconds_are_calibrated_where_time_is_measured() -> None:
     model, batch = nn.Linear(8, 8), torch.randn(4, 8)
     real, fake = (autockpt.profile(model, batch, mode=mode) for mode in ("real", "fake"))
@@ -371,4 +384,4 @@ def test_tables_that_contradict_each_other_are_refused(table: str, change: dict[
     # One value stands for all, but where the length itself is what is wrong.
     wrong = {name: value[:1] * length if "columns" not in complaint else value for name, value in change.items()}
     with pytest.raises(InvalidFile, match=complaint):
-        msgspec.structs.replace(profile, **{table: msgspec.structs.replace(old, **wrong)})
+        Profile(**{**msgspec.structs.asdict(profile), table: msgspec.structs.replace(old, **wrong)})
