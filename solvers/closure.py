@@ -123,9 +123,9 @@ def hull(
     first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes
     last = closure.cheapest(most_ticks, 1)
     found, complete = [first], True
-    open_pairs = [(first, last)] if first[:2] != last[:2] else []
-    while open_pairs:
-        left, right = open_pairs.pop()
+    open_pairs = deque([(first, last)] if first[:2] != last[:2] else [])
+    while open_pairs:  # widest pairs first, so that what is found in a short time lies all over the hull
+        left, right = open_pairs.popleft()
         byte_price, tick_price = right[1] - left[1], left[0] - right[0]
         middle = left
         if time.perf_counter() < deadline:
@@ -133,9 +133,10 @@ def hull(
         else:
             complete = False
         if byte_price * middle[0] + tick_price * middle[1] < byte_price * left[0] + tick_price * left[1]:
-            open_pairs += [(middle, right), (left, middle)]
+            open_pairs += [(left, middle), (middle, right)]
         else:
             found.append(right)
+    found.sort(key=lambda choice: -choice[0])
     return tuple(units for _, _, units in found), complete
 
 

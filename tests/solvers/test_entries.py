@@ -44,9 +44,9 @@ def outcome(problem: Problem, budget_bytes: int, solver: str, **options: float) 
 @pytest.mark.parametrize(
     ("backend", "small", "n_examples"),
     [
-        pytest.param("highs", ilp_module.SMALL, 200, id="highs-at-once"),
-        pytest.param("highs", 0, 100, id="highs-generated"),
-        pytest.param("cbc", 0, 50, id="cbc-generated"),
+        pytest.param("highs", ilp_module.SMALL, 150, id="highs-at-once"),
+        pytest.param("highs", 0, 60, id="highs-generated"),
+        pytest.param("cbc", 0, 40, id="cbc-generated"),
     ],
 )
 def test_ilp_chooses_among_entries_as_brute_force_does(
@@ -142,9 +142,9 @@ def test_counts_of_equal_blocks_come_near_the_optimum(backend: Backend, share: f
     ledger = Ledger.of(problem)
     budget_bytes = int(share * ledger.peak(()))
     form = Formulation.of(ledger, budget_bytes)
-    found = list(count_plans(form, budget_bytes, deadline=time.perf_counter() + PLENTY, backend=backend))
+    found = list(count_plans(form, budget_bytes, deadline=time.perf_counter() + 4.0, backend=backend))
     costs = [ledger.seconds(plan) for plan in found if simulate(problem, plan).peak_bytes <= budget_bytes]
-    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=2.0, backend=backend)
+    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=1.0, backend=backend)
     assert proven.gap is not None
     assert proven.gap <= 0.05  # of the relaxation alone, on a slow machine
     assert min(costs) <= 1.05 * proven.recompute_seconds
