@@ -6,6 +6,7 @@ its time on fresh pages, so seconds come from runs of their own: stamps at the s
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -56,27 +57,35 @@ def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, cl
     seconds = clock.seconds([mark.stamp for mark in watched])
     if seconds[-1] >= ENOUGH_SECONDS:
         return dict(zip(places, seconds, strict=True))
-    readings: list[list[float]] = []
+    # Calls are timed without the mode that sees functions, which costs as much as a small function.
+    bare = [i for i in places if run.marks[i].kind not in ("begin", "end")]
+    readings: dict[bool, list[list[float]]] = {True: [], False: []}
     began = time.perf_counter()
-    while len(readings) < REPEATS and (not readings or time.perf_counter() - began < ENOUGH_SECONDS):
-        watch = _Stopwatch(step, clock)
-        if watch.kinds != kinds:
-            return None
-        readings.append(clock.seconds(watch.stamps))
+    while len(readings[True]) < REPEATS and (not readings[True] or time.perf_counter() - began < ENOUGH_SECONDS):
+        for functions, expected in ((True, places), (False, bare)):
+            watch = _Stopwatch(step, clock, functions=functions)
+            if watch.kinds != [run.marks[i].kind for i in expected]:
+                return None
+            readings[functions].append(clock.seconds(watch.stamps))
+    return {**_medians(places, readings[True]), **_medians(bare, readings[False])}
+
+
+def _medians(places: list[int], readings: list[list[float]]) -> dict[int, float]:
     return {place: statistics.median(column) for place, column in zip(places, zip(*readings, strict=True), strict=True)}
 
 
 class _Stopwatch:
-    """One forward, stamped; what it saves is dropped."""
+    """One forward, stamped, at the begin and end of functions too or not; what it saves is dropped."""
 
-    def __init__(self, step: TrainingStep, clock: Clock) -> None:
+    def __init__(self, step: TrainingStep, clock: Clock, *, functions: bool) -> None:
         self.kinds: list[str] = []
         self.stamps: list[object] = []
         self._clock = clock
         self._open = 0
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
         dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, no_backward)
-        with patched_forwards(step.model, self._call), routed_functions(self._function), dropped:
+        watched = routed_functions(self._function) if functions else contextlib.nullcontext()
+        with patched_forwards(step.model, self._call), watched, dropped:
             step.forward()
         self._stamp("forward_end")
 
