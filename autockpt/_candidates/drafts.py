@@ -139,8 +139,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     draws = any(calls[member].draws for member in members)
     # A replay runs on copies of the snapshot, and swaps the generators' states before and after.
     replay_extra = snapshot + (2 * profile.generator_bytes if draws else 0)
-    functions, end = profile.functions, saves.pack[last]
-    idle_seconds = sum(functions.seconds[f] for f in idle.given if functions.enter[f] < end)
+    end = saves.pack[last]
     return Draft(
         run=Run(
             members=members,
@@ -153,7 +152,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         ),
         start=start,
         stop=stop,
-        seconds=max(book.seconds(members, last) - idle_seconds, 0.0) + profile.replay_host_seconds + idle.host_seconds,
+        seconds=_seconds(book, members, last, idle) + profile.replay_host_seconds + idle.host_seconds,
         replay=replay,
         replay_bytes=_replay_peak(book, members, end, set(until), kept) + replay_extra,
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
@@ -170,6 +169,21 @@ def _born_idle(book: Book, idle: Idle) -> frozenset[int]:
     for start, stop in idle.calls:
         born |= (book.birth_call >= start) & (book.birth_call < stop)
     return frozenset(np.flatnonzero(born).tolist())
+
+
+def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> float:
+    """Forward seconds of what runs again, up to the save `last`.
+
+    Besides torch functions a forward runs the Python around them, which is shared out evenly among them.
+    """
+    whole = book.seconds(members, last)
+    if not idle.given:
+        return whole
+    functions, end = book.profile.functions, book.profile.saves.pack[last]
+    own = [f for member in members for f in book.functions_of(member) if functions.enter[f] < end]
+    again = [f for f in own if f not in idle.given]
+    around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
+    return sum(functions.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
 def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:

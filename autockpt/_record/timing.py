@@ -46,8 +46,9 @@ def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, cl
         clock: the device's clock.
 
     Returns:
-        Seconds since the start of forward by number of the marker, medians over the repeats; None if the timed
-        forwards did not pass the same markers.
+        Seconds since the start of forward by number of the marker, all of the fastest forward: what else the machine
+        does only adds, and differences within one forward hold together. None if the timed forwards did not pass
+        the same markers.
     """
     places = [i for i, mark in enumerate(run.marks) if mark.kind in STAMPED]
     kinds = [run.marks[i].kind for i in places]
@@ -67,11 +68,8 @@ def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, cl
             if watch.kinds != [run.marks[i].kind for i in expected]:
                 return None
             readings[functions].append(clock.seconds(watch.stamps))
-    return {**_medians(places, readings[True]), **_medians(bare, readings[False])}
-
-
-def _medians(places: list[int], readings: list[list[float]]) -> dict[int, float]:
-    return {place: statistics.median(column) for place, column in zip(places, zip(*readings, strict=True), strict=True)}
+    fastest = {functions: min(each, key=lambda reading: reading[-1]) for functions, each in readings.items()}
+    return {**dict(zip(places, fastest[True], strict=True)), **dict(zip(bare, fastest[False], strict=True))}
 
 
 class _Stopwatch:
