@@ -125,9 +125,10 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
     boundary = book.boundary(members)
     held = dict.fromkeys([*boundary, *idle.stashed], replay + 1)
-    for i in [*needed, *set(inside).difference(slots)]:
+    left = set(inside).difference(slots)  # stays with autograd: what a unit made, or read as an attribute
+    for i in [*needed, *left]:
         tensor = saves.tensor[i]
-        if tensor in held or tensor in kept:
+        if tensor in held or tensor in kept or (i in left and tensor >= 0):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         elif tensor >= 0:
             copy = (tensor, _maker(book, tensor, saves.call[i], members))

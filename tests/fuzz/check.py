@@ -44,6 +44,7 @@ class Verdict:
             ``not recorded``.
         detail: the error, or the reason.
         segments: number of calls of each segment of the plan.
+        selective: how many of them keep or skip units.
         replays: how many frames were replayed.
         refused: the reasons of the profile's refused calls.
     """
@@ -51,6 +52,7 @@ class Verdict:
     result: str
     detail: str = ""
     segments: tuple[int, ...] = ()
+    selective: int = 0
     replays: int = 0
     refused: tuple[str, ...] = ()
 
@@ -75,11 +77,11 @@ def check(case: Case) -> Verdict:
         model = build(case)
         try:
             profile = _profile(case, model)
+            plan = chosen_plan(case, profile)
         except ProfilingError as error:
             return Verdict("not recorded", str(error))
         except Exception as error:
-            raise Difference(f"{case!r} cannot be recorded: {type(error).__name__}: {error}") from error
-        plan = chosen_plan(case, profile)
+            raise Difference(f"{case!r} cannot be planned: {type(error).__name__}: {error}") from error
         return _planned(case, model, profile, plan, expected)
 
 
@@ -87,8 +89,10 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
     refused = tuple(call.refused for call in profile.calls if call.refused)
     if not plan.segments:
         return Verdict("no candidate", refused=refused)
-    case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
+    if not any(segment.keep or segment.skip for segment in plan.segments):  # else the choice tells more
+        case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
     lengths = tuple(len(segment.calls) for segment in plan.segments)
+    selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
     kinds = kinds_in(case.tree)
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
     if kinds & OTHER_WAYS and kinds & HIDDEN_STATE:
@@ -99,15 +103,15 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             found = _train(case, model)
         except Exception as error:
             if (case.choice.blind or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
-                return Verdict("loud", f"{type(error).__name__}: {error}", lengths, replays(), refused)
+                return Verdict("loud", f"{type(error).__name__}: {error}", lengths, selective, replays(), refused)
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
             ) from error
     different = [name for name in expected.keys() | found.keys() if not _equal(expected.get(name), found.get(name))]
     if not different:
-        return Verdict("exact", "", lengths, replays(), refused)
+        return Verdict("exact", "", lengths, selective, replays(), refused)
     if beyond:
-        return Verdict("beyond replay", beyond[0], lengths, replays(), refused)
+        return Verdict("beyond replay", beyond[0], lengths, selective, replays(), refused)
     raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
 
 

@@ -39,14 +39,15 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
     if case.choice.blind or case.calls is not None:
         index = {call.key: number for number, call in enumerate(profile.calls)}
         named = [tuple(index[key] for key in calls) for calls in case.calls or ()]
-        spans = named or _taken(profile, _blind(profile), case.choice)
-        segments = [_by_hand(profile, span) for span in spans]
+        spans = named or _blind(profile)
+        wanted = range(len(named)) if named else _taken(profile, spans, case.choice)
+        segments = [_by_hand(profile, spans[number]) for number in wanted]
     else:
         candidates = find_candidates(profile)
-        runs = [run.members for run in candidates.runs]
-        segments = [_segment(profile, candidates, runs.index(span)) for span in _taken(profile, runs, case.choice)]
+        spans = [run.members for run in candidates.runs]
+        segments = [_segment(profile, candidates, number) for number in _taken(profile, spans, case.choice)]
     if case.choice.unnamed:
-        segments = [Segment(calls=segment.calls) for segment in segments]
+        segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
     return Plan(segments=tuple(segments))
 
 
@@ -81,17 +82,17 @@ def _doubtful(call: CallRecord) -> bool:
     return bool(call.refused) or any(argument.mutated for argument in call.arguments)
 
 
-def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[Span]:
-    """Take spans one after the other as long as they do not overlap."""
-    order = [spans[pick % len(spans)] for pick in choice.picks] if spans else []
+def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[int]:
+    """Take spans one after the other as long as they do not overlap; return their numbers in forward order."""
+    order = [pick % len(spans) for pick in choice.picks] if spans else []
     free = [True] * len(profile.calls)
     taken = []
-    for span in [*order, *(spans if choice.fill else [])]:
-        start, stop = span[0], profile.calls[span[-1]].stop
+    for number in [*order, *(range(len(spans)) if choice.fill else [])]:
+        start, stop = spans[number][0], profile.calls[spans[number][-1]].stop
         if all(free[start:stop]):
             free[start:stop] = [False] * (stop - start)
-            taken.append(span)
-    return sorted(taken)
+            taken.append(number)
+    return sorted(taken, key=lambda number: spans[number])
 
 
 def _by_hand(profile: Profile, span: Span) -> Segment:

@@ -64,7 +64,8 @@ class Tally:
             f"{len(self.kinds)} kinds of nodes, of {len(LEAF_KINDS) + len(CONTAINERS)}",
             f"{applied} plans applied, {self.replaying} with replays ({self.share:.0%} of the cases), "
             f"{sum(verdict.replays for verdict in verdicts)} replays",
-            f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls",
+            f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls, "
+            f"{sum(verdict.selective for verdict in verdicts)} keep or skip units",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
             *_counted("plans beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]),
