@@ -17,6 +17,7 @@ __all__ = [
     "lifetimes_by_calls",
     "mark_seconds",
     "natural_deaths",
+    "rounded",
     "save_table",
     "tensor_table",
 ]
@@ -218,7 +219,8 @@ def mark_seconds(run: WatchedRun, clock: Clock, stamped: dict[int, float] | None
     Args:
         run: the recorded run, whose own stamps are taken where nothing better is known.
         clock: the clock that made them.
-        stamped: seconds of the markers of forward from runs that were only timed, by number of the marker.
+        stamped: seconds of the markers of forward from runs that were only timed, by number of the marker; those of
+            functions are not used.
 
     Returns:
         One value a marker; those without a stamp take that of the marker before.
@@ -228,9 +230,19 @@ def mark_seconds(run: WatchedRun, clock: Clock, stamped: dict[int, float] | None
     if stamped is not None:
         end = max(stamped)  # forward_end: backward goes on from there
         late = stamped[end] - readings[end]
-        readings = {i: stamped.get(i, seconds + late) for i, seconds in readings.items()}
+        # Functions may have been timed in forwards of their own, a little longer than those that timed calls.
+        readings = {
+            i: stamped.get(i, seconds + late)
+            for i, seconds in readings.items()
+            if run.marks[i].kind not in ("begin", "end")
+        }
     values, last = [], 0.0
     for i in range(len(run.marks)):
         last = max(readings.get(i, last), last)
         values.append(last)
     return values
+
+
+def rounded(seconds: float) -> float:
+    """Round to six digits, more than a clock can tell: a profile's file is mostly digits."""
+    return float(f"{seconds:.6g}")

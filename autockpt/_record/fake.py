@@ -21,6 +21,7 @@ from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._profile import Profile
 from .assemble import mark_seconds
+from .functions import function_seconds
 from .recorder import build_profile, real_step, run_forward, run_step, static_bytes
 from .sandbox import Sandbox
 from .step import Loss, training_step
@@ -90,11 +91,13 @@ def profile_fake(
                 structure = observe_structure(model, step.forward, FakeTape(), clock, values=False)
                 run = run_step(step, FakeTape(), clock)
             dropped, _ = run_forward(step, FakeTape(), clock)
+        seconds = mark_seconds(run, clock, None)
         return build_profile(
             step,
             real_step(run, dropped),
             structure,
-            mark_seconds(run, clock, None),
+            seconds,
+            function_seconds(run, dict(enumerate(seconds))),
             clock,
             static=static_bytes(step, optimizer),
             notes=(*NOTES, *sandbox.notes()),

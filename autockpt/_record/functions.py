@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .._profile import FunctionTable
-from .assemble import Lifetimes, WatchedRun
+from .._profile import CallRecord, FunctionTable
+from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import SeenFunction
 from .structure import Structure
 
-__all__ = ["PLACES", "UNSEEN", "StepFunction", "agrees", "function_table", "rounded", "step_functions"]
+__all__ = [
+    "PLACES",
+    "UNSEEN",
+    "StepFunction",
+    "agrees",
+    "function_seconds",
+    "function_table",
+    "step_functions",
+]
 
 PLACES = ("enter", "exit", "begin", "end", "pack")
 """Kinds of markers that the structural forward passes too."""
@@ -60,15 +69,15 @@ def agrees(run: WatchedRun, structure: Structure) -> bool:
 
 
 def step_functions(
-    run: WatchedRun, found: Lifetimes, seconds: list[float], signatures: list[str]
+    run: WatchedRun, found: Lifetimes, seconds: list[float], calls: Sequence[CallRecord]
 ) -> tuple[list[StepFunction], list[int]]:
     """Gather what the markers say of each function.
 
     Args:
         run: the recorded step.
         found: its lifetimes.
-        seconds: time of each marker.
-        signatures: of each call; those of equal calls are equal.
+        seconds: of each function.
+        calls: the calls.
 
     Returns:
         The functions, and for each save the function that made it, or -1.
@@ -80,12 +89,11 @@ def step_functions(
         tick, tensors = found.mark_ticks[i], found.mark_tensors[i]
         if mark.kind == "begin":
             function = functions[mark.index]
-            function.enter, function.given, function.seconds = tick, _known(tensors), -seconds[i]
+            function.enter, function.given, function.seconds = tick, _known(tensors), seconds[mark.index]
             open_functions.append(mark.index)
         elif mark.kind == "end":
             function = functions[open_functions.pop()]
             function.exit = tick
-            function.seconds = max(function.seconds + seconds[i], 0.0)
             function.makes = _born_since(function.enter, (*tensors, *function.makes), found)
         elif mark.kind == "pack":
             savers.append(open_functions[-1] if open_functions else -1)
@@ -93,13 +101,20 @@ def step_functions(
                 function = functions[open_functions[-1]]
                 function.packs.append(len(savers) - 1)
                 function.makes += tensors
-    _equal_seconds(functions, signatures)
+    _equal_seconds(functions, calls)
+    _fit_into_calls(functions, calls)
     return functions, savers
 
 
-def rounded(seconds: float) -> float:
-    """Round to six digits, more than a clock can tell: a profile's file is mostly digits."""
-    return float(f"{seconds:.6g}")
+def function_seconds(run: WatchedRun, seconds: Mapping[int, float]) -> list[float]:
+    """Seconds of each function, from those of markers, by number of the marker."""
+    found = [0.0] * len(run.functions)
+    for i, mark in enumerate(run.marks):
+        if mark.kind == "begin":
+            found[mark.index] -= seconds[i]
+        elif mark.kind == "end":
+            found[mark.index] = max(found[mark.index] + seconds[i], 0.0)
+    return found
 
 
 def _known(tensors: tuple[int, ...]) -> tuple[int, ...]:
@@ -110,18 +125,33 @@ def _born_since(tick: int, tensors: tuple[int, ...], found: Lifetimes) -> tuple[
     return tuple(sorted(tensor for tensor in _known(tensors) if found.birth[tensor] > tick))
 
 
-def _equal_seconds(functions: list[StepFunction], signatures: list[str]) -> None:
+def _equal_seconds(functions: list[StepFunction], calls: Sequence[CallRecord]) -> None:
     """Give the same functions of equal calls the median of their seconds."""
     position: dict[int, int] = defaultdict(int)
     groups: dict[tuple[object, ...], list[StepFunction]] = defaultdict(list)
     for function in functions:
-        function.group = (signatures[function.call] or function.call, position[function.call], function.name)
+        function.group = (calls[function.call].signature or function.call, position[function.call], function.name)
         position[function.call] += 1
         groups[function.group].append(function)
     for group in groups.values():
         median = statistics.median(function.seconds for function in group)
         for function in group:
             function.seconds = median
+
+
+def _fit_into_calls(functions: list[StepFunction], calls: Sequence[CallRecord]) -> None:
+    """Let the functions of a call take no longer than the call, median over equal calls, though timed apart."""
+    by_signature: dict[str | int, list[float]] = defaultdict(list)
+    for number, call in enumerate(calls):
+        by_signature[call.signature or number].append(call.forward_seconds)
+    own: dict[int, list[StepFunction]] = defaultdict(list)
+    for function in functions:
+        own[function.call].append(function)
+    for number, inside in own.items():
+        limit = statistics.median(by_signature[calls[number].signature or number])
+        total = sum(function.seconds for function in inside)
+        for function in inside:
+            function.seconds *= min(1.0, limit / total) if total else 1.0
 
 
 def function_table(

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .._profile import OpTable
-from .assemble import Lifetimes, WatchedRun
+from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import DataFlow, SeenOp, Storage
-from .functions import PLACES, StepFunction, rounded
+from .functions import PLACES, StepFunction
 from .watch import Clock
 
 __all__ = ["OpRow", "Operators"]
@@ -99,8 +99,9 @@ class Operators:
             if seen.shapes_only:
                 return ()
             for number in seen.ops:
-                op = self._flow.ops[number]
-                reads.update(dict.fromkeys(self._named(op.reads)))
+                # What it made itself there may be older in the step (autocast's cached casts): a replay makes it too.
+                older = [storage for storage in self._flow.ops[number].reads if storage[1] < seen.first_op]
+                reads.update(dict.fromkeys(self._named(older)))
         step = self._functions[function]
         return tuple(t for t in reads if t >= 0 and self._found.birth[t] < step.enter)
 

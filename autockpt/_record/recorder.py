@@ -27,7 +27,7 @@ from .assemble import (
     tensor_table,
 )
 from .clocks import clock_of
-from .functions import UNSEEN, agrees, function_table, step_functions
+from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
 from .operators import Operators
 from .sandbox import Sandbox, compile_notes, uncompiled
 from .step import Loss, TrainingStep, training_step
@@ -122,8 +122,10 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
         again = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
         structure = Structure(structure.calls, again.flow)
         sandbox.rewind()
-    seconds = mark_seconds(parts.run, clock, stamped_seconds(step, parts.run, dropped, clock))
-    return build_profile(step, parts, structure, seconds, clock, static=static, notes=sandbox.notes())
+    stamped = stamped_seconds(step, parts.run, dropped, clock)
+    seconds = mark_seconds(parts.run, clock, stamped)
+    own = function_seconds(parts.run, stamped if stamped is not None else dict(enumerate(seconds)))
+    return build_profile(step, parts, structure, seconds, own, clock, static=static, notes=sandbox.notes())
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
@@ -244,6 +246,7 @@ def build_profile(
     parts: Parts,
     structure: Structure,
     seconds: list[float],
+    own_seconds: list[float],
     clock: Clock,
     *,
     static: Static,
@@ -252,11 +255,25 @@ def build_profile(
     times: Literal["measured", "roofline"] = "measured",
     device: str | None = None,
 ) -> Profile:
-    """Make the profile of a recorded step."""
+    """Make the profile of a recorded step.
+
+    Args:
+        step: the step.
+        parts: what was recorded.
+        structure: what the structural forward saw.
+        seconds: time of each marker.
+        own_seconds: of each function.
+        clock: timed the operators of the structural forward.
+        static: bytes that are there before the step.
+        notes: what else could not be seen or put back.
+        mode: where it is not that of `parts`.
+        times: whether anything was timed.
+        device: where it is not that of the step.
+    """
     run, found = parts.run, parts.found
     flow = structure.flow if agrees(run, structure) else None
     calls = call_records(run, found, seconds, structure.calls)
-    functions, savers = step_functions(run, found, seconds, [call.signature for call in calls])
+    functions, savers = step_functions(run, found, own_seconds, calls)
     operators = Operators(run, found, functions, flow, clock, exact=step.device.type == "cpu")
     reads = [operators.reads_of(number) for number in range(len(functions))]
     changed = {name for call in structure.calls for name in call.buffers}
