@@ -31,7 +31,7 @@ class Frame:
         closed: whether no further call may join; a gradient taken inside forward replays a frame before that.
         calls: the calls so far, in order.
         boundary: the tensors from outside.
-        slots: what the calls packed, in order.
+        slots: what the calls packed, in order; None for what needs no replay.
     """
 
     __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots")
@@ -40,7 +40,7 @@ class Frame:
         self.closed = False
         self.calls: list[Call] = []
         self.boundary: list[Held] = []
-        self.slots: list[weakref.ref[Slot | OwnedSlot]] = []
+        self.slots: list[weakref.ref[Slot] | None] = []
         # Backward runs a thread a device, and a replay swaps buffers of the one module for both.
         self._lock = threading.RLock()
 
@@ -69,8 +69,9 @@ class Frame:
 
     def _last_empty(self) -> int:
         for number in range(len(self.slots) - 1, -1, -1):
-            slot = self.slots[number]()
-            if type(slot) is Slot and slot.value is None:
+            reference = self.slots[number]
+            slot = None if reference is None else reference()
+            if slot is not None and slot.value is None:
                 return number
         return -1
 

@@ -168,12 +168,13 @@ class Pack:
         frame = self._frame
         assert frame is not None
         owner = self._owners.get(_torch_private.storage_key(tensor))
-        slot = Slot(frame, tensor) if owner is None else OwnedSlot(owner, tensor)
-        if self.inputs is not None:  # in a unit, whose replay packs nothing
-            if owner is not None:
-                return slot
-            if not self.inputs.takes(tensor):
-                return Kept(tensor)
+        if owner is not None:
+            if self.inputs is None:
+                frame.slots.append(None)
+            return OwnedSlot(owner, tensor)
+        if self.inputs is not None and not self.inputs.takes(tensor):  # in a unit, whose replay packs nothing
+            return Kept(tensor)
+        slot = Slot(frame, tensor)
         frame.slots.append(weakref.ref(slot))
         return slot
 

@@ -13,7 +13,7 @@ from .._errors import ReplayError
 from .call import Call, Ref
 from .generators import set_states, states_of
 from .selection import Entry, Function, watched
-from .slots import Changed, Slot
+from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
 from .tree import decode, encode, tensors
@@ -191,9 +191,10 @@ class Replay:
         if self._next != unit.start or len(leaves) != unit.arguments:
             self._stop(f"came to {unit.key} in another way than its forward did")
         for number, offset in unit.sources:
-            slot = self._slots[self._next]()
+            reference = self._slots[self._next]
+            slot = None if reference is None else reference()
             self._next += 1
-            if type(slot) is Slot and slot.value is None:
+            if slot is not None and slot.value is None:
                 value = slot.view_of(leaves[number], offset)
                 difference = slot.fill(value, value)
                 if difference is not None:
@@ -232,9 +233,12 @@ class Replay:
         number, self._next = self._next, self._next + 1
         if self._call.end is not None and number >= self._call.end:
             self._stop("saved more tensors than its forward did")
-        slot = self._slots[number]()
         value = tensor.detach()  # undetached it would hold the replay's graph, and that would hold the slots
-        if type(slot) is Slot and slot.value is None:
+        reference = self._slots[number]
+        if reference is None:
+            return value
+        slot = reference()
+        if slot is not None and slot.value is None:
             difference = slot.fill(tensor, value)
             if difference is not None:
                 self._stop(f"saved {difference}")

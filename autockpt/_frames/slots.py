@@ -39,7 +39,10 @@ class Slot:
         self.frame = frame
         self.value: Tensor | None = None
         self._version = 0
-        self._look = _look(tensor)
+        try:
+            self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            self._look = _sparse_look(tensor)
         self._node = type(tensor.grad_fn)
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
@@ -52,7 +55,10 @@ class Slot:
         # What comes from the boundary has a node in forward and none in the replay.
         if node is not self._node and node is not _NO_NODE and self._node is not _NO_NODE:
             return f"a result of {node.__name__} instead of {self._node.__name__}"
-        look = _look(tensor)
+        try:
+            look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            look = _sparse_look(tensor)
         if look != self._look:
             return _difference(look, self._look)
         self._version = value._version
@@ -76,7 +82,7 @@ class Slot:
 class OwnedSlot:
     """A saved tensor whose storage is a parameter's or a buffer's: that object itself, seen as forward saw it."""
 
-    __slots__ = ("__weakref__", "_owner", "_version", "_view")
+    __slots__ = ("_owner", "_version", "_view")
 
     def __init__(self, owner: Tensor, tensor: Tensor) -> None:
         self._owner = owner
@@ -148,11 +154,9 @@ _Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 _NO_NODE = type(None)
 
 
-def _look(tensor: Tensor) -> _Look:
-    try:
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-    except RuntimeError:  # compressed sparse layouts have no strides
-        return tensor.shape, (), tensor.dtype, tensor.device
+def _sparse_look(tensor: Tensor) -> _Look:
+    """Describe a tensor of a compressed sparse layout, which has no strides."""
+    return tensor.shape, (), tensor.dtype, tensor.device
 
 
 def _difference(found: _Look, expected: _Look) -> str:

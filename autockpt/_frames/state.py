@@ -97,8 +97,13 @@ class ModuleState:
         if changing is None:
             wanted = {(id(owned), name) for owned in self._buffers for name in owned}
         else:
-            paths = [path.rpartition(".") for path in changing]
-            wanted = {(id(module.get_submodule(prefix)._buffers), name) for prefix, _, name in paths}
+            owners: dict[str, int] = {}
+            wanted = set()
+            for path in changing:
+                prefix, _, name = path.rpartition(".")
+                if prefix not in owners:  # a normalisation has three buffers
+                    owners[prefix] = id(module.get_submodule(prefix)._buffers)
+                wanted.add((owners[prefix], name))
         entries, self._entries = self._entries, []
         for entry in entries:
             if id(entry[0]) in norms or (id(entry[0]), entry[1]) in wanted:
