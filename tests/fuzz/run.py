@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from tests.fuzz.check import PlainFails, Verdict, check
 from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.strategy import cases
+from tests.fuzz.timeless import without_times
 from tests.fuzz.tree import LEAF_KINDS, Case, kinds_in
 
 __all__ = ["LEAST_SHARE", "Tally", "fuzz"]
@@ -102,9 +103,10 @@ def fuzz(
     gc.collect()
     gc.freeze()  # profiling collects garbage first; what is older than the fuzzing need not be searched each time
     try:
-        for number, begin in enumerate(range(0, count, CHUNK)):
-            _draw(min(CHUNK, count - begin), number, phases, tally)
-            progress(tally)
+        with without_times():
+            for number, begin in enumerate(range(0, count, CHUNK)):
+                _draw(min(CHUNK, count - begin), number, phases, tally)
+                progress(tally)
     finally:
         gc.unfreeze()
     return tally

@@ -1,0 +1,26 @@
+"""Recording without times: they would take most of a run, and make it another one on each machine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest import mock
+
+from autockpt._record import clocks, recorder, timing
+
+__all__ = ["without_times"]
+
+
+@contextlib.contextmanager
+def without_times() -> Iterator[None]:
+    """Let every profile that is recorded inside the block have made-up times: a look at the clock is a microsecond."""
+    looks = itertools.count()
+    with (
+        mock.patch.object(clocks, "time", SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6)),
+        mock.patch.object(recorder, "replay_host_seconds", lambda: 1e-5),
+        mock.patch.object(recorder, "mode_host_seconds", lambda: 1e-6),
+        mock.patch.object(timing, "REPEATS", 1),
+    ):
+        yield
