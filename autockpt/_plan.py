@@ -39,6 +39,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         recompute_seconds: predicted cost per step.
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
+        kept_bytes: predicted bytes that its units leave alive besides.
     """
 
     calls: Annotated[tuple[CallKey, ...], msgspec.Meta(min_length=1)]
@@ -50,6 +51,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
+    kept_bytes: Bytes = 0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -97,6 +97,7 @@ def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
         recompute_seconds=candidates.problem.candidates[index].recompute_seconds,
         freed_bytes=run.freed_bytes,
         boundary_bytes=run.boundary_bytes,
+        kept_bytes=run.kept_bytes,
     )
 
 

@@ -168,6 +168,25 @@ def test_explain_refuses_a_budget_for_a_plan(run: Run, tmp_path: Path) -> None:
     assert run("explain", path, "--budget", "1GiB").status == 2
 
 
+def test_the_text_of_a_selective_segment() -> None:
+    segments = [
+        Segment(
+            calls=(f"h.{i}#0",),
+            keep=(f"h.{i}.attn#0/scaled_dot_product_attention#0", f"h.{i}.mlp.up#0"),
+            skip=(f"h.{i}.mlp.down#0",),
+            freed_bytes=8 * MIB,
+            boundary_bytes=MIB,
+            kept_bytes=3 * MIB,
+            recompute_seconds=0.001,
+        )
+        for i in range(2)
+    ]
+    assert explain_plan(Plan(segments=tuple(segments))).split("\n\n")[-1] == (
+        "In h.{0-1} 3.00 MiB are kept instead of being computed again; keep\n"
+        "[attn/scaled_dot_product_attention#0, mlp.up]; skip [mlp.down]\n"
+    )
+
+
 def test_the_text_of_a_plan() -> None:
     equal = {"freed_bytes": 17 * MIB, "boundary_bytes": MIB, "recompute_seconds": 0.004}
     run_of_three = tuple(f"decoder.h.{i}#0" for i in range(3))

@@ -38,6 +38,9 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
         calls_each: sibling calls in one segment.
         freed_bytes: activations that recomputing the segment drops.
         boundary_bytes: what must stay alive for it.
+        kept_bytes: what the units that are not run again leave alive besides.
+        keep: those of them whose results the replay reads, named from the segment's call on where it is one.
+        skip: the others.
         recompute_seconds: mean over these segments.
     """
 
@@ -46,6 +49,9 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     calls_each: int
     freed_bytes: int
     boundary_bytes: int
+    kept_bytes: int
+    keep: tuple[str, ...]
+    skip: tuple[str, ...]
     recompute_seconds: float
 
 
@@ -122,7 +128,9 @@ def report_plan(plan: Plan) -> PlanReport:
     groups: dict[tuple[object, ...], list[Segment]] = {}
     for segment in plan.segments:
         calls, _ = _without_layer(segment.calls)
-        groups.setdefault((calls, segment.freed_bytes, segment.boundary_bytes), []).append(segment)
+        sizes = segment.freed_bytes, segment.boundary_bytes, segment.kept_bytes
+        units = _units(segment, segment.keep), _units(segment, segment.skip)
+        groups.setdefault((calls, *sizes, *units), []).append(segment)
     rows = [
         SegmentRow(
             segments=len(alike),
@@ -130,6 +138,9 @@ def report_plan(plan: Plan) -> PlanReport:
             calls_each=len(alike[0].calls),
             freed_bytes=alike[0].freed_bytes,
             boundary_bytes=alike[0].boundary_bytes,
+            kept_bytes=alike[0].kept_bytes,
+            keep=_units(alike[0], alike[0].keep),
+            skip=_units(alike[0], alike[0].skip),
             recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
         )
         for alike in groups.values()
@@ -208,6 +219,18 @@ def report_profile(profile: Profile) -> ProfileReport:
         refused=_by_reason((call.key, call.refused) for call in profile.calls if call.refused),
         notes=profile.notes,
     )
+
+
+def _units(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
+    """Name units for people: ``attn.c_proj``, ``attn/scaled_dot_product_attention#0``."""
+    names = []
+    for key in keys:
+        call, slash, function = key.partition("/")
+        name = label(call)
+        if len(segment.calls) == 1:
+            name = name.removeprefix(label(segment.calls[0])).removeprefix(".")
+        names.append(f"{name}{slash}{function}")
+    return tuple(names)
 
 
 def _template(call: str) -> str:

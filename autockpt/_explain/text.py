@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from ..solvers.units import format_bytes, format_seconds
-from .reports import SMALL, PlanReport, ProfileReport, RefusalRow, label
+from .reports import SMALL, PlanReport, ProfileReport, RefusalRow, SegmentRow, label
 
 __all__ = ["DEFAULT_WIDTH", "MINIMUM_WIDTH", "format_table", "plan_text", "profile_text"]
 
@@ -65,9 +65,21 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         ]
         title += "; figures of each segment, as predicted" if predicted else ""
         blocks.append(_fill(title, width) + "\n" + format_table(header, table, width, elide=1))
+        for row in report.segments:
+            if row.keep or row.skip:
+                blocks.append(_selective(row, width))
     else:
         blocks.append("Recomputed: nothing, every call is kept")
     return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
+
+
+def _selective(row: SegmentRow, width: int) -> str:
+    """Say what a replay does not run again."""
+    said = [f"In {row.calls} {format_bytes(row.kept_bytes)} are kept instead of being computed again"]
+    for what, units in (("keep", row.keep), ("skip", row.skip)):
+        if units:
+            said.append(f"{what} [{', '.join(units)}]")
+    return _fill("; ".join(said), width)
 
 
 def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
