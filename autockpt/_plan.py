@@ -74,7 +74,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         plain_peak_bytes: predicted peak of the plain step.
         recompute_seconds: predicted extra forward seconds per step.
         plain_seconds: recorded seconds of the plain step.
-        lower_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
+        lower_bound_seconds: no method that keeps to the budget recomputes less, whichever operators it keeps,
+            recomputes or skips; None if no bound is known.
+        choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
         profile_mode: how the profile was recorded (``real``, ``forward``, ``fake``); None for a plan by hand.
         refused: calls kept because they cannot be replayed exactly.
         notes: what the profile could not see or put back.
@@ -93,6 +95,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     recompute_seconds: Seconds = 0.0
     plain_seconds: Seconds = 0.0
     lower_bound_seconds: Seconds | None = None
+    choice_bound_seconds: Seconds | None = None
     profile_mode: Literal["real", "forward", "fake"] | None = None
     refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
@@ -136,12 +139,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def gap(self) -> float | None:
-        """(cost - proven lower bound) / cost, a ratio; None if no bound is known."""
-        if self.lower_bound_seconds is None:
+        """How much any method could still save: (cost - lower bound) / cost, a ratio; None if no bound is known."""
+        return self._gap(self.lower_bound_seconds)
+
+    @property
+    def choice_gap(self) -> float | None:
+        """How much another choice among the same candidates could still save, a ratio; None if no bound is known."""
+        return self._gap(self.choice_bound_seconds)
+
+    def _gap(self, bound_seconds: float | None) -> float | None:
+        if bound_seconds is None:
             return None
-        if self.recompute_seconds <= self.lower_bound_seconds:
+        if self.recompute_seconds <= bound_seconds:
             return 0.0
-        return (self.recompute_seconds - self.lower_bound_seconds) / self.recompute_seconds
+        return (self.recompute_seconds - bound_seconds) / self.recompute_seconds
 
     def explain(self) -> str:
         """Return the plan as text: totals, what is recomputed, what was refused and why."""

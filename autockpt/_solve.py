@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from ._bound import least_recompute_seconds
 from ._candidates import Candidates, find_candidates
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
@@ -59,7 +60,8 @@ def solve(
         plain_peak_bytes=simulate(problem, ()).peak_bytes,
         recompute_seconds=solution.recompute_seconds,
         plain_seconds=profile.plain_seconds,
-        lower_bound_seconds=_finite(solution.lower_bound_seconds),
+        lower_bound_seconds=least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0,
+        choice_bound_seconds=_finite(solution.lower_bound_seconds),
         profile_mode=profile.mode,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
         notes=profile.notes,

@@ -204,20 +204,22 @@ def test_the_text_of_a_plan() -> None:
         plain_peak_bytes=800 * MIB,
         recompute_seconds=0.05,
         plain_seconds=1.25,
-        lower_bound_seconds=0.045,
+        lower_bound_seconds=0.03,
+        choice_bound_seconds=0.045,
         profile_mode="real",
         refused=tuple(Refusal(call=f"h.{i}.attn#0", reason="reads a tensor from a closure") for i in range(9)),
         notes=("a note",),
     )
     assert explain_plan(plan) == textwrap.dedent(
         """\
-        Plan for GPT2LMHeadModel, by ilp, feasible (gap to the lower bound 10.0%)
+        Plan for GPT2LMHeadModel, by ilp, feasible (no other choice saves more than 10.0% of it)
 
         budget                        400.00 MiB
         predicted peak                399.00 MiB  99.8% of the budget
         predicted plain peak          800.00 MiB
         predicted recompute                50 ms  per step
         predicted recompute overhead        4.0%  of the plain step, 1.25 s as recorded
+        least by any method                30 ms  operator by operator, the host's time not counted
         profile                             real  a whole step ran
 
         Recomputed: 7 segments of 9 calls together; figures of each segment, as predicted

@@ -12,7 +12,7 @@ from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, St
 from .book import Book, Ints
 from .drafts import Draft
 
-__all__ = ["state_problem"]
+__all__ = ["base_steps", "state_problem"]
 
 
 def state_problem(profile: Profile, book: Book, drafts: list[Draft]) -> Problem:
@@ -35,7 +35,7 @@ def state_problem(profile: Profile, book: Book, drafts: list[Draft]) -> Problem:
         by_tensor[tensor].append(Save(call=call, until=step(release)))
     number = {tensor: i for i, tensor in enumerate(movable)}
     return Problem(
-        steps=_steps(profile, book, edges),
+        steps=base_steps(profile, book, edges),
         calls=tuple(Call(name=call.key, parent=call.parent, stop=call.stop) for call in profile.calls),
         tensors=tuple(
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
@@ -76,7 +76,7 @@ def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str
     return f"{name} but {', '.join((*keep, *skip))}" if keep or skip else name
 
 
-def _steps(profile: Profile, book: Book, edges: list[int]) -> tuple[Step, ...]:
+def base_steps(profile: Profile, book: Book, edges: list[int]) -> tuple[Step, ...]:
     """Highest base level between the edges: everything that no decision changes."""
     tensors, saves = profile.tensors, profile.saves
     held = book.natural.copy()

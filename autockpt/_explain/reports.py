@@ -70,6 +70,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     solver: str
     status: str
     gap: float | None
+    choice_gap: float | None
+    lower_bound_seconds: float | None
     profile_mode: str | None
     budget_bytes: int | None
     predicted_peak_bytes: int
@@ -150,6 +152,8 @@ def report_plan(plan: Plan) -> PlanReport:
         solver=plan.solver,
         status=plan.status,
         gap=plan.gap,
+        choice_gap=plan.choice_gap,
+        lower_bound_seconds=plan.lower_bound_seconds,
         profile_mode=plan.profile_mode,
         budget_bytes=plan.budget_bytes,
         predicted_peak_bytes=plan.peak_bytes,

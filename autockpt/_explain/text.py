@@ -36,6 +36,9 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         totals.append(("predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"))
         plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as recorded"
         totals.append(("predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain))
+        if report.lower_bound_seconds is not None and report.segments:
+            least = format_seconds(report.lower_bound_seconds)
+            totals.append(("least by any method", least, "operator by operator, the host's time not counted"))
     if report.profile_mode:
         totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
     if totals:
@@ -160,7 +163,9 @@ _MODES = {
 def _gap(report: PlanReport) -> str:
     if report.status == "optimal":
         return ""
-    return " (no lower bound known)" if report.gap is None else f" (gap to the lower bound {report.gap:.1%})"
+    if report.choice_gap is None:
+        return " (how far from the best choice is not known)"
+    return f" (no other choice saves more than {report.choice_gap:.1%} of it)"
 
 
 def _count(number: int, noun: str) -> str:

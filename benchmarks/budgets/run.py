@@ -96,7 +96,7 @@ def run_plan(plain: Reference, plan: Plan, budget: int) -> dict[str, Any]:
         "replays": len(replays),
         "exact": plain.plain.differences(outcome) == [],
         "recompute_overhead": plan.recompute_overhead,
-        "gap": plan.gap,
+        "gap": plan.choice_gap,
     }
 
 

@@ -86,7 +86,7 @@ def time_xl() -> dict[str, Any]:
                 "seconds": time.perf_counter() - start,
                 "segments": len(plan.segments),
                 "overhead": plan.recompute_overhead,
-                "gap": plan.gap,
+                "gap": plan.choice_gap,
                 "status": plan.status,
             }
         )

@@ -1,0 +1,65 @@
+"""The bound on what any method recomputes, from recorded operators."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+import autockpt
+from autockpt import Profile
+from autockpt._bound import least_recompute_seconds, least_recompute_seconds_for_saved_bytes
+from autockpt._candidates import find_candidates
+from autockpt.solvers import simulate
+from tests.handmade import chain_profile
+
+
+@functools.lru_cache
+def profile() -> Profile:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(6)]
+    return autockpt.profile(nn.Sequential(*blocks), torch.randn(512, 32))
+
+
+def test_no_plan_is_cheaper_and_less_memory_never_needs_less() -> None:
+    recorded = profile()
+    plain = simulate(find_candidates(recorded).problem, ()).peak_bytes
+    bounds = []
+    for share in (1.0, 0.9, 0.8, 0.7, 0.6):
+        plan = autockpt.solve(recorded, int(plain * share))
+        assert plan.lower_bound_seconds is not None
+        assert plan.lower_bound_seconds <= plan.recompute_seconds
+        bounds.append(plan.lower_bound_seconds)
+    assert bounds == sorted(bounds)
+    assert bounds[0] == 0.0 < bounds[-1]
+
+
+def test_saved_bytes_are_bounded_too() -> None:
+    recorded = profile()
+    saved = sum(recorded.tensors.bytes[t] for t in set(recorded.saves.tensor) if t >= 0)
+    bounds = [least_recompute_seconds_for_saved_bytes(recorded, int(saved * share)) for share in (1.0, 0.7, 0.5, 0.35)]
+    assert bounds[0] == 0.0
+    assert all(a is not None and b is not None and a < b for a, b in itertools.pairwise(bounds))
+    whole = sum(recorded.ops.seconds)
+    assert bounds[-1] is not None and bounds[-1] < whole
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert least_recompute_seconds(profile(), 1) is None
+    assert least_recompute_seconds(chain_profile(), 1 << 40) is None  # written by hand, without operators
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6])
+def test_a_bound_rests_on_the_operators_seconds(share: float) -> None:
+    recorded = profile()
+    plain = simulate(find_candidates(recorded).problem, ()).peak_bytes
+    ops = recorded.ops
+    slower = msgspec.structs.replace(
+        recorded, ops=msgspec.structs.replace(ops, seconds=tuple(2 * s for s in ops.seconds))
+    )
+    one, two = (least_recompute_seconds(each, int(plain * share)) for each in (recorded, slower))
+    assert one is not None and two == pytest.approx(2 * one, rel=1e-3)
