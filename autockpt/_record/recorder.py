@@ -26,6 +26,7 @@ from .assemble import (
     save_table,
     tensor_table,
 )
+from .calibrate import HostCosts, host_costs
 from .clocks import clock_of
 from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
 from .operators import Operators
@@ -34,7 +35,7 @@ from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, Structure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import AllocatorTape, Tape
-from .timing import mode_host_seconds, replay_host_seconds, stamped_seconds
+from .timing import stamped_seconds
 from .watch import Clock, Watch
 
 __all__ = ["profile"]
@@ -277,6 +278,7 @@ def build_profile(
     operators = Operators(run, found, functions, flow, clock, exact=step.device.type == "cpu")
     reads = [operators.reads_of(number) for number in range(len(functions))]
     changed = {name for call in structure.calls for name in call.buffers}
+    host = host_costs() if times == "measured" else HostCosts()
     return Profile(
         model=type(step.model).__name__,
         mode=mode or parts.mode,
@@ -288,9 +290,10 @@ def build_profile(
         static=static,
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
-        replay_host_seconds=replay_host_seconds() if times == "measured" else 0.0,
+        replay_host_seconds=host.replay_seconds,
+        kept_host_seconds=host.kept_seconds,
+        mode_host_seconds=host.mode_seconds,
         generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
-        mode_host_seconds=mode_host_seconds() if times == "measured" else 0.0,
         calls=calls,
         functions=function_table(functions, reads, flow.functions if flow is not None else None),
         ops=operators.table(),

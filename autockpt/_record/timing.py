@@ -7,24 +7,20 @@ its time on fresh pages, so seconds come from runs of their own: stamps at the s
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from .. import _torch_private as private
-from .._install import install, uninstall
-from .._plan import Plan
 from .assemble import WatchedRun
 from .routing import patched_forwards, routed_functions
 from .step import TrainingStep
 from .tape import storage_address
 from .watch import Clock, no_backward
 
-__all__ = ["mode_host_seconds", "replay_host_seconds", "stamped_seconds"]
+__all__ = ["stamped_seconds"]
 
 REPEATS = 5
 """Timed forwards at most."""
@@ -115,61 +111,3 @@ class _Stopwatch:
         with private.no_torch_functions():
             if storage_address(tensor) not in self._static:
                 self._stamp("pack")
-
-
-CALIBRATION_STEPS = 30
-
-
-def replay_host_seconds() -> float:
-    """Measure what a recomputed segment costs beside its operators: a segment too small to have any other cost."""
-    module = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Sigmoid(), torch.nn.Linear(1, 1)))
-    batch = torch.ones(1, 1)
-
-    def seconds() -> float:
-        times = []
-        for _ in range(CALIBRATION_STEPS):
-            began = time.perf_counter()
-            torch.autograd.grad(module(batch).sum(), list(module.parameters()))
-            times.append(time.perf_counter() - began)
-        return statistics.median(times)
-
-    plain = seconds()
-    install(module, Plan.of(["0"]))
-    try:
-        return max(seconds() - plain, 0.0)
-    finally:
-        uninstall(module)
-
-
-MODE_FUNCTIONS = 1000
-
-
-class _CallsThrough(TorchFunctionMode):
-    """Does what a function mode must do at least: look the function up, and call it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._wanted: dict[Any, str] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self._wanted.get(func)
-        return func(*args, **(kwargs or {}))
-
-
-def mode_host_seconds() -> float:
-    """Measure what a function costs the host where a function mode sees it, beside what it does itself."""
-    tensor = torch.ones(1)
-
-    def seconds() -> float:
-        times = []
-        for _ in range(MODE_FUNCTIONS):
-            began = time.perf_counter()
-            tensor.dim()
-            times.append(time.perf_counter() - began)
-        return statistics.median(times)
-
-    plain = seconds()
-    with _CallsThrough():
-        return max(seconds() - plain, 0.0)

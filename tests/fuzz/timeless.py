@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._record import clocks, recorder, timing
+from autockpt._record import calibrate, clocks, recorder, timing
 
 __all__ = ["without_times"]
+
+HOST = calibrate.HostCosts(replay_seconds=1e-5, kept_seconds=1e-6, mode_seconds=1e-6)
 
 
 @contextlib.contextmanager
@@ -19,8 +21,7 @@ def without_times() -> Iterator[None]:
     looks = itertools.count()
     with (
         mock.patch.object(clocks, "time", SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6)),
-        mock.patch.object(recorder, "replay_host_seconds", lambda: 1e-5),
-        mock.patch.object(recorder, "mode_host_seconds", lambda: 1e-6),
+        mock.patch.object(recorder, "host_costs", lambda: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
         yield
