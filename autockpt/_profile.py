@@ -95,6 +95,7 @@ class CallRecord(_Part, frozen=True, kw_only=True):
         draws: whether a random generator moved.
         buffers: qualified names of the buffers whose values it changed.
         refused: why it cannot be replayed exactly; empty where it can.
+        leaves_traces: whether more than its result tells that it ran, so that a replay cannot leave it out.
     """
 
     name: str
@@ -112,6 +113,7 @@ class CallRecord(_Part, frozen=True, kw_only=True):
     draws: bool = False
     buffers: tuple[str, ...] = ()
     refused: str = ""
+    leaves_traces: bool = False
 
     @property
     def key(self) -> str:

@@ -78,7 +78,9 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
 def is_free(book: Book, function: int) -> bool:
     """Whether a torch function is a view or a look at shapes: it costs nothing, and runs on hollow tensors too."""
     functions = book.profile.functions
-    return not functions.makes[function] and not functions.mutates[function]
+    if functions.makes[function] or functions.mutates[function]:
+        return False
+    return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
 def _units(book: Book, call: int, idle: Collection[int]) -> list[_Named]:
@@ -97,7 +99,7 @@ def _units(book: Book, call: int, idle: Collection[int]) -> list[_Named]:
             if not inside:
                 continue
             record = profile.calls[child]
-            whole = all(f in left or is_free(book, f) for f in own)
+            whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
             if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)

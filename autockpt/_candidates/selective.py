@@ -109,7 +109,7 @@ def _block(book: Book, call: int) -> _Block | None:
     rows, units = [], []
     for f in own:
         made = (*functions.makes[f], *writes[f])
-        if is_free(book, f) and (functions.alias[f] or not functions.reads[f]):
+        if is_free(book, f):
             continue
         makes = [item(tensor) for tensor in made]
         keepable = not (functions.alias[f] or functions.mutates[f] or functions.refused[f])

@@ -7,6 +7,7 @@ replay    attn ─▶ attn/linear#0 ─▶ …      each takes the next entry: h
 from __future__ import annotations
 
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -18,7 +19,7 @@ from .. import _torch_private
 from .._errors import NotApplicable
 from .generators import States, generators_of, states_of
 from .thread import thread
-from .tree import encode, kept_whole
+from .tree import CONTAINERS, encode, kept_whole
 from .units import Choice, Inputs, Unit
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class Selection:
             self._busy, self._pack.inputs = False, None
         if versions != [_torch_private.version(leaf) for leaf in leaves]:
             raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
+        if any(type(template) in CONTAINERS for template in templates):
+            now: list[torch.Tensor] = []
+            encode((*args, *kwargs.values()), now)
+            if len(now) != len(leaves) or not all(map(operator.is_, now, leaves)):
+                raise NotApplicable(
+                    f"{key} changes a container that it was given, which only running it does. Recompute it."
+                )
         moved = [state for state, was in zip(states_of(g for g, _ in before), before, strict=True) if state != was]
         self.entries[place] = Unit(key, start, inputs, result, kept=kept, random=moved)
         return result

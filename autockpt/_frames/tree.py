@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 
-__all__ = ["decode", "encode", "kept_whole", "tensors"]
+__all__ = ["CONTAINERS", "decode", "encode", "kept_whole", "tensors"]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
@@ -123,6 +123,10 @@ class _Shell:
             list.extend(new, children[:items])
         for name, child in zip(self._names, children[items:], strict=True):
             object.__setattr__(new, name, child)
+
+
+CONTAINERS = (_Whole, _Shell)
+"""What stands for a container among templates."""
 
 
 class _Encoder:

@@ -205,6 +205,7 @@ def call_records(
                 draws=structure.draws,
                 buffers=tuple(structure.buffers),
                 refused=structure.refused,
+                leaves_traces=structure.leaves_traces,
             )
         )
     return tuple(records)

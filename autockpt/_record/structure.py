@@ -7,6 +7,7 @@ nothing about memory: a dispatch mode changes the step that it watches.
 from __future__ import annotations
 
 import hashlib
+import operator
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ class CallStructure:
         buffers: qualified names of buffers inside it, its children's included, whose values changed.
         mutated: positions, among its argument storages, of those that were changed in place after the call began.
         refused: why it cannot be replayed exactly; empty where it can.
+        leaves_traces: whether more than its result tells that it ran: a buffer, an argument or a container among
+            its arguments is not what it was.
         checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
         signature: equal for structurally identical calls.
     """
@@ -53,6 +56,7 @@ class CallStructure:
     buffers: list[str] = field(default_factory=list)
     mutated: list[int] = field(default_factory=list)
     refused: str = ""
+    leaves_traces: bool = False
     checkpointed: bool = False
     signature: str = ""
 
@@ -78,6 +82,8 @@ class _OpenCall:
     index: int
     first_op: int
     first_function: int
+    given: object
+    leaves: list[torch.Tensor]  # the tensors in what was given
     arguments: list[tuple[int, int]]  # storage and the operator that bore it
     generators: list[tuple[torch.Generator, torch.Tensor]]
     devices: set[torch.device]
@@ -86,6 +92,7 @@ class _OpenCall:
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
+    end_op: int = 0
 
 
 def observe_structure(
@@ -204,8 +211,9 @@ class _Observer:
         """Judge what can only be known at the end, and return the records."""
         for opened in self._closed:
             for position, argument in enumerate(opened.arguments):
-                if self._mutations.get(argument, -1) >= opened.first_op:
+                if (last := self._mutations.get(argument, -1)) >= opened.first_op:
                     opened.record.mutated.append(position)
+                    opened.record.leaves_traces |= last < opened.end_op
         return Structure(self._records, self._flow.flow)
 
     @contextmanager
@@ -237,6 +245,8 @@ class _Observer:
             index=len(self._records),
             first_op=self._flow.n_ops,
             first_function=len(self._flow.flow.functions),
+            given=arguments,
+            leaves=given,
             arguments=[(key, self._born.get(key, -1)) for key in keys],
             generators=[(generator, generator.get_state()) for generator in self._generators],
             devices={tensor.device for tensor in (*given, *module.parameters(), *module.buffers())},
@@ -268,6 +278,7 @@ class _Observer:
 
     def _close(self, opened: _OpenCall, module: torch.nn.Module) -> None:
         record = opened.record
+        opened.end_op = self._flow.n_ops
         record.signature = opened.digest.hexdigest()[:16]
         for generator, state in opened.generators:
             if not torch.equal(generator.get_state(), state):
@@ -290,6 +301,10 @@ class _Observer:
         if _attributes(module) != opened.attributes:
             record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
         record.buffers = self._changed_buffers(opened)
+        leaves = tensors(opened.given)
+        same = len(leaves) == len(opened.leaves) and all(map(operator.is_, leaves, opened.leaves))
+        record.leaves_traces = bool(record.buffers) or not same
+        opened.given, opened.leaves = None, []
         self._closed.append(opened)
 
     def _changed_buffers(self, opened: _OpenCall) -> list[str]:

@@ -1,0 +1,187 @@
+"""Selective candidates of models that make it hard: whatever a menu offers is as exact as the plain step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import Plan
+from autockpt._candidates import Candidates, find_candidates
+from autockpt._install import install
+from autockpt._solve import segments_of
+from tests.frames.comparing import steps
+
+WIDTH = 16
+ROWS = 2048
+"""So many that operators take longer than the host: otherwise no unit is worth keeping."""
+
+
+class Body(nn.Module):
+    """Enough units that a menu has something to choose from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return out
+
+
+class FillsList(nn.Module):
+    """Hands a list to a part that fills it, and reads it afterwards."""
+
+    class Filling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Body()
+
+        def forward(self, x: Tensor, found: list[Tensor]) -> Tensor:
+            out: Tensor = self.body(x)
+            found.append(out.tanh())
+            return out
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filling, self.body = self.Filling(), Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        x = self.filling(x, found)
+        out: Tensor = self.body(x) * torch.stack(found).sigmoid().sum(0)
+        return out.tanh()
+
+
+class FillsCache(nn.Module):
+    """Keeps what a part computed in an attribute of it."""
+
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Body()
+            self.cache: list[Tensor] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.cache.append(self.body(x).tanh())
+            return self.cache[-1].sin()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caching, self.body = self.Caching(), Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.caching(x)
+        out: Tensor = self.body(x) * self.caching.cache.pop().sigmoid()
+        return out
+
+
+class Averages(nn.Module):
+    """Reads a buffer that a part has just changed."""
+
+    class Averaging(nn.Module):
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Body()
+            self.register_buffer("mean", torch.zeros(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean.mul_(0.9).add_(x.detach().mean(0))
+            out: Tensor = self.body(x)
+            return out
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.averaging, self.body = self.Averaging(), Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.averaging(x)
+        out: Tensor = self.body(x) * self.averaging.mean.exp()
+        return out.tanh()
+
+
+class Branches(nn.Module):
+    """Reads values in Python, and goes on accordingly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other = Body(), Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        scale = 2.0 if y.mean() > 0.0 else 0.5
+        out: Tensor = self.other(y * scale / float(y.detach().abs().max().item()))
+        return out.tanh()
+
+
+class InPlace(nn.Module):
+    """Changes results in place, also those of parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other, self.relu = Body(), Body(), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.other(self.relu(self.body(x)).sin()).mul_(0.5)
+        y += x
+        out: Tensor = self.relu(y - 0.1).tanh()
+        return out
+
+
+class Random(nn.Module):
+    """Draws in units and between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other, self.dropout = Body(), Body(), nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.dropout(self.body(x)) * torch.rand_like(x)
+        out: Tensor = self.dropout(self.other(y)).tanh() + torch.randn_like(y)
+        return out
+
+
+def selective(candidates: Candidates) -> list[int]:
+    return [index for index, run in enumerate(candidates.runs) if run.keep or run.skip]
+
+
+@pytest.mark.parametrize(
+    "block", [FillsList, FillsCache, Averages, Branches, InPlace, Random], ids=lambda b: b.__name__
+)
+def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(block() for _ in range(3)))
+    batch = torch.randn(ROWS, WIDTH)
+
+    def run(model: nn.Module) -> Tensor:
+        out: Tensor = model(batch)
+        return out.square().mean()
+
+    profile = autockpt.profile(model, batch)
+    candidates = find_candidates(profile)
+    offered = selective(candidates)
+    assert offered or block is FillsCache  # which is refused as a whole
+    expected = steps(copy.deepcopy(model), run)
+    assert all(loss.isfinite() for loss in expected.losses)
+    for index in offered:
+        planned = copy.deepcopy(model)
+        install(planned, Plan(segments=segments_of(profile, candidates, [index])))
+        assert expected.differences(steps(planned, run)) == [], candidates.problem.candidates[index].name
+
+
+def test_a_call_that_fills_a_list_is_no_unit() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(FillsList() for _ in range(3)))
+    profile = autockpt.profile(model, torch.randn(ROWS, WIDTH))
+    assert {call.class_name for call in profile.calls if call.leaves_traces} == {"Filling"}
+    candidates = find_candidates(profile)
+    units = {
+        unit for index in selective(candidates) for unit in (*candidates.runs[index].keep, *candidates.runs[index].skip)
+    }
+    assert units and not any(unit.endswith("filling#0") for unit in units)
