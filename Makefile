@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install test fuzz sweep bench test-oldest lint types format demo clean
@@ -12,8 +13,8 @@ help:  ## list the targets
 
 install: $(VENV)/.installed  ## make .venv with all that development needs (again when a requirement changes)
 
-test: install  ## run the tests
-	$(VENV)/bin/python -m pytest
+test: install  ## run the tests, on two cores where there are two
+	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 fuzz: install  ## draw 2,000 models and plans, and compare planned steps with plain ones bit for bit
 	$(VENV)/bin/python -m tests.fuzz
@@ -23,7 +24,7 @@ bench: install  ## run the benchmarks and write down what they find
 	$(VENV)/bin/python -m benchmarks.budgets.run
 
 sweep: install  ## run the tests and every row of the long sweeps
-	$(VENV)/bin/python -m pytest -m "sweep or not sweep"
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"
 
 demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo
@@ -40,7 +41,7 @@ format: install  ## rewrite files in the house style
 	$(VENV)/bin/ruff format .
 
 test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions that pyproject.toml claims
-	$(OLDEST)/bin/python -m pytest
+	$(OLDEST)/bin/python -m pytest $(PARALLEL)
 
 clean:  ## remove environments, builds and caches
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
