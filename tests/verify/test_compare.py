@@ -36,8 +36,7 @@ def difference(one: Tensor | None, other: Tensor | None) -> Difference | None:
         torch.randn(3, 4).to_sparse(),
         None,
     ],
-    ids=["2-d", "transposed", "scalar", "empty", "odd floats", "bf16", "float8", "conjugate", "bools", "sparse", "None"],
-    ids=str,
+    ids=["2-d", "turned", "scalar", "empty", "odd floats", "bf16", "float8", "conjugate", "bools", "sparse", "None"],
 )
 def test_the_same_is_the_same(value: Tensor | None) -> None:
     assert difference(value, value if value is None else value.clone()) is None
