@@ -34,6 +34,7 @@ __all__ = [
     "no_torch_functions",
     "outer_hooks",
     "output_bytes",
+    "plain_torch_function",
     "pop_hooks",
     "profiler_is_running",
     "push_hooks",
@@ -43,11 +44,13 @@ __all__ = [
     "start_memory_profiler",
     "stop_memory_profiler",
     "storage_key",
+    "tensor_without_storage",
     "transforms_active",
     "version",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=Tensor)
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
@@ -145,6 +148,18 @@ def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
         return tensor.shape, tensor.stride()
     except RuntimeError:  # compressed sparse layouts
         return tensor.shape, ()
+
+
+def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) -> T:
+    """Return a tensor of the subclass `kind` that looks like `meta` on `device` and has no memory."""
+    new: T = Tensor._make_wrapper_subclass(
+        kind, meta.shape, meta.stride(), meta.storage_offset(), dtype=meta.dtype, device=device
+    )
+    return new
+
+
+plain_torch_function = torch._C._disabled_torch_function_impl
+"""For subclasses whose instances torch functions treat as any tensor."""
 
 
 def cuda_in_use() -> bool:

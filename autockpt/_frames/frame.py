@@ -55,7 +55,8 @@ class Frame:
             last = self._last_empty()
             if last >= 0:
                 Replay(self, last).run()
-                if self.closed:  # every slot that lives is full now and stays so: nothing asks for another replay
+                # Where every slot that lives is full, it stays so: nothing will ask for another replay.
+                if self.closed and self._last_empty() < 0:
                     self.calls, self.boundary = [], []
 
     def replayed(self, slot: Slot) -> Tensor:

@@ -12,6 +12,7 @@ from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
 from .generators import set_states, states_of
+from .hollow import Hollow
 from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo
@@ -93,7 +94,7 @@ class Replay:
                     if self._stopped:
                         break
         except (Changed, ReplayError) as error:
-            error.args = (f"in the replay of {self._call.key}: {error}",)
+            error.args = (f"in the replay of {self._call.key}: {error}{self._hint()}",)
             raise
         except Exception as error:
             if sys.version_info >= (3, 11):
@@ -194,7 +195,8 @@ class Replay:
             reference = self._slots[self._next]
             slot = None if reference is None else reference()
             self._next += 1
-            if slot is not None and slot.value is None:
+            # Some saved tensors backward never reads, so that no plan makes them again.
+            if slot is not None and slot.value is None and not isinstance(leaves[number], Hollow):
                 value = slot.view_of(leaves[number], offset)
                 difference = slot.fill(value, value)
                 if difference is not None:

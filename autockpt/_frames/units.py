@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import NotApplicable
 from .generators import States
+from .hollow import hollow
 from .slots import check_unchanged
 from .tree import decode, encode
 
@@ -59,11 +60,11 @@ class _Hollow(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device
     requires_grad: bool
 
     def value(self) -> Tensor:
-        empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-        return empty.requires_grad_(self.requires_grad)
+        return hollow(self.shape, self.stride, self.dtype, self.device).requires_grad_(self.requires_grad)
 
 
 class _Given(NamedTuple):
@@ -149,4 +150,4 @@ class Unit:
             )
         if kept:
             return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad)
-        return _Hollow(*_torch_private.geometry(leaf), leaf.dtype, leaf.requires_grad)
+        return _Hollow(*_torch_private.geometry(leaf), leaf.dtype, leaf.device, leaf.requires_grad)

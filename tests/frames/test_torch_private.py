@@ -182,3 +182,17 @@ def test_the_generator_behind_a_device() -> None:
 
 def test_cuda_is_in_use_only_when_it_is() -> None:
     assert _torch_private.cuda_in_use() == torch.cuda.is_initialized()
+
+
+def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
+    class Empty(torch.Tensor):
+        __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, *_: Any) -> None:  # type: ignore[override]
+            raise AssertionError(func)
+
+    meta = torch.empty(2, 3, device="meta").t()
+    empty = _torch_private.tensor_without_storage(Empty, meta, torch.device("cpu"))
+    assert type(empty) is Empty
+    assert (empty.shape, empty.stride(), empty.device) == (meta.shape, meta.stride(), torch.device("cpu"))

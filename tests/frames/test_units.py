@@ -276,6 +276,26 @@ def test_skipping_what_is_needed_is_said() -> None:
     assert "blocks.1.qkv#0" in str(raised.value) + str(getattr(raised.value, "__notes__", ""))
 
 
+def test_what_looks_only_at_the_shape_of_a_skipped_result_is_as_it_would_be() -> None:
+    class Shapes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.first(x)
+            ones = torch.ones_like(y) + torch.arange(y.shape[1], device=y.device) + y.new_zeros(y.shape).t().t()
+            z = self.second(ones * x).sin()
+            out: Tensor = z * z.cos() + y.view(2, -1).view_as(x)
+            return out
+
+    assert_same(Stack(Shapes), plan(["blocks.1"], [], ["blocks.1.first", "blocks.1/add#2"]), summed)
+    model = Stack(Shapes)
+    install(model, plan(["blocks.1"], [], ["blocks.1.second"]))
+    with pytest.raises(ReplayError, match=r"aten\.sin.* The plan skips blocks\.1\.second#0"):
+        summed(model).backward()
+
+
 def test_a_unit_that_writes_its_argument_or_returns_a_view_of_it_is_refused() -> None:
     def block() -> nn.Module:
         return nn.Sequential(
