@@ -22,6 +22,7 @@ fuzz: install  ## draw 2,000 models and plans, and compare planned steps with pl
 bench: install  ## run the benchmarks and write down what they find
 	$(VENV)/bin/python -m benchmarks.recording.run
 	$(VENV)/bin/python -m benchmarks.budgets.run
+	$(VENV)/bin/python -m benchmarks.host_cost.run
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"
