@@ -62,7 +62,9 @@ def tokens(vocabulary: int, batch: int = 4, length: int = 128) -> dict[str, torc
     return {"input_ids": ids, "labels": ids}
 
 
-def gpt2(*, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, use_cache: bool = False) -> nn.Module:
+def gpt2(
+    *, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, n_positions: int = 128, use_cache: bool = False
+) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel, logging
 
     logging.set_verbosity_error()
@@ -70,7 +72,7 @@ def gpt2(*, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, use_cach
         n_layer=n_layer,
         n_embd=n_embd,
         n_head=4,
-        n_positions=128,
+        n_positions=n_positions,
         vocab_size=vocab_size,
         use_cache=use_cache,
         bos_token_id=0,

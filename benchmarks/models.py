@@ -1,0 +1,174 @@
+"""The twelve models that benchmarks compare on, in a size for seconds and, for transformers, one for minutes.
+
+Real architectures with random weights. In the small size a block takes a few milliseconds on one core, so that what
+the host does between operators counts; in the large one 50 ms and more, so that it does not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.zoo import ZOO, Case, DenseNet, UNet, gpt2, tokens
+
+__all__ = ["LARGE", "SMALL", "TRANSFORMERS", "build"]
+
+Built = tuple[nn.Module, dict[str, Any]]
+
+TRANSFORMERS = ("gpt2", "bert", "llama", "vit", "t5", "whisper")
+
+
+def build(name: str, *, large: bool = False) -> Case:
+    """Build a model, the same each time."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers warns about configurations, not about us
+        model, kwargs = (LARGE if large else SMALL)[name]()
+    return Case(model.train(), kwargs)
+
+
+def _gpt2(width: int, batch: int, length: int, layers: int) -> Built:
+    model = gpt2(n_layer=layers, n_embd=width, vocab_size=1000, n_positions=length)
+    return model, tokens(1000, batch, length)
+
+
+def _bert(width: int, batch: int, length: int, layers: int) -> Built:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=4 * width,
+        vocab_size=1000,
+        max_position_embeddings=length,
+    )
+    return BertForMaskedLM(config), tokens(1000, batch, length)
+
+
+def _llama(width: int, batch: int, length: int, layers: int) -> Built:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=width * 8 // 3,
+        vocab_size=1000,
+        max_position_embeddings=length,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config), tokens(1000, batch, length)
+
+
+def _vit(width: int, batch: int, size: int, layers: int) -> Built:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=4 * width,
+        image_size=size,
+        patch_size=16,
+    )
+    return ViTForImageClassification(config), _images(batch, size)
+
+
+def _t5(width: int, batch: int, length: int, layers: int) -> Built:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        d_model=width,
+        d_kv=width // 4,
+        d_ff=width * 8 // 3,
+        num_layers=layers,
+        num_heads=4,
+        vocab_size=1000,
+        use_cache=False,
+        decoder_start_token_id=0,
+        pad_token_id=0,
+    )
+    return T5ForConditionalGeneration(config), tokens(1000, batch, length)
+
+
+def _whisper(width: int, batch: int, frames: int, layers: int) -> Built:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    config = WhisperConfig(
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
+        vocab_size=1000,
+        num_mel_bins=40,
+        max_source_positions=frames // 2,
+        max_target_positions=64,
+        use_cache=False,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=0,
+        apply_spec_augment=False,
+    )
+    model = WhisperForConditionalGeneration(config)
+    return model, {"input_features": torch.randn(batch, 40, frames), "labels": torch.randint(1000, (batch, 64))}
+
+
+def _swin() -> Built:
+    from transformers import SwinConfig, SwinForImageClassification
+
+    config = SwinConfig(
+        image_size=128,
+        patch_size=4,
+        window_size=4,
+        embed_dim=32,
+        depths=[2, 2, 6, 2],
+        num_heads=[2, 4, 8, 16],
+        drop_path_rate=0.1,
+    )
+    return SwinForImageClassification(config), _images(4, 128)
+
+
+def _convnext() -> Built:
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(hidden_sizes=[24, 48, 96, 192], depths=[3, 3, 9, 3])
+    return ConvNextForImageClassification(config), _images(8, 96)
+
+
+def _images(batch: int, size: int) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(batch, 3, size, size), "labels": torch.randint(2, (batch,))}
+
+
+SMALL: dict[str, Callable[[], Built]] = {
+    "gpt2": lambda: _gpt2(192, 4, 128, 12),
+    "bert": lambda: _bert(192, 4, 128, 12),
+    "llama": lambda: _llama(192, 4, 128, 12),
+    "vit": lambda: _vit(192, 4, 160, 12),
+    "t5": lambda: _t5(192, 4, 128, 6),
+    "whisper": lambda: _whisper(192, 2, 400, 6),
+    "swin": _swin,
+    "convnext": _convnext,
+    "resnet50": ZOO["resnet50"],
+    "unet": lambda: (UNet(), {"image": torch.randn(4, 3, 64, 64)}),
+    "densenet": lambda: (DenseNet(), {"image": torch.randn(4, 3, 48, 48)}),
+    "uneven": ZOO["uneven"],
+}
+
+LARGE: dict[str, Callable[[], Built]] = {
+    "gpt2": lambda: _gpt2(768, 4, 256, 6),
+    "bert": lambda: _bert(768, 4, 256, 6),
+    "llama": lambda: _llama(768, 4, 256, 6),
+    "vit": lambda: _vit(768, 4, 256, 6),
+    "t5": lambda: _t5(768, 4, 256, 3),
+    "whisper": lambda: _whisper(768, 2, 1000, 3),
+}
