@@ -9,10 +9,10 @@ from ._bound import least_recompute_seconds
 from ._candidates import Candidates, find_candidates
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
-from .solvers import parse_bytes, simulate
+from .solvers import Solution, parse_bytes, simulate
 from .solvers import solve as solve_problem
 
-__all__ = ["segments_of", "solve"]
+__all__ = ["make_plan", "segments_of", "solve"]
 
 
 def solve(
@@ -48,8 +48,31 @@ def solve(
     """
     budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
     candidates = find_candidates(profile)
-    problem = candidates.problem
-    solution = solve_problem(problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
+    return make_plan(profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds)
+
+
+def make_plan(
+    profile: Profile,
+    candidates: Candidates,
+    solution: Solution,
+    *,
+    budget_bytes: int,
+    lower_bound_seconds: float | None,
+) -> Plan:
+    """State a solution as a plan.
+
+    Args:
+        profile: what the candidates were found in.
+        candidates: what the solution chose from.
+        solution: the choice.
+        budget_bytes: the peak that it keeps to.
+        lower_bound_seconds: no method that keeps to it recomputes less; None if no bound is known.
+
+    Returns:
+        The plan; its predictions are the judge's.
+    """
     return Plan(
         model=profile.model,
         segments=segments_of(profile, candidates, solution.chosen),
@@ -57,10 +80,10 @@ def solve(
         status="optimal" if solution.status.value == "optimal" else "feasible",
         budget_bytes=budget_bytes,
         peak_bytes=solution.peak_bytes,
-        plain_peak_bytes=simulate(problem, ()).peak_bytes,
+        plain_peak_bytes=simulate(candidates.problem, ()).peak_bytes,
         recompute_seconds=solution.recompute_seconds,
         plain_seconds=profile.plain_seconds,
-        lower_bound_seconds=least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0,
+        lower_bound_seconds=lower_bound_seconds,
         choice_bound_seconds=_finite(solution.lower_bound_seconds),
         profile_mode=profile.mode,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
