@@ -23,6 +23,7 @@ bench: install  ## run the benchmarks and write down what they find
 	$(VENV)/bin/python -m benchmarks.recording.run
 	$(VENV)/bin/python -m benchmarks.budgets.run
 	$(VENV)/bin/python -m benchmarks.host_cost.run
+	$(VENV)/bin/python -m benchmarks.frontier.run
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"

@@ -1,0 +1,79 @@
+"""autockpt: one profile a model, and a plan for each budget."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import autockpt
+from autockpt import Infeasible, Plan, Profile
+from benchmarks.frontier.measure import peak
+from benchmarks.frontier.methods import Applied, Method
+from tests.zoo import Case
+
+__all__ = ["OURS", "ours"]
+
+OURS = "autockpt"
+PERCENTS = (90, 80, 70, 60, 50, 40, 30)
+
+
+def ours() -> list[Method]:
+    """Return our methods, which share a profile."""
+    recording = Recording()
+    found = []
+    for percent in (*PERCENTS, None):
+        setting = "minimum" if percent is None else f"{percent} %"
+        way = functools.partial(planned, recording=recording, percent=percent)
+        found.append(Method(family=OURS, setting=setting, apply=way))
+    return found
+
+
+class Recording:
+    """A model's profile, recorded once, just before the first plan."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Profile, float, int] | None = None
+
+    def of(self, case: Case) -> tuple[Profile, float, int]:
+        """Return profile, the seconds that it took, and the bytes that the plain step adds."""
+        if self._found is None:
+            began = time.perf_counter()
+            profile = autockpt.profile(case.model, case.kwargs)
+            self._found = profile, time.perf_counter() - began, peak(case).step_bytes
+        return self._found
+
+
+@contextmanager
+def planned(case: Case, *, recording: Recording, percent: int | None) -> Iterator[Applied]:
+    """Train inside so many percent of what the plain step adds to what was there; None is the least that can be."""
+    profile, profile_seconds, plain_step_bytes = recording.of(case)
+    static_bytes = profile.static.total_bytes
+    began = time.perf_counter()
+    if percent is None:
+        plan = _least(profile)
+    else:
+        plan = autockpt.solve(profile, static_bytes + plain_step_bytes * percent // 100)
+    solve_seconds = time.perf_counter() - began
+    autockpt.apply(case.model, plan=plan)
+    try:
+        facts = {
+            "planning_seconds": profile_seconds + solve_seconds,
+            "profile_seconds": profile_seconds,
+            "solve_seconds": solve_seconds,
+            "asked_bytes": (plan.budget_bytes or 0) - static_bytes,
+            "predicted_step_bytes": plan.peak_bytes - static_bytes,
+            "predicted_overhead": plan.recompute_overhead,
+            "segments": len(plan.segments),
+        }
+        yield Applied(case=case, facts=facts)
+    finally:
+        autockpt.remove(case.model)
+
+
+def _least(profile: Profile) -> Plan:
+    try:
+        return autockpt.solve(profile, profile.static.total_bytes)
+    except Infeasible as error:
+        return autockpt.solve(profile, error.minimum_bytes)

@@ -1,0 +1,31 @@
+"""The raw results: a file for the small size and one for the large, in which a run replaces its models' rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import environment
+
+__all__ = ["load", "store"]
+
+
+def load(folder: Path, *, large: bool) -> dict[str, Any]:
+    """Return by model what was stored: its environment and its rows."""
+    path = _path(folder, large)
+    models: dict[str, Any] = json.loads(path.read_text())["models"] if path.exists() else {}
+    return models
+
+
+def store(folder: Path, model: str, rows: list[dict[str, Any]], *, large: bool) -> None:
+    """Put a model's rows in place of those that were there."""
+    models = {**load(folder, large=large), model: {"environment": environment(), "rows": rows}}
+    path = _path(folder, large)
+    unfinished = path.with_suffix(".tmp")
+    unfinished.write_text(json.dumps({"models": models}, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def _path(folder: Path, large: bool) -> Path:
+    return folder / ("results-large.json" if large else "results.json")
