@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .problem import Problem
+from .problem import Candidate, Problem
 
-__all__ = ["BlockChain", "block_chain"]
+__all__ = ["BlockChain", "block_chain", "widest_candidates"]
 
 MIN_BLOCKS = 4
 """A chain of fewer calls that matter leaves nothing to choose from."""
@@ -39,8 +39,7 @@ class BlockChain:
         elements: indices of calls, in forward order; none lies inside another. Only those that save
             something or can be recomputed.
         saved_bytes: per element, each storage once.
-        spans: candidate for each ``(first call, one past the last call)``. Of several with one span, the one
-            that recomputes most.
+        spans: candidate for each ``(first call, one past the last call)``; see `widest_candidates`.
         problem: what the chain was made from.
     """
 
@@ -92,12 +91,7 @@ def block_chain(problem: Problem) -> BlockChain:
 
     Heuristic; O(calls² + saves × depth).
     """
-    spans: dict[tuple[int, int], int] = {}
-    for i, candidate in enumerate(problem.candidates):
-        span = (candidate.start, candidate.stop)
-        known = spans.get(span)
-        if known is None or candidate.recompute_seconds > problem.candidates[known].recompute_seconds:
-            spans[span] = i
+    spans = widest_candidates(problem)
     single = [(i, call.stop) in spans for i, call in enumerate(problem.calls)]
     children: list[list[int]] = [[] for _ in problem.calls]
     inside = [0] * len(problem.calls)  # calls strictly inside that can be recomputed
@@ -118,10 +112,26 @@ def block_chain(problem: Problem) -> BlockChain:
     return BlockChain(elements=kept, saved_bytes=tuple(saved[e] for e in kept), spans=spans, problem=problem)
 
 
+def widest_candidates(problem: Problem) -> dict[tuple[int, int], int]:
+    """Candidate for each ``(first call, one past the last call)``; of several, the one that recomputes most."""
+    spans: dict[tuple[int, int], int] = {}
+    for i, candidate in enumerate(problem.candidates):
+        span = (candidate.start, candidate.stop)
+        if span not in spans or _width(candidate) > _width(problem.candidates[spans[span]]):
+            spans[span] = i
+    return spans
+
+
+def _width(candidate: Candidate) -> tuple[bool, float]:
+    return not candidate.partial, candidate.recompute_seconds
+
+
 def _saved_bytes(problem: Problem) -> list[int]:
     """Bytes of the tensors saved in each call's subtree, each storage once."""
     saved = [0] * len(problem.calls)
     for tensor in problem.tensors:
+        if tensor.demand:
+            continue
         holders: set[int] = set()
         for save in tensor.saves:
             call = save.call

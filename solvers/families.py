@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from .errors import Infeasible
 from .ledger import Ledger
+from .pins import completed
 from .problem import Problem, Solution, Status
 from .simulate import simulate
 from .units import format_bytes
@@ -92,14 +93,14 @@ def best_plan(ledger: Ledger, family: Iterable[Sequence[int]], budget_bytes: int
 
     Args:
         ledger: the problem.
-        family: plans; at least one.
+        family: plans; at least one. Where one lacks what the problem demands, that is added to it.
         budget_bytes: highest peak allowed.
         trimmed: whether segments that are not needed are dropped first.
 
     Returns:
         The best by seconds, then segments, then peak.
     """
-    plans: list[Plan] = list(dict.fromkeys(tuple(sorted(plan)) for plan in family))
+    plans: list[Plan] = list(dict.fromkeys(tuple(sorted(completed(ledger.problem, plan))) for plan in family))
     fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
     if trimmed:
         plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in fitting or plans))

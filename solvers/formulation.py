@@ -54,6 +54,7 @@ class Formulation:
         entry_until: first step in which they no longer do.
         entry_bytes: per entry.
         grain_bytes: every entry is a multiple of this.
+        closed: skips that no plan within the budget takes, since one entry of theirs is above it.
     """
 
     ledger: Ledger
@@ -66,6 +67,7 @@ class Formulation:
     entry_until: Ints
     entry_bytes: Ints
     grain_bytes: int
+    closed: frozenset[int]
 
     @classmethod
     def of(cls, ledger: Ledger, budget_bytes: int) -> Formulation:
@@ -107,6 +109,7 @@ class Formulation:
         columns = np.concatenate((table[:, 0], np.repeat(np.arange(len(active)), [len(o) for o in owned])))
         order = np.argsort(columns, kind="stable")
         entry_bytes = np.concatenate((table[:, 3], ledger.addition_bytes[extra]))[order]
+        above = set(columns[order][entry_bytes > budget_bytes].tolist())
         return cls(
             ledger=ledger,
             active=active,
@@ -118,6 +121,7 @@ class Formulation:
             entry_until=np.concatenate((table[:, 2], ledger.addition_until[extra]))[order],
             entry_bytes=entry_bytes,
             grain_bytes=math.gcd(*np.unique(entry_bytes).tolist()) or 1,
+            closed=frozenset(above.intersection(range(len(active), len(arcs)))),
         )
 
     @property

@@ -10,6 +10,7 @@ from .block import block_plans
 from .chain import chain_plans
 from .families import Plan, best_plan, rank
 from .ledger import Ledger
+from .speed import speed_plans
 from .sqrt import sqrt_plans
 from .uniform import uniform_plans
 
@@ -43,12 +44,13 @@ def instant_plan(ledger: Ledger, budget_bytes: int) -> Instant:
         "sqrt": sqrt_plans(ledger),
         "articulation": articulation_plans(ledger, budget_bytes),
         "chain": chain_plans(ledger, budget_bytes),
+        "speed": speed_plans(ledger),
     }
     found: list[tuple[int, tuple[float, int, int], Plan, str]] = []
     for solver, family in families.items():
         plan = best_plan(ledger, family, budget_bytes, trimmed=True)
         found.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
-        if solver == "none" and ledger.peak(plan) <= budget_bytes:
+        if not plan and ledger.peak(plan) <= budget_bytes:
             break  # nothing is cheaper than nothing
     peak_bytes, _, plan, solver = min(found)
     return Instant(plan=plan, solver=solver, fits=peak_bytes <= budget_bytes)

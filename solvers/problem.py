@@ -79,11 +79,13 @@ class Tensor:
         bytes: size of the storage.
         free_step: first step in which the tensor would be dead if nothing held it.
         saves: what autograd holds it for.
+        demand: whether it stands for no memory, but for the demand that the call which saves it is recomputed.
     """
 
     bytes: int
     free_step: int
     saves: tuple[Save, ...] = ()
+    demand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ class Candidate:
         recompute_seconds: what choosing it costs per step.
         holds: boundary tensors.
         additions: bytes that choosing it adds.
+        partial: whether some of what it covers is kept, or skipped, all the same.
+        preset: name of the solver for which it is what that solver's rule asks for; empty where it is for none.
     """
 
     name: str
@@ -134,6 +138,8 @@ class Candidate:
     recompute_seconds: float
     holds: tuple[Hold, ...] = ()
     additions: tuple[Addition, ...] = ()
+    partial: bool = False
+    preset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +151,7 @@ class Problem:
         calls: module calls in pre-order; call 0 is the root.
         tensors: storages whose lifetime decisions can change.
         candidates: what may be recomputed.
+        required: calls that every plan must recompute; `solve` binds all solvers to them.
 
     Raises:
         InvalidProblem: an index, a span, a byte count or a cost contradicts the rest.
@@ -154,6 +161,7 @@ class Problem:
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...] = ()
     candidates: tuple[Candidate, ...] = field(default=())
+    required: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         n_steps, n_calls, n_tensors = len(self.steps), len(self.calls), len(self.tensors)
@@ -176,6 +184,8 @@ class Problem:
             for save in tensor.saves:
                 _require(0 <= save.call < n_calls, f"tensor {i} is saved by call {save.call} of {n_calls}")
                 _require(0 <= save.until <= n_steps, f"tensor {i} is saved until step {save.until} of {n_steps}")
+        for required in self.required:
+            _require(0 <= required < n_calls, f"call {required} of {n_calls} is required")
         for candidate in self.candidates:
             where = f"candidate {candidate.name!r}"
             _require(

@@ -130,7 +130,8 @@ class Programme:
         form, n_candidates = self.form, len(self.form.active)
         costs = np.array([form.ledger.problem.candidates[c].recompute_seconds for c in form.active])
         cost_unit = float(costs.max(initial=0.0)) / SCALE or 1.0
-        kept_bytes = int(form.entry_bytes.sum(where=form.entry_column >= n_candidates))
+        kept = (form.entry_column >= n_candidates) & ~np.isin(form.entry_column, list(form.closed))
+        kept_bytes = int(form.entry_bytes.sum(where=kept))
         size_unit = (kept_bytes or int(form.entry_bytes.sum())) / SCALE or 1.0
         over_peak = self.goal == "peak"
 
@@ -139,7 +140,9 @@ class Programme:
         # from presolve steps for mixed columns that cut off the optimum of tiny problems.
         kind = pulp.LpInteger if whole else pulp.LpContinuous
         column: dict[int, Any] = {
-            c: lp.add_variable(f"x{c}", 0, 1, kind) for c in [*columns, *range(n_candidates, len(form.arcs))]
+            c: lp.add_variable(f"x{c}", 0, 1, kind)
+            for c in [*columns, *range(n_candidates, len(form.arcs))]
+            if c not in form.closed
         }
         column.update({c: lp.add_variable(f"a{c}", 0, 1) for c in range(len(form.arcs), form.n_columns)})
         over = lp.add_variable("over", 0)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from . import articulation, auto, block, chain, exhaustive, ilp, plain, sqrt, uniform
+from . import articulation, auto, block, chain, exhaustive, ilp, plain, speed, sqrt, uniform
 from .errors import BudgetError, UnknownSolver
 from .families import TIME_LIMIT_SECONDS
+from .pins import demand
 from .problem import Problem, Solution
 
 __all__ = ["SOLVERS", "Solver", "solve"]
@@ -33,6 +34,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "exhaustive": exhaustive.solve,
         "ilp": ilp.solve,
         "none": plain.solve_none,
+        "speed": speed.solve,
         "sqrt": sqrt.solve,
         "uniform": uniform.solve,
     }
@@ -43,6 +45,8 @@ def solve(
     problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = TIME_LIMIT_SECONDS
 ) -> Solution:
     """Choose what to recompute so that the peak stays within the budget.
+
+    Every solver recomputes what the problem requires; what a family of plans lacks of it is added to its plans.
 
     Args:
         problem: steps, tensors and candidates of one model.
@@ -56,6 +60,7 @@ def solve(
     Raises:
         BudgetError: the budget is not a positive int.
         Infeasible: the solver finds no plan within the budget.
+        InvalidProblem: no plan recomputes all calls that the problem requires.
         UnknownSolver: there is no solver of that name.
 
     Example:
@@ -75,4 +80,4 @@ def solve(
         near = difflib.get_close_matches(str(solver), SOLVERS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownSolver(f"no solver is called {solver!r}; {hint}there are {', '.join(sorted(SOLVERS))}")
-    return SOLVERS[solver](problem, budget_bytes, time_limit_seconds=time_limit_seconds)
+    return SOLVERS[solver](demand(problem, budget_bytes), budget_bytes, time_limit_seconds=time_limit_seconds)

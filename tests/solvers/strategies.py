@@ -19,6 +19,7 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
+from autockpt.solvers.pins import coverable
 
 Draw = st.DrawFn
 
@@ -223,3 +224,16 @@ def problems_and_plans(draw: Draw) -> tuple[Problem, tuple[int, ...]]:
         if free and draw(st.booleans()):
             chosen.append(c)
     return problem, tuple(sorted(chosen))
+
+
+@st.composite
+def required_and_budgets(draw: Draw, *, max_entries: int = 2) -> tuple[Problem, int]:
+    """A problem that requires one to three calls, which some plan recomputes, and a budget as for other problems."""
+    problem = draw(problems(max_entries=max_entries))
+    within = sorted({call for c in problem.candidates for call in range(c.start, c.stop)})
+    required = draw(st.lists(st.sampled_from(within), min_size=1, max_size=3, unique=True)) if within else []
+    while not coverable(problem, required):
+        required.pop()
+    problem = dataclasses.replace(problem, required=tuple(sorted(required)))
+    plain, lowest = simulate(problem, ()).peak_bytes, minimum_bytes(problem)
+    return problem, max(1, draw(st.integers(lowest - 2, max(plain, lowest) + 40)))

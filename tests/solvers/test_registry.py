@@ -32,6 +32,7 @@ def test_the_solvers_are_these() -> None:
         "exhaustive",
         "ilp",
         "none",
+        "speed",
         "sqrt",
         "uniform",
     ]

@@ -1,0 +1,136 @@
+"""Calls that a plan must recompute, stated so that every solver honours them without knowing of them.
+
+required call    saves one more tensor, alive in every step and larger than any budget, unless it is recomputed
+kept             base + that tensor          fits into nothing
+recomputed       base                        what any plan without the requirement stands at
+
+So the judge's word stays the only one: a plan that fits recomputes what is required, and its figures are as they
+would be without the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence, Set
+from dataclasses import replace
+
+from .blocks import widest_candidates
+from .errors import InvalidProblem
+from .problem import Problem, Save, Tensor
+
+__all__ = ["completed", "coverable", "demand"]
+
+
+def demand(problem: Problem, budget_bytes: int) -> Problem:
+    """State the required calls of a problem as tensors that do not fit into the budget.
+
+    Args:
+        problem: the problem; its candidates keep their indices.
+        budget_bytes: the budget that it is going to be solved for.
+
+    Returns:
+        A problem in which exactly the plans that recompute all required calls stand where they stood. All others
+        stand above the budget, and above each of these.
+
+    Raises:
+        InvalidProblem: no plan recomputes all of them.
+
+    Exact; O(problem).
+    """
+    if not problem.required:
+        return problem
+    if not coverable(problem, problem.required):
+        names = ", ".join(problem.calls[call].name for call in problem.required)
+        raise InvalidProblem(f"no candidates that do not overlap recompute all of the required calls: {names}")
+    sizes = [tensor.bytes for tensor in problem.tensors]
+    sizes += [addition.bytes for candidate in problem.candidates for addition in candidate.additions]
+    grain_bytes = math.gcd(*sizes) or 1  # a multiple of what all sizes are multiples of spares solvers rounding
+    too_many_bytes = (max(budget_bytes, _highest_bytes(problem)) // grain_bytes + 1) * grain_bytes
+    last = len(problem.steps)
+    return replace(
+        problem,
+        required=(),
+        tensors=(
+            *problem.tensors,
+            *(
+                Tensor(bytes=too_many_bytes, free_step=0, saves=(Save(call=call, until=last),), demand=True)
+                for call in problem.required
+            ),
+        ),
+    )
+
+
+def coverable(problem: Problem, calls: Collection[int]) -> bool:
+    """Whether some plan recomputes all of the calls; O(calls + candidates)."""
+    return _cover(problem, frozenset(calls), range(len(problem.candidates)), frozenset()) is not None
+
+
+def completed(problem: Problem, plan: Sequence[int]) -> tuple[int, ...]:
+    """Add to a plan what the problem demands and it lacks, whole calls and runs, in place of what overlaps.
+
+    Args:
+        problem: the problem, of which all demands can be met.
+        plan: candidates that do not overlap.
+
+    Returns:
+        The plan with as few of its candidates replaced as possible, then as few seconds added.
+
+    Exact; O(calls + candidates + saves).
+    """
+    demanded = frozenset(save.call for tensor in problem.tensors if tensor.demand for save in tensor.saves)
+    covered = {call for c in plan for call in range(problem.candidates[c].start, problem.candidates[c].stop)}
+    if demanded <= covered:
+        return tuple(plan)
+    usable = {*plan, *widest_candidates(problem).values()}
+    found = _cover(problem, demanded, sorted(usable), frozenset(plan))
+    return tuple(plan) if found is None else found
+
+
+def _cover(problem: Problem, demanded: Set[int], usable: Collection[int], wanted: Set[int]) -> tuple[int, ...] | None:
+    """Choose from the usable candidates so that the demanded calls are recomputed; None if it is not possible.
+
+    As many wanted ones as possible, then as few seconds, then as few segments.
+    """
+    n_calls = len(problem.calls)
+    by_start: list[list[int]] = [[] for _ in range(n_calls)]
+    for c in usable:
+        by_start[problem.candidates[c].start].append(c)
+    # From the last call back: the best score of what covers the calls from here on, and the candidate it begins with.
+    best: list[tuple[int, float, int] | None] = [None] * n_calls + [(0, 0.0, 0)]
+    first: list[int | None] = [None] * n_calls
+    for call in range(n_calls - 1, -1, -1):
+        best[call] = None if call in demanded else best[call + 1]
+        for c in by_start[call]:
+            after = best[problem.candidates[c].stop]
+            if after is None:
+                continue
+            seconds = problem.candidates[c].recompute_seconds
+            score = (after[0] + 1, *after[1:]) if c in wanted else (after[0], after[1] - seconds, after[2] - 1)
+            here = best[call]
+            if here is None or score > here:
+                best[call], first[call] = score, c
+    if best[0] is None:
+        return None
+    chosen, call = [], 0
+    while call < n_calls:
+        begun = first[call]
+        if begun is None:
+            call += 1
+        else:
+            chosen.append(begun)
+            call = problem.candidates[begun].stop
+    return tuple(sorted(chosen))
+
+
+def _highest_bytes(problem: Problem) -> int:
+    """No plan stands higher: everything held, and all that candidates which do not overlap can add at most."""
+    added = [0] * (len(problem.calls) + 1)  # by what covers only calls from here on
+    by_start: list[list[int]] = [[] for _ in problem.calls]
+    for c, candidate in enumerate(problem.candidates):
+        by_start[candidate.start].append(c)
+    for call in range(len(problem.calls) - 1, -1, -1):
+        own = (problem.candidates[c] for c in by_start[call])
+        most = (added[one.stop] + sum(addition.bytes for addition in one.additions) for one in own)
+        added[call] = max(added[call + 1], max(most, default=0))
+    base_bytes = max(step.base_bytes for step in problem.steps)
+    return base_bytes + sum(tensor.bytes for tensor in problem.tensors) + added[0]
