@@ -17,6 +17,7 @@ from .registry import SOLVERS, solve
 from .rotor import ChainSchedule, solve_chain
 from .simulate import Timeline, simulate
 from .stages import ChainStage, ChainStep, StageOption
+from .sweep import sweep
 from .units import format_bytes, format_seconds, parse_bytes
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "simulate",
     "solve",
     "solve_chain",
+    "sweep",
 ]

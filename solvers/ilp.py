@@ -26,7 +26,7 @@ from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 from .programme import Backend, Programme, default_backend
 
-__all__ = ["search", "solve"]
+__all__ = ["lower_peak", "search", "solve"]
 
 SMALL = 20_000
 """Below so many level rows times columns all are given to the solver at once."""
@@ -87,15 +87,10 @@ def search(
 
     An `Infeasible` names the solver that was `asked`.
     """
-    backend = backend or default_backend()
-    if backend is None:
-        raise AutockptError(
-            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
-        )
+    backend = backend or _default_backend()
     plan = start
     if ledger.peak(plan) > budget_bytes:
-        form = Formulation.of(ledger, ledger.peak(plan))
-        plan = _Search.of(form, plan, "peak", budget_bytes, backend, deadline).run().plan
+        plan = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backend=backend)
         if ledger.peak(plan) > budget_bytes:
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked)
     form = Formulation.of(ledger, budget_bytes)
@@ -107,6 +102,26 @@ def search(
     if bound is not None and bound >= cost * (1 - CLOSE):
         bound = cost
     return judged(ledger.problem, plan, solver="ilp", lower_bound_seconds=bound)
+
+
+def lower_peak(
+    ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backend: Backend | None = None
+) -> Plan:
+    """Lower the peak of the plan `start` until it is within the budget or proven the lowest, or time runs out.
+
+    Whatever it costs: see `search` for the cheapest plan that gets as low.
+    """
+    form = Formulation.of(ledger, ledger.peak(start))
+    return _Search.of(form, start, "peak", budget_bytes, backend or _default_backend(), deadline).run().plan
+
+
+def _default_backend() -> Backend:
+    backend = default_backend()
+    if backend is None:
+        raise AutockptError(
+            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
+        )
+    return backend
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from .families import TIME_LIMIT_SECONDS
 from .pins import demand
 from .problem import Problem, Solution
 
-__all__ = ["SOLVERS", "Solver", "solve"]
+__all__ = ["SOLVERS", "Solver", "check_budget", "named", "solve"]
 
 
 class Solver(Protocol):
@@ -74,10 +74,28 @@ def solve(
         >>> solve(problem, 12).chosen, solve(problem, 11).chosen
         ((), (0,))
     """
+    check_budget(budget_bytes)
+    return named(solver)(demand(problem, budget_bytes), budget_bytes, time_limit_seconds=time_limit_seconds)
+
+
+def check_budget(budget_bytes: int) -> None:
+    """Refuse what is no positive number of bytes.
+
+    Raises:
+        BudgetError: the budget is not a positive int.
+    """
     if type(budget_bytes) is not int or budget_bytes <= 0:  # a bool is an int, and no budget
         raise BudgetError(f"a budget is a positive number of bytes as an int, got {budget_bytes!r}")
+
+
+def named(solver: str) -> Solver:
+    """Look a solver up.
+
+    Raises:
+        UnknownSolver: there is no solver of that name.
+    """
     if solver not in SOLVERS:
         near = difflib.get_close_matches(str(solver), SOLVERS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownSolver(f"no solver is called {solver!r}; {hint}there are {', '.join(sorted(SOLVERS))}")
-    return SOLVERS[solver](demand(problem, budget_bytes), budget_bytes, time_limit_seconds=time_limit_seconds)
+    return SOLVERS[solver]
