@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import math
+from dataclasses import dataclass
 
 from ._candidates.book import Book
 from ._candidates.steps import base_steps
@@ -12,53 +14,80 @@ from .solvers.bound import peak_bound, saved_bound
 from .solvers.dataflow import Dataflow, Item, Unit
 from .solvers.lives import Lives
 
-__all__ = ["BOUND_SECONDS", "least_recompute_seconds", "least_recompute_seconds_for_saved_bytes"]
+__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "least_recompute_seconds_for_saved_bytes"]
 
 BOUND_SECONDS = 1.0
 
 
-def least_recompute_seconds(
-    profile: Profile, budget_bytes: int, *, time_limit_seconds: float = BOUND_SECONDS
-) -> float | None:
-    """Bound from below what any method recomputes that keeps the step within a peak.
-
-    Every recorded operator is free to be kept, recomputed or skipped, as often as it takes; Python, host seconds
-    and what is allocated while something is recomputed count nothing.
+def least_recompute_seconds(profile: Profile, budget_bytes: int) -> float | None:
+    """Bound from below what any method recomputes that keeps the step within a peak; see `PeakBound`.
 
     Args:
         profile: the recorded step.
         budget_bytes: the peak.
-        time_limit_seconds: after so long the bound reached is returned, which is weaker and as valid.
 
     Returns:
         The bound; None where nothing is known, since no operators were recorded or no method fits.
-
-    Source: see `solvers.bound.peak_bound`.
     """
-    if not len(profile.ops):
-        return None
-    book = Book(profile)
-    flow, tensors, op_ticks = _dataflow(book)
-    saves = profile.saves
-    cuts = {0, *saves.release, *(tick for tick in saves.unpack if tick < profile.ticks)}
-    cuts.update(int(book.natural[tensor]) for tensor in tensors)
-    edges = sorted(cut for cut in cuts if cut < profile.ticks)
+    return PeakBound.of(profile).seconds(budget_bytes)
 
-    def step(tick: int) -> int:
-        return bisect.bisect_right(edges, tick) - 1
 
-    reads: dict[int, set[int]] = {tensor: set() for tensor in tensors}
-    for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True):
-        if tensor in reads and unpack < profile.ticks:
-            reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
-    lives = Lives(
-        base_bytes=tuple(each.base_bytes for each in base_steps(profile, book, edges)),
-        run_step=tuple(step(tick) for tick in op_ticks),
-        free_step=tuple(bisect.bisect_left(edges, int(book.natural[tensor])) for tensor in tensors),
-        read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
-    )
-    seconds = peak_bound(flow, lives, budget_bytes, time_limit_seconds=time_limit_seconds).seconds
-    return None if math.isinf(seconds) else seconds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakBound:
+    """A profile laid out for bounding from below what any method recomputes, under one peak or many.
+
+    Every recorded operator is free to be kept, recomputed or skipped, as often as it takes; Python, host seconds
+    and what is allocated while something is recomputed count nothing.
+
+    Attributes:
+        flow: the operators.
+        lives: when what stands.
+    """
+
+    flow: Dataflow
+    lives: Lives
+
+    @classmethod
+    def of(cls, profile: Profile) -> PeakBound:
+        """Lay a profile out; O(operators and saves)."""
+        book = Book(profile)
+        flow, tensors, op_ticks = _dataflow(book)
+        saves = profile.saves
+        cuts = {0, *saves.release, *(tick for tick in saves.unpack if tick < profile.ticks)}
+        cuts.update(int(book.natural[tensor]) for tensor in tensors)
+        edges = sorted(cut for cut in cuts if cut < profile.ticks)
+
+        def step(tick: int) -> int:
+            return bisect.bisect_right(edges, tick) - 1
+
+        reads: dict[int, set[int]] = {tensor: set() for tensor in tensors}
+        for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True):
+            if tensor in reads and unpack < profile.ticks:
+                reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
+        lives = Lives(
+            base_bytes=tuple(each.base_bytes for each in base_steps(profile, book, edges)),
+            run_step=tuple(step(tick) for tick in op_ticks),
+            free_step=tuple(bisect.bisect_left(edges, int(book.natural[tensor])) for tensor in tensors),
+            read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
+        )
+        return cls(flow=flow, lives=lives)
+
+    def seconds(self, budget_bytes: int, *, time_limit_seconds: float = BOUND_SECONDS) -> float | None:
+        """Bound the recompute seconds of a step that keeps within a peak.
+
+        Args:
+            budget_bytes: the peak.
+            time_limit_seconds: after so long the bound reached is returned, which is weaker and as valid.
+
+        Returns:
+            The bound; None where nothing is known, since no operators were recorded or no method fits.
+
+        Source: see `solvers.bound.peak_bound`.
+        """
+        if not self.flow.units:
+            return None
+        seconds = peak_bound(self.flow, self.lives, budget_bytes, time_limit_seconds=time_limit_seconds).seconds
+        return None if math.isinf(seconds) else seconds
 
 
 def least_recompute_seconds_for_saved_bytes(profile: Profile, saved_bytes: int) -> float | None:
@@ -73,8 +102,13 @@ def least_recompute_seconds_for_saved_bytes(profile: Profile, saved_bytes: int) 
 
     Source: see `solvers.bound.saved_bound`.
     """
-    flow, _, _ = _dataflow(Book(profile))
-    seconds = saved_bound(flow, saved_bytes).seconds
+    book = Book(profile)
+    flow, tensors, _ = _dataflow(book)
+    items = tuple(
+        dataclasses.replace(item, free=item.free or bool(book.natural[tensor] > profile.forward_ticks))
+        for item, tensor in zip(flow.items, tensors, strict=True)
+    )
+    seconds = saved_bound(dataclasses.replace(flow, items=items), saved_bytes).seconds
     return None if math.isinf(seconds) else seconds
 
 

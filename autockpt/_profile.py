@@ -143,7 +143,8 @@ class FunctionTable(_Part, frozen=True, kw_only=True):
             looks only at shapes (``size``), so that it can run on hollow tensors.
         makes: tensors born in it that went out or that autograd saved in it.
         alias: whether an output shares storage with an argument (views, in-place).
-        mutates: whether it changed anything in place that is older than itself.
+        mutates: whether it changed anything in place that is older than itself and that others use too; a buffer that
+            it alone is given in the whole step is its own affair.
         draws: whether a default random generator moved.
         refused: why its result cannot be handed out by a replay; empty where it can.
     """

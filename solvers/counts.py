@@ -114,11 +114,11 @@ def _kinds(arcs: Chain, menus: list[tuple[int, ...]]) -> list[_Kind]:
         skips = slice(n_candidates + first, n_candidates + last)
         kept = float(arcs.held_bytes[skips].sum())
         rows = [
-            (float(arcs.own_peak_bytes[i] - arcs.held_bytes[i]), c, cost, float(arcs.held_bytes[i]))
+            (max(float(arcs.own_peak_bytes[i] - arcs.held_bytes[i]), 0.0), c, cost, float(arcs.held_bytes[i]))
             for c in known
             for i, cost in [(column[c], problem.candidates[c].recompute_seconds)]
         ]
-        rows.append((float(arcs.own_peak_bytes[skips].max()) - kept, -1, 0.0, kept))
+        rows.append((max(float(arcs.own_peak_bytes[skips].max()) - kept, 0.0), -1, 0.0, kept))
         rows.sort(key=lambda row: (-row[0], row[2], row[1]))
         key = tuple((cost, held) for _, _, cost, held in rows)
         grouped.setdefault(key, []).append((tuple(row[1] for row in rows), tuple(row[0] for row in rows)))

@@ -14,7 +14,7 @@ from ..solvers.problem import Problem
 from .book import Book
 from .drafts import Draft, Run, make_draft
 from .selective import selective_drafts
-from .steps import state_problem
+from .steps import cut_clock, state_problem
 
 __all__ = ["Candidates", "Run", "find_candidates"]
 
@@ -30,11 +30,13 @@ class Candidates:
         problem: what the solver sees.
         runs: for each candidate of the problem, the calls it stands for.
         refused: calls that save something but cannot be replayed exactly, with the reason.
+        edges: tick of the profile at which each step of the problem begins.
     """
 
     problem: Problem
     runs: tuple[Run, ...]
     refused: tuple[tuple[int, str], ...]
+    edges: tuple[int, ...]
 
 
 def find_candidates(profile: Profile) -> Candidates:
@@ -59,11 +61,15 @@ def find_candidates(profile: Profile) -> Candidates:
         for members in _runs(children, book):
             if not book.reason(members) and (draft := make_draft(book, members)) is not None:
                 drafts.append(draft)
-    whole = state_problem(profile, book, drafts)
+    whole = state_problem(profile, book, drafts, cut_clock(profile, book, drafts))
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
     drafts += selective_drafts(book, [call for call in block_chain(whole).elements if call in single])
+    edges = cut_clock(profile, book, drafts)
     return Candidates(
-        problem=state_problem(profile, book, drafts), runs=tuple(draft.run for draft in drafts), refused=tuple(refused)
+        problem=state_problem(profile, book, drafts, edges),
+        runs=tuple(draft.run for draft in drafts),
+        refused=tuple(refused),
+        edges=edges,
     )
 
 

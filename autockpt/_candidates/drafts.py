@@ -20,7 +20,7 @@ import numpy as np
 
 from .book import Book
 
-__all__ = ["Draft", "Idle", "Run", "make_draft"]
+__all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

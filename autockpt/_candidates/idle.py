@@ -39,16 +39,19 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
     functions, saves, calls = profile.functions, profile.saves, profile.calls
     own = book.functions_of(call)
     filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved of what they were given
-    end = 0  # the replay ends at the last slot: what comes after it needs no name
+    end = 0  # of the replay, at the last slot
+    savers: set[int] = set()
     for i in book.saves_in(call):
         f = saves.function[i]
+        savers.add(f)
         if f not in idle or saves.tensor[i] in functions.reads[f]:
             end = max(end, saves.pack[i])
             filled[f].add(saves.tensor[i])
-    idle = {f for f in idle if functions.enter[f] <= end}
+    # What comes after it does not run in any case: a name is for what it saves.
+    idle = {f for f in idle if functions.enter[f] <= end or f in savers}
     readers: dict[int, set[int]] = defaultdict(set)  # functions that need a tensor in the replay
     for f in own:
-        if not is_free(book, f):  # a view of what is hollow is hollow
+        if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
             for tensor in filled[f] if f in idle else functions.reads[f]:
                 readers[tensor].add(f)
     keep: list[str] = []

@@ -15,7 +15,7 @@ from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
 
-__all__ = ["MENU_SECONDS", "selective_drafts"]
+__all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
 MENU_SECONDS = 1.0
 """For the menus of a model together."""
@@ -25,7 +25,7 @@ MOST_FUNCTIONS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
+class Block:
     """A call's torch functions as units.
 
     Attributes:
@@ -57,7 +57,7 @@ def selective_drafts(book: Book, calls: Iterable[int], *, time_limit_seconds: fl
             alike.setdefault((profile.calls[call].signature, names), []).append(call)
     drafts = []
     for group in alike.values():
-        block = _block(book, group[0])
+        block = state_block(book, group[0])
         if block is None:
             continue
         menu = make_menu(block.flow, _host(book), time_limit_seconds=time_limit_seconds / len(alike))
@@ -83,7 +83,7 @@ def _host(book: Book) -> HostSeconds:
     )
 
 
-def _block(book: Book, call: int) -> _Block | None:
+def state_block(book: Book, call: int) -> Block | None:
     """State a call as units and items; None where something in it is no torch function."""
     profile = book.profile
     functions, ops, saves = profile.functions, profile.ops, profile.saves
@@ -130,7 +130,7 @@ def _block(book: Book, call: int) -> _Block | None:
     unmade = {t for t in number if call <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
     if unmade:
         return None  # made by code that is no torch function
-    return _Block(rows=tuple(rows), flow=Dataflow(units=tuple(units), items=tuple(items)))
+    return Block(rows=tuple(rows), flow=Dataflow(units=tuple(units), items=tuple(items)))
 
 
 def _alive_anyway(book: Book, call: int, saved: set[int]) -> set[int]:

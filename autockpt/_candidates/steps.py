@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,19 +13,22 @@ from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, St
 from .book import Book, Ints
 from .drafts import Draft
 
-__all__ = ["base_steps", "state_problem"]
+__all__ = ["base_steps", "cut_clock", "state_problem"]
 
 
-def state_problem(profile: Profile, book: Book, drafts: list[Draft]) -> Problem:
-    """Cut the clock where something that a decision changes begins or ends, and state the problem in steps."""
-    saves = profile.saves
-    movable = sorted({t for t in saves.tensor if t >= 0} | {t for draft in drafts for t, _ in draft.held})
-    cuts = {0, *(int(book.natural[t]) for t in movable), *saves.release}
+def cut_clock(profile: Profile, book: Book, drafts: list[Draft]) -> tuple[int, ...]:
+    """Ticks at which something that a decision changes begins or ends: each begins a step."""
+    cuts = {0, *(int(book.natural[t]) for t in _movable(profile, drafts)), *profile.saves.release}
     for draft in drafts:
         cuts.update((draft.replay, draft.replay + 1))
         if draft.snapshot_bytes:
             cuts.add(profile.calls[draft.start].enter)
-    edges = sorted(cut for cut in cuts if cut < profile.ticks)
+    return tuple(sorted(cut for cut in cuts if cut < profile.ticks))
+
+
+def state_problem(profile: Profile, book: Book, drafts: list[Draft], edges: Sequence[int]) -> Problem:
+    """State the problem in steps, which begin at the `edges`."""
+    saves, movable = profile.saves, _movable(profile, drafts)
     step_of = {edge: step for step, edge in enumerate(edges)}
 
     def step(tick: int) -> int:
@@ -43,6 +47,11 @@ def state_problem(profile: Profile, book: Book, drafts: list[Draft]) -> Problem:
         ),
         candidates=tuple(_candidate(profile.calls, draft, number, step_of, len(edges)) for draft in drafts),
     )
+
+
+def _movable(profile: Profile, drafts: list[Draft]) -> list[int]:
+    """Tensors that backward, or a candidate, can keep alive."""
+    return sorted({t for t in profile.saves.tensor if t >= 0} | {t for draft in drafts for t, _ in draft.held})
 
 
 def _candidate(
@@ -64,6 +73,7 @@ def _candidate(
         start=draft.start,
         stop=draft.stop,
         length=len(names),
+        partial=bool(draft.run.keep or draft.run.skip),
         recompute_seconds=draft.seconds,
         holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
         additions=tuple(additions),
@@ -76,7 +86,7 @@ def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str
     return f"{name} but {', '.join((*keep, *skip))}" if keep or skip else name
 
 
-def base_steps(profile: Profile, book: Book, edges: list[int]) -> tuple[Step, ...]:
+def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step, ...]:
     """Highest base level between the edges: everything that no decision changes."""
     tensors, saves = profile.tensors, profile.saves
     held = book.natural.copy()
@@ -96,7 +106,7 @@ def base_steps(profile: Profile, book: Book, edges: list[int]) -> tuple[Step, ..
     return tuple(Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True))
 
 
-def _names(profile: Profile, book: Book, level: Ints, edges: list[int]) -> list[str]:
+def _names(profile: Profile, book: Book, level: Ints, edges: Sequence[int]) -> list[str]:
     """Say for each step where its highest level stands."""
     saves = profile.saves
     backward = sorted((release, call) for release, call in zip(saves.release, saves.call, strict=True))

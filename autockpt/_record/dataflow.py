@@ -5,6 +5,7 @@ A storage is known by its key and the number of the operator that bore it, since
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -59,7 +60,8 @@ class SeenFunction:
         given: keys of all storages that came in, the model's own included.
         ops: positions of its operators in `DataFlow.ops`.
         alias: whether what went out shares storage with what came in.
-        mutates: whether it changed something older than itself.
+        mutates: whether it changed something older than itself that others read too. A buffer that only it is given,
+            such as the running statistics of a normalisation, is its own affair.
         draws: whether a default generator moved.
         shapes_only: whether it looked at nothing but shapes and types.
         refused: why what it returned cannot be handed out by a replay.
@@ -125,6 +127,7 @@ class FlowRecorder:
     Args:
         key: names the storage of a tensor while it lives.
         static: keys of parameters and buffers.
+        buffers: keys of buffers.
         generators: those whose draws count.
 
     Attributes:
@@ -134,12 +137,18 @@ class FlowRecorder:
     """
 
     def __init__(
-        self, key: Callable[[torch.Tensor], int], static: Collection[int], generators: Iterable[torch.Generator]
+        self,
+        key: Callable[[torch.Tensor], int],
+        static: Collection[int],
+        buffers: Collection[int],
+        generators: Iterable[torch.Generator],
     ) -> None:
         self.flow = DataFlow()
         self.born: dict[int, int] = {}
         self.n_ops = 0
-        self._key, self._static, self._generators = key, static, list(generators)
+        self._key, self._static, self._buffers, self._generators = key, static, buffers, list(generators)
+        self._users: dict[int, list[int]] = {}  # of each buffer: functions that were given it
+        self._changers: dict[int, set[int]] = {}  # those that may have changed it
         self._function = -1
         self._states: list[torch.Tensor] = []
 
@@ -158,6 +167,9 @@ class FlowRecorder:
         keys = self._keys(arguments)
         self._function = len(self.flow.functions)
         self.flow.functions.append(SeenFunction(name, self.n_ops, frozenset(keys)))
+        for key in keys:
+            if key in self._buffers:
+                self._users.setdefault(key, []).append(self._function)
         self.flow.happenings.append(Happening("begin", self._function, self._storages(keys)))
         self._states = [generator.get_state() for generator in self._generators]
 
@@ -196,7 +208,11 @@ class FlowRecorder:
         if self._function >= 0:
             function = self.flow.functions[self._function]
             function.draws |= draws
-            function.mutates |= any(self.born.get(key, -1) < function.first_op for key in changed if key)
+            for key in changed:
+                if key in self._buffers:
+                    self._changers.setdefault(key, set()).add(self._function)
+                elif key:
+                    function.mutates |= self.born.get(key, -1) < function.first_op
             if not is_view:
                 function.ops.append(len(self.flow.ops))
         if is_view:
@@ -215,10 +231,27 @@ class FlowRecorder:
             )
         )
 
-    def changed_buffers(self, first_function: int, keys: Collection[int]) -> None:
-        """Write down that a call changed buffers: each function that was given one may have done it."""
+    def changed_buffer(self, first_function: int, key: int) -> None:
+        """Write down that a call changed a buffer in place: each function that was given it may have done it."""
+        users = self._users.get(key, [])
+        self._changers.setdefault(key, set()).update(users[bisect.bisect_left(users, first_function) :])
+
+    def bound_buffer(self, first_function: int, key: int) -> None:
+        """Write down that a call bound another tensor as a buffer: what was given that tensor may have changed it."""
         for function in self.flow.functions[first_function:]:
-            function.mutates |= not function.given.isdisjoint(keys)
+            function.mutates |= key in function.given
+
+    def used_only_by(self, functions: range, key: int) -> bool:
+        """Whether no function but these was given a buffer; to be asked at the end."""
+        users = self._users.get(key, [])
+        return bool(users) and users[0] in functions and users[-1] in functions
+
+    def finish(self) -> None:
+        """Judge what can only be known at the end."""
+        for key, changers in self._changers.items():
+            for function in changers:
+                if not self.used_only_by(range(function, function + 1), key):
+                    self.flow.functions[function].mutates = True
 
     def _keys(self, value: object) -> list[int]:
         """Storages in `value`, in order, the model's own included."""

@@ -74,6 +74,17 @@ class Structure:
     flow: DataFlow
 
 
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A buffer as it was when a call began."""
+
+    owner: dict[str, Any]
+    key: str
+    storage: int
+    value: torch.Tensor | None
+    version: int
+
+
 @dataclass(slots=True)
 class _OpenCall:
     """A call while it runs, with what has to be compared when it ends."""
@@ -88,11 +99,13 @@ class _OpenCall:
     generators: list[tuple[torch.Generator, torch.Tensor]]
     devices: set[torch.device]
     host_random: tuple[Any, Any]
-    buffers: dict[str, tuple[dict[str, Any], str, torch.Tensor | None, int]]
+    buffers: dict[str, _Buffer]
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
     end_op: int = 0
+    end_function: int = 0
+    changed: set[int] = field(default_factory=set)  # storages of buffers
 
 
 def observe_structure(
@@ -130,7 +143,12 @@ class _Observer:
         self._records: list[CallStructure] = []
         self._stack: list[_OpenCall] = []
         self._closed: list[_OpenCall] = []
-        self._flow = FlowRecorder(tape.key, self._static, [each for each in self._generators if _is_default(each)])
+        self._flow = FlowRecorder(
+            tape.key,
+            self._static,
+            {tape.key(buffer) for buffer in model.buffers() if buffer.device.type != "meta"},
+            [each for each in self._generators if _is_default(each)],
+        )
         self._born = self._flow.born  # storage -> number of the operator that made it
         self._mutations: dict[tuple[int, int], int] = {}  # (storage, born) -> last operator that changed it
         self.paused = False
@@ -214,6 +232,9 @@ class _Observer:
                 if (last := self._mutations.get(argument, -1)) >= opened.first_op:
                     opened.record.mutated.append(position)
                     opened.record.leaves_traces |= last < opened.end_op
+            own = range(opened.first_function, opened.end_function)
+            opened.record.leaves_traces |= any(not self._flow.used_only_by(own, key) for key in opened.changed)
+        self._flow.finish()
         return Structure(self._records, self._flow.flow)
 
     @contextmanager
@@ -263,22 +284,23 @@ class _Observer:
         self._flow.happened("enter", opened.index)
         return opened
 
-    def _buffers(
-        self, name: str, module: torch.nn.Module
-    ) -> dict[str, tuple[dict[str, Any], str, torch.Tensor | None, int]]:
-        """Buffers inside a call's module by qualified name: where they live, their value, their version."""
+    def _buffers(self, name: str, module: torch.nn.Module) -> dict[str, _Buffer]:
+        """Buffers inside a call's module by qualified name."""
         found = {}
         for path, member in module.named_modules(prefix=name):
             for key, buffer in member._buffers.items():
                 if buffer is not None:
                     comparable = self._values and buffer.layout == torch.strided
                     value = buffer.detach().clone() if comparable else None
-                    found[f"{path}.{key}" if path else key] = (member._buffers, key, value, buffer._version)
+                    storage = self._key(buffer) if buffer.device.type != "meta" else 0
+                    found[f"{path}.{key}" if path else key] = _Buffer(
+                        member._buffers, key, storage, value, buffer._version
+                    )
         return found
 
     def _close(self, opened: _OpenCall, module: torch.nn.Module) -> None:
         record = opened.record
-        opened.end_op = self._flow.n_ops
+        opened.end_op, opened.end_function = self._flow.n_ops, len(self._flow.flow.functions)
         record.signature = opened.digest.hexdigest()[:16]
         for generator, state in opened.generators:
             if not torch.equal(generator.get_state(), state):
@@ -303,7 +325,7 @@ class _Observer:
         record.buffers = self._changed_buffers(opened)
         leaves = tensors(opened.given)
         same = len(leaves) == len(opened.leaves) and all(map(operator.is_, leaves, opened.leaves))
-        record.leaves_traces = bool(record.buffers) or not same
+        record.leaves_traces |= not same
         opened.given, opened.leaves = None, []
         self._closed.append(opened)
 
@@ -315,17 +337,25 @@ class _Observer:
         """
         moved: set[str] = set()
         owners: set[int] = set()
-        for name, (owner, key, value, version) in opened.buffers.items():
-            now = owner.get(key)
-            if now is None or (not torch.equal(now, value) if value is not None else now._version != version):
+        for name, was in opened.buffers.items():
+            now = was.owner.get(was.key)
+            if now is None or (
+                not torch.equal(now, was.value) if was.value is not None else now._version != was.version
+            ):
                 moved.add(name)
-                owners.add(id(owner))
+                owners.add(id(was.owner))
         if not self._values:
-            moved = {name for name, (owner, *_) in opened.buffers.items() if id(owner) in owners}
-        if moved:
-            changed = [(owner.get(key), name) for name, (owner, key, *_) in opened.buffers.items()]
-            keys = {self._key(buffer) for buffer, name in changed if buffer is not None and name in moved}
-            self._flow.changed_buffers(opened.first_function, keys)
+            moved = {name for name, was in opened.buffers.items() if id(was.owner) in owners}
+        for name in moved:
+            was = opened.buffers[name]
+            now = was.owner.get(was.key)
+            storage = self._key(now) if now is not None else 0
+            if storage and storage == was.storage:
+                opened.changed.add(storage)
+                self._flow.changed_buffer(opened.first_function, storage)
+            else:
+                opened.record.leaves_traces = True
+                self._flow.bound_buffer(opened.first_function, storage)
         return sorted(moved)
 
 

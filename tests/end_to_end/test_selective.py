@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from autockpt import Plan
+from autockpt import Plan, Segment
 from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates.book import Book
+from autockpt._candidates.selective import state_block
 from autockpt._install import install
 from autockpt._solve import segments_of
 from tests.frames.comparing import steps
@@ -106,6 +108,22 @@ class Averages(nn.Module):
         return out.tanh()
 
 
+class Normalises(nn.Module):
+    """Statistics that only their norm uses, others whose weight follows from their own counter, and shared ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.own, self.shared = Body(), nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH)
+        self.counts = nn.BatchNorm1d(WIDTH, momentum=None)
+        self.scale = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.gelu(self.own(self.body(x)))
+        x = nn.functional.gelu(self.counts(self.scale(x)))
+        out: Tensor = self.shared(torch.tanh(self.shared(x)))
+        return torch.tanh(out)
+
+
 class Branches(nn.Module):
     """Reads values in Python, and goes on accordingly."""
 
@@ -152,7 +170,7 @@ def selective(candidates: Candidates) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "block", [FillsList, FillsCache, Averages, Branches, InPlace, Random], ids=lambda b: b.__name__
+    "block", [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Random], ids=lambda b: b.__name__
 )
 def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
     torch.manual_seed(0)
@@ -173,6 +191,22 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(profile, candidates, [index])))
         assert expected.differences(steps(planned, run)) == [], candidates.problem.candidates[index].name
+
+
+@pytest.mark.parametrize("unit", ["own#0", "own#0/batch_norm#0", "counts#0/batch_norm#0"])
+def test_a_norm_is_a_unit_if_nothing_else_uses_its_statistics(unit: str) -> None:
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(*(Normalises() for _ in range(2))), torch.randn(64, WIDTH)
+    profile = autockpt.profile(model, batch)
+    block = state_block(Book(profile), 1)
+    assert block is not None
+    keepable = {each.name for each in block.flow.units if each.keepable}
+    assert {"0.own#0/batch_norm#0", "0.counts#0/batch_norm#0"} <= keepable
+    assert keepable.isdisjoint({"0.shared#0/batch_norm#0", "0.shared#1/batch_norm#0"})
+
+    expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
+    install(model, Plan(segments=(Segment(calls=("0#0",), keep=(f"0.{unit}",)),)))
+    assert expected.differences(steps(model, lambda model: model(batch).square().mean())) == []
 
 
 def test_a_call_that_fills_a_list_is_no_unit() -> None:

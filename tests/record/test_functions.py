@@ -99,7 +99,7 @@ def test_flags_of_the_functions_of_a_block(mode: Any) -> None:
     _, units = block(mode)
     views = {"view#0", "transpose#0", "transpose#1", "reshape#0"}
     assert units.having("alias") - {"reshape#0"} == views - {"reshape#0"} | {"add_#0", "relu_#0"}
-    assert units.having("mutates") == {"add_#0", "relu_#0"}
+    assert units.having("mutates") == {"relu_#0"}  # the counter is a buffer that nothing else is given
     # Fake tensors draw nothing, so there what might draw counts.
     assert units.having("draws") - {"scaled_dot_product_attention#0"} == {"dropout#0"}
     assert units.having("refused") == {"size#0"}
@@ -342,13 +342,6 @@ def test_a_function_that_raises_is_refused() -> None:
     assert units.makes("matmul#0") == set() and len(units.makes("matmul#1")) == 1
 
 
-def test_batch_normalisation_changes_what_is_older() -> None:
-    for mode in MODES:
-        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
-        units = Units(autockpt.profile(model, torch.randn(4, 8), mode=mode), "1#0")  # type: ignore[arg-type]
-        assert units.having("mutates") == {"add_#0", "batch_norm#0"}
-
-
 def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:
     model, batch = nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8)
     profile = autockpt.profile(model, batch, loss=lambda out: out.exp().sum())
@@ -410,3 +403,30 @@ def test_tables_that_contradict_each_other_are_refused(table: str, change: dict[
     wrong = {name: value[:1] * length if "columns" not in complaint else value for name, value in change.items()}
     with pytest.raises(InvalidFile, match=complaint):
         Profile(**{**msgspec.structs.asdict(profile), table: msgspec.structs.replace(old, **wrong)})
+
+
+class Norms(nn.Module):
+    """A normalisation, run once or twice, its statistics read or not."""
+
+    def __init__(self, times: int, read: bool) -> None:
+        super().__init__()
+        self.norm, self.times, self.read = nn.BatchNorm1d(8), times, read
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = self.norm(x).tanh()
+        return x * self.norm.running_mean if self.read else x  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("times", "read", "shared"), [(1, False, False), (2, False, True), (1, True, True)])
+def test_a_buffer_that_one_function_alone_uses_is_its_own_affair(
+    mode: Any, times: int, read: bool, shared: bool
+) -> None:
+    profile = autockpt.profile(Norms(times, read), torch.randn(16, 8), mode=mode)
+    functions = profile.functions
+    mutates = [functions.mutates[i] for i, name in enumerate(functions.name) if name == "batch_norm"]
+    assert mutates == [shared] * times
+    norms = [call for call in profile.calls if call.class_name == "BatchNorm1d"]
+    assert [call.leaves_traces for call in norms] == [shared] * times
+    assert all("norm.running_mean" in call.buffers for call in norms)

@@ -153,3 +153,22 @@ def test_counts_of_equal_blocks_come_near_the_optimum(backend: Backend, share: f
 def test_few_equal_blocks_are_not_counted() -> None:
     form = Formulation.of(Ledger.of(menus(3)), 10**12)
     assert not list(count_plans(form, 10**8, deadline=time.perf_counter() + PLENTY, backend="cbc"))
+
+
+@pytest.mark.parametrize("backend", ["highs", "cbc"])
+def test_blocks_that_hold_nothing_once_recomputed_are_counted(backend: Backend) -> None:
+    if backend == "highs":
+        pytest.importorskip("highspy")
+    n = 6
+    problem = Problem(
+        steps=(Step(name="between", base_bytes=0),),
+        calls=(Call(name="", parent=-1, stop=n + 1), *(Call(name=f"h.{i}", parent=0, stop=i + 2) for i in range(n))),
+        tensors=tuple(Tensor(bytes=10, free_step=0, saves=(Save(call=i + 1, until=1),)) for i in range(n)),
+        candidates=tuple(
+            Candidate(name=f"h.{i}", start=i + 1, stop=i + 2, length=1, recompute_seconds=seconds)
+            for i in range(n)
+            for seconds in (1.0, 2.0)
+        ),
+    )
+    solution = ilp_module.solve(problem, 25, backend=backend)
+    assert (solution.peak_bytes, solution.recompute_seconds) == (20, 4.0)

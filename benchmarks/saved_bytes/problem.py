@@ -1,0 +1,87 @@
+"""The question that the op-level bound answers, put to the solvers: so many bytes saved, no Python, no peak."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+
+import msgspec
+
+from autockpt._candidates import Candidates
+from autockpt._profile import Profile
+from autockpt.solvers import Hold, Problem, Save, Step
+
+__all__ = ["at_apex", "timed_by_operators"]
+
+
+def timed_by_operators(profile: Profile) -> Profile:
+    """Let time pass in a recorded forward only while operators run: Python and views take none.
+
+    Args:
+        profile: the recorded step.
+
+    Returns:
+        It, with a clock that stands still between operators and no host seconds.
+    """
+    ops, functions, birth = profile.ops, profile.functions, profile.tensors.birth
+    ran = sorted(
+        (max((birth[t] for t in makes), default=functions.enter[f] if f >= 0 else profile.calls[call].enter), seconds)
+        for f, call, makes, seconds in zip(ops.function, ops.call, ops.makes, ops.seconds, strict=True)
+    )
+    ticks = [tick for tick, _ in ran]
+    spent = [0.0, *itertools.accumulate(seconds for _, seconds in ran)]
+
+    def clock(tick: int) -> float:
+        return spent[bisect.bisect_left(ticks, tick)]
+
+    working = set(ops.function)
+    return msgspec.structs.replace(
+        profile,
+        calls=tuple(
+            msgspec.structs.replace(call, enter_seconds=clock(call.enter), exit_seconds=clock(call.exit))
+            for call in profile.calls
+        ),
+        saves=msgspec.structs.replace(profile.saves, seconds=tuple(clock(tick) for tick in profile.saves.pack)),
+        functions=msgspec.structs.replace(
+            functions, seconds=tuple(s if f in working else 0.0 for f, s in enumerate(functions.seconds))
+        ),
+        replay_host_seconds=0.0,
+        kept_host_seconds=0.0,
+        mode_host_seconds=0.0,
+    )
+
+
+def at_apex(candidates: Candidates, profile: Profile) -> Problem:
+    """Reduce a problem to what is saved between forward and backward.
+
+    Args:
+        candidates: the problem, and its candidates.
+        profile: what they were found in.
+
+    Returns:
+        A problem of one step: its level is the bytes that only backward and recomputation hold there.
+    """
+    problem = candidates.problem
+    apex = bisect.bisect_right(candidates.edges, profile.forward_ticks) - 1
+    return Problem(
+        steps=(Step(name="between forward and backward", base_bytes=0),),
+        calls=problem.calls,
+        tensors=tuple(
+            dataclasses.replace(
+                tensor,
+                bytes=tensor.bytes if tensor.free_step <= apex else 0,
+                free_step=0,
+                saves=tuple(Save(call=save.call, until=int(save.until > apex)) for save in tensor.saves),
+            )
+            for tensor in problem.tensors
+        ),
+        candidates=tuple(
+            dataclasses.replace(
+                candidate,
+                holds=tuple(Hold(tensor=hold.tensor, until=int(hold.until > apex)) for hold in candidate.holds),
+                additions=(),
+            )
+            for candidate in problem.candidates
+        ),
+    )

@@ -1,0 +1,72 @@
+"""Selective candidates of real models, at the point between forward and backward: held against menu and bound."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import autockpt
+from autockpt import Profile
+from autockpt._bound import least_recompute_seconds_for_saved_bytes
+from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates.book import Book
+from autockpt._candidates.drafts import make_draft
+from autockpt._candidates.idle import is_free, name_idle
+from autockpt._candidates.selective import state_block
+from autockpt.solvers import Problem, make_menu, simulate, solve
+from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
+from tests.zoo import build
+
+MODELS = ["gpt2", "t5", "densenet"]
+
+CLOSE = 1e-4
+"""What rounding to six digits may do to a sum of seconds."""
+
+
+@functools.lru_cache
+def case(name: str) -> tuple[Profile, Candidates, Problem]:
+    model = build(name)
+    profile = timed_by_operators(autockpt.profile(model.model, model.kwargs))
+    candidates = find_candidates(profile)
+    return profile, candidates, at_apex(candidates, profile)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
+    profile, candidates, _ = case(name)
+    book = Book(profile)
+    seen: dict[tuple[str, int], int] = {}
+    for run in candidates.runs:
+        if len(run.members) == 1 and (run.keep or run.skip):
+            call = run.members[0]
+            seen.setdefault((profile.calls[call].signature, len(book.functions_of(call))), call)
+    compared = 0
+    for call in seen.values():
+        block = state_block(book, call)
+        assert block is not None
+        own = book.functions_of(call)
+        free_seconds = sum(profile.functions.seconds[f] for f in own if is_free(book, f))
+        for entry in make_menu(block.flow).entries:
+            idle = {own.start + block.rows[unit] for unit in (*entry.keep, *entry.skip)}
+            draft = make_draft(book, (call,), name_idle(book, call, idle))
+            assert draft is not None
+            if not (draft.run.keep or draft.run.skip):
+                continue  # what it leaves out comes after the end of any replay
+            # A counter is added to in any case, which is no unit.
+            least_seconds, most_seconds = entry.recompute_seconds, entry.recompute_seconds + free_seconds
+            assert least_seconds * (1 - CLOSE) <= draft.seconds <= most_seconds * (1 + CLOSE)
+            assert draft.run.kept_bytes == entry.held_bytes
+            compared += 1
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("name", [*MODELS, "gpt2-hidden-states"])
+@pytest.mark.parametrize("share", [0.7, 0.5])
+def test_no_plan_beats_the_bound(name: str, share: float) -> None:
+    profile, _, problem = case(name)
+    held_bytes = int(share * simulate(problem, ()).peak_bytes)
+    bound = least_recompute_seconds_for_saved_bytes(profile, held_bytes)
+    assert bound is not None
+    plan = solve(problem, held_bytes, solver="ilp", time_limit_seconds=1.0)
+    assert 0.0 < bound <= plan.recompute_seconds * (1 + 1e-9)
