@@ -19,13 +19,13 @@ def test_a_frontier_holds_just_the_points_that_no_other_beats(points: list[tuple
 
 
 @given(POINTS, st.integers(-5, 25).map(float))
-def test_between_points_lies_the_line_and_outside_of_them_nothing(
+def test_between_points_lies_the_line_above_them_the_last_and_below_them_nothing(
     points: list[tuple[float, float]], peak: float
 ) -> None:
     frontier = lower_frontier(points)
     found = interpolate(frontier, peak)
-    if not frontier[0][0] <= peak <= frontier[-1][0]:
-        assert found is None
+    if peak < frontier[0][0] or peak > frontier[-1][0]:
+        assert found == (None if peak < frontier[0][0] else frontier[-1][1])
         return
     left = max(p for p in frontier if p[0] <= peak)
     right = min(p for p in frontier if p[0] >= peak)

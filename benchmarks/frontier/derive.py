@@ -25,11 +25,16 @@ def lower_frontier(points: Iterable[Point]) -> list[Point]:
 
 
 def interpolate(frontier: Sequence[Point], peak: float) -> float | None:
-    """Return the overhead at `peak` on the lines between a frontier's points; None outside of them."""
+    """Return the overhead at `peak` on the lines between a frontier's points.
+
+    Above the highest peak the last point's, which stays within; None below the lowest, which is not reached.
+    """
+    if peak >= frontier[-1][0]:
+        return frontier[-1][1]
     for (low, above), (high, below) in itertools.pairwise(frontier):
         if low <= peak <= high:
             return above + (below - above) * (peak - low) / (high - low)
-    return frontier[0][1] if len(frontier) == 1 and frontier[0][0] == peak else None
+    return None
 
 
 def cost_ratio(ours: float, theirs: float) -> float:

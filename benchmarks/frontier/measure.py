@@ -41,8 +41,9 @@ class Peak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Gradients and buffers that a step leaves behind, by name."""
+    """What a step computes: its loss, and gradients and buffers by name."""
 
+    loss: torch.Tensor
     gradients: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
 
@@ -56,11 +57,13 @@ class Agreement:
         gradient_error: the largest difference in a gradient over the largest element of that gradient (or over a
             thousandth of the largest of all, where that is more: a gradient that is zero but for rounding).
         buffers: the same for buffers.
+        loss: the same for the loss; where it is equal and gradients are wrong, backward was not forward's.
     """
 
     gradients: str
     gradient_error: float
     buffers: str
+    loss: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +140,8 @@ def count_flops(case: Case) -> int:
 
 def times(plain: Case, subject: Case, seconds: float, least_pairs: int) -> Times:
     """Time steps of both in turns, for about so many seconds."""
-    warm = [_cpu_seconds(plain) + _cpu_seconds(subject) for _ in range(2)]
-    pairs = max(least_pairs, min(MOST_PAIRS, round(seconds / warm[-1])))
+    warm_seconds = _cpu_seconds(plain) + _cpu_seconds(subject)
+    pairs = max(least_pairs, min(MOST_PAIRS, round(seconds / warm_seconds)))
     gc.collect()
     gc.disable()
     try:
@@ -168,17 +171,22 @@ def outcome(case: Case, model: nn.Module, state: Mapping[str, torch.Tensor]) -> 
     torch.manual_seed(SEED)
     outputs, loss = case.forward()
     loss.backward()
-    del outputs, loss
+    del outputs
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad()
-    return Outcome(gradients=gradients, buffers=buffers)
+    return Outcome(loss=loss.detach(), gradients=gradients, buffers=buffers)
 
 
 def compare(plain: Outcome, found: Outcome) -> Agreement:
     """Hold one outcome against the plain one."""
     gradients, error = _agreement(plain.gradients, found.gradients)
-    return Agreement(gradients=gradients, gradient_error=error, buffers=_agreement(plain.buffers, found.buffers)[0])
+    return Agreement(
+        gradients=gradients,
+        gradient_error=error,
+        buffers=_agreement(plain.buffers, found.buffers)[0],
+        loss=_agreement({"loss": plain.loss}, {"loss": found.loss})[0],
+    )
 
 
 def _agreement(plain: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> tuple[str, float]:

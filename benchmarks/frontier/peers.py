@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from benchmarks.frontier.blocks import find_blocks
 from benchmarks.frontier.methods import Applied, Method, NotHere, patched
-from benchmarks.frontier.sac import Estimate, selective
+from benchmarks.frontier.sac import Estimate, milp, selective
 from tests.zoo import Case
 
 __all__ = ["COMPILED", "peers"]
@@ -45,6 +45,9 @@ def peers() -> list[Method]:
     for share in (0.25, 0.5, 0.75):
         way = functools.partial(selective, estimate=estimate, share=share)
         found.append(Method(family="sac_ilp", setting=f"{share}", apply=way, asked=share))
+    for share in (0.8, 0.6, 0.4):
+        way = functools.partial(milp, estimate=estimate, share=share)
+        found.append(Method(family="sac_milp", setting=f"{share:.0%}", apply=way))
     for share in (0.2, 0.5, 0.8, 1.0):
         way = functools.partial(compiled, budget=share)
         found.append(Method(family=COMPILED, setting=f"{share}", apply=way, asked=share))

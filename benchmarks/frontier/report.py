@@ -62,7 +62,7 @@ def _summary_cells(name: str, summary: Summary) -> list[str]:
 
 
 def _points(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
-    heads = ["method", "peak", "time", "quartiles", "FLOPs", "gradients", "buffers", "asked", "met", "planning"]
+    heads = ["method", "peak", "time", "quartiles", "FLOPs", "loss", "gradients", "buffers", "asked", "met", "planning"]
     compared = {id(one.row): one for one in comparisons}
     lines = []
     for _, group in itertools.groupby(rows, lambda row: (row["family"], row["error"]) if "error" in row else id(row)):
@@ -74,7 +74,7 @@ def _points(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
 
 def _cells(row: Row, name: str, comparison: Comparison | None) -> list[str]:
     if "error" in row:
-        return [name, _escaped(row["error"]), *[""] * 11]
+        return [name, _escaped(row["error"]), *[""] * 12]
     time, gradients = row["time"], row["gradients"]
     asked = row.get("asked_ratio")
     return [
@@ -83,6 +83,7 @@ def _cells(row: Row, name: str, comparison: Comparison | None) -> list[str]:
         f"{time['ratio']:.3f}",
         f"{time['quartiles'][0]:.2f} … {time['quartiles'][1]:.2f}",
         f"{row['flops_ratio']:.3f}",
+        row["loss"],
         gradients if gradients == "equal" else f"{gradients}, {row['gradient_error']:.0e}",
         row["buffers"],
         f"{asked:.2f}" if asked is not None else f"{row['asked_bytes'] / 1e6:.1f} MB" if "asked_bytes" in row else "",
