@@ -6,13 +6,15 @@ states them all as a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .._profile import Profile
 from ..solvers.blocks import block_chain
 from ..solvers.problem import Problem
+from ..solvers.speed import PRESET
 from .book import Book
 from .drafts import Draft, Run, make_draft
+from .presets import speed_drafts
 from .selective import selective_drafts
 from .steps import cut_clock, state_problem
 
@@ -31,12 +33,16 @@ class Candidates:
         runs: for each candidate of the problem, the calls it stands for.
         refused: calls that save something but cannot be replayed exactly, with the reason.
         edges: tick of the profile at which each step of the problem begins.
+        pinned_keep: patterns of calls that none of them runs again.
+        pinned_recompute: patterns of calls that the problem requires to run again.
     """
 
     problem: Problem
     runs: tuple[Run, ...]
     refused: tuple[tuple[int, str], ...]
     edges: tuple[int, ...]
+    pinned_keep: tuple[str, ...] = ()
+    pinned_recompute: tuple[str, ...] = ()
 
 
 def find_candidates(profile: Profile) -> Candidates:
@@ -63,14 +69,30 @@ def find_candidates(profile: Profile) -> Candidates:
                 drafts.append(draft)
     whole = state_problem(profile, book, drafts, cut_clock(profile, book, drafts))
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
-    drafts += selective_drafts(book, [call for call in block_chain(whole).elements if call in single])
+    elements = block_chain(whole).elements
+    blocks = [call for call in elements if call in single]
+    drafts += selective_drafts(book, elements, single)
+    marked = _joined(drafts, speed_drafts(book, blocks))
     edges = cut_clock(profile, book, drafts)
+    problem = state_problem(profile, book, drafts, edges)
+    offered = tuple(replace(c, preset=PRESET) if i in marked else c for i, c in enumerate(problem.candidates))
     return Candidates(
-        problem=state_problem(profile, book, drafts, edges),
+        problem=replace(problem, candidates=offered),
         runs=tuple(draft.run for draft in drafts),
         refused=tuple(refused),
         edges=edges,
     )
+
+
+def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
+    """Join drafts to those that there are, unless one stands for the same; return where they stand."""
+    place = {(draft.run.members, draft.run.keep, draft.run.skip): i for i, draft in enumerate(drafts)}
+    for draft in more:
+        same = (draft.run.members, draft.run.keep, draft.run.skip)
+        if same not in place:
+            place[same] = len(drafts)
+            drafts.append(draft)
+    return {place[draft.run.members, draft.run.keep, draft.run.skip] for draft in more}
 
 
 def _runs(children: list[int], book: Book) -> list[tuple[int, ...]]:

@@ -6,7 +6,7 @@ profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ who
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
@@ -23,6 +23,9 @@ MENU_SECONDS = 1.0
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
 
+MANY_UNITS = 40
+"""A call with more has menus for its parts too: its own takes too long to be searched to the end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -37,12 +40,15 @@ class Block:
     flow: Dataflow
 
 
-def selective_drafts(book: Book, calls: Iterable[int], *, time_limit_seconds: float = MENU_SECONDS) -> list[Draft]:
+def selective_drafts(
+    book: Book, calls: Iterable[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
+) -> list[Draft]:
     """Find the ways worth having to recompute a part of each call.
 
     Args:
         book: the profile.
-        calls: the calls, such as the blocks of a model; those that cannot be replayed must not be among them.
+        calls: the calls, such as the blocks of a model.
+        replayable: those of all calls that can be recomputed.
         time_limit_seconds: for all menus together; one that runs out of time is shorter.
 
     Returns:
@@ -50,7 +56,7 @@ def selective_drafts(book: Book, calls: Iterable[int], *, time_limit_seconds: fl
     """
     profile = book.profile
     alike: dict[tuple[object, ...], list[int]] = {}
-    for call in calls:
+    for call in _with_parts(book, calls, replayable):
         rows = book.functions_of(call)
         names = profile.functions.name[rows.start : rows.stop]
         if 1 < len(names) <= MOST_FUNCTIONS:
@@ -72,6 +78,19 @@ def selective_drafts(book: Book, calls: Iterable[int], *, time_limit_seconds: fl
                 if draft is not None:
                     drafts.append(draft)
     return drafts
+
+
+def _with_parts(book: Book, calls: Iterable[int], replayable: Collection[int]) -> Iterator[int]:
+    """The calls that can be recomputed, and the calls inside those whose own menu is not enough.
+
+    That is one of many units, and one with a function that runs in every replay, in whichever part.
+    """
+    for call in calls:
+        if call in replayable:
+            yield call
+        units = [f for f in book.functions_of(call) if not is_free(book, f)]
+        if len(units) > MANY_UNITS or not all(_is_keepable(book, f) for f in units):
+            yield from _with_parts(book, book.children[call], replayable)
 
 
 def _host(book: Book) -> HostSeconds:
@@ -112,7 +131,7 @@ def state_block(book: Book, call: int) -> Block | None:
         if is_free(book, f):
             continue
         makes = [item(tensor) for tensor in made]
-        keepable = not (functions.alias[f] or functions.mutates[f] or functions.refused[f])
+        keepable = _is_keepable(book, f)
         if not keepable:  # nor can it be left out: it runs in every replay
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
@@ -131,6 +150,12 @@ def state_block(book: Book, call: int) -> Block | None:
     if unmade:
         return None  # made by code that is no torch function
     return Block(rows=tuple(rows), flow=Dataflow(units=tuple(units), items=tuple(items)))
+
+
+def _is_keepable(book: Book, f: int) -> bool:
+    """Whether a replay can do without running a function."""
+    functions = book.profile.functions
+    return not (functions.alias[f] or functions.mutates[f] or functions.refused[f])
 
 
 def _alive_anyway(book: Book, call: int, saved: set[int]) -> set[int]:
