@@ -9,6 +9,7 @@ import torch
 
 from ._errors import BudgetError, NotApplicable
 from ._install import install, installed_plan, uninstall
+from ._pins import Patterns, refuse_pins
 from ._plan import Plan
 from ._record import profile
 from ._solve import solve
@@ -29,6 +30,8 @@ def apply(
     optimizer: torch.optim.Optimizer | None = None,
     solver: str = "auto",
     time_limit_seconds: float = 3.0,
+    keep: Patterns = (),
+    recompute: Patterns = (),
 ) -> M:
     """Make `model` train within `budget`, by recomputing what costs least to run again.
 
@@ -48,6 +51,8 @@ def apply(
         optimizer: counts its state in the budget.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search.
+        keep: patterns of calls that must not run again, with a budget only; see `solve`.
+        recompute: patterns of calls that must run again.
 
     Returns:
         The model itself.
@@ -56,6 +61,7 @@ def apply(
         BudgetError: the budget does not parse, or both or neither of `budget` and `plan` are given.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
+        PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
         UnknownSolver: there is no such solver.
         Exception: whatever the model's own forward raises.
@@ -70,12 +76,22 @@ def apply(
     """
     if (budget is None) == (plan is None):
         raise BudgetError("give either a budget or a plan, and not both: apply(model, budget='8GB', inputs=batch)")
-    if plan is None:
+    if plan is not None:
+        refuse_pins(keep, recompute)
+    else:
         assert budget is not None
         if inputs is None:
             raise NotApplicable("a budget needs a batch to plan on: apply(model, budget=..., inputs=batch)")
         plan = plan_for(
-            model, inputs, budget, loss=loss, optimizer=optimizer, solver=solver, time_limit_seconds=time_limit_seconds
+            model,
+            inputs,
+            budget,
+            loss=loss,
+            optimizer=optimizer,
+            solver=solver,
+            time_limit_seconds=time_limit_seconds,
+            keep=keep,
+            recompute=recompute,
         )
     install(model, plan)
     return model
@@ -90,11 +106,15 @@ def plan_for(
     optimizer: torch.optim.Optimizer | None,
     solver: str,
     time_limit_seconds: float = 3.0,
+    keep: Patterns,
+    recompute: Patterns,
 ) -> Plan:
     """Record a step of `model` and return a plan that fits it into `budget`; arguments and errors as for `apply`."""
     budget_bytes = parse_bytes(budget, total_bytes=_device_bytes(model))  # before anything runs
     recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-    return solve(recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    return solve(
+        recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
+    )
 
 
 def remove(model: M) -> M:

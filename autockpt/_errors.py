@@ -4,6 +4,7 @@ AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
 ├── InvalidFile          a profile or plan file that does not parse or validate
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
+├── PinError             pins that match nothing, contradict each other, or cannot be honoured
 ├── ProfilingError       the model cannot be recorded
 └── ReplayError          a replay that does not repeat its forward
 """
@@ -19,6 +20,7 @@ __all__ = [
     "InvalidFile",
     "InvalidProblem",
     "NotApplicable",
+    "PinError",
     "ProfilingError",
     "ReplayError",
     "UnknownSolver",
@@ -31,6 +33,10 @@ class InvalidFile(AutockptError):
 
 class NotApplicable(AutockptError):
     """A plan that does not fit the model, or a model for which no plan makes sense."""
+
+
+class PinError(AutockptError):
+    """A pin that matches no call, or pins that contradict each other or that no plan can honour."""
 
 
 class ProfilingError(AutockptError):

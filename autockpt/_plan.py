@@ -78,6 +78,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             recomputes or skips; None if no bound is known.
         choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
         profile_mode: how the profile was recorded (``real``, ``forward``, ``fake``); None for a plan by hand.
+        pinned_keep: patterns of calls that the solver had to keep.
+        pinned_recompute: patterns of calls that it had to recompute.
         refused: calls kept because they cannot be replayed exactly.
         notes: what the profile could not see or put back.
     """
@@ -97,6 +99,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lower_bound_seconds: Seconds | None = None
     choice_bound_seconds: Seconds | None = None
     profile_mode: Literal["real", "forward", "fake"] | None = None
+    pinned_keep: tuple[str, ...] = ()
+    pinned_recompute: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from ._bound import least_recompute_seconds
 from ._candidates import Candidates, find_candidates
+from ._pins import Patterns, pin
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
-from .solvers import Solution, parse_bytes, simulate
+from .solvers import Infeasible, Solution, parse_bytes, simulate
 from .solvers import solve as solve_problem
 
 __all__ = ["make_plan", "segments_of", "solve"]
@@ -22,6 +23,8 @@ def solve(
     solver: str = "auto",
     time_limit_seconds: float = 3.0,
     total_bytes: int | None = None,
+    keep: Patterns = (),
+    recompute: Patterns = (),
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`.
 
@@ -31,13 +34,18 @@ def solve(
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search; the best plan found by then is returned.
         total_bytes: memory of the device, for a budget in percent.
+        keep: patterns of calls that must not run again: qualified names, in which ``*`` stands for anything, dots
+            too; ``"h.3.mlp#1"`` is the second call of a module. A segment around one may keep it as a unit.
+        recompute: patterns of calls that must run again, by themselves or inside a larger segment.
 
     Returns:
         The plan; its predictions are the judge's.
 
     Raises:
         BudgetError: the budget does not parse.
-        Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes.
+        Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
+            and without.
+        PinError: a pattern matches no call, or no plan can honour the pins.
         UnknownSolver: there is no such solver.
 
     Example:
@@ -47,10 +55,24 @@ def solve(
         ()
     """
     budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
-    candidates = find_candidates(profile)
-    solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    found = find_candidates(profile)
+    candidates = pin(profile, found, keep=keep, recompute=recompute)
+    try:
+        solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    except Infeasible as error:
+        if candidates is found:
+            raise
+        raise error.with_pins(_minimum_bytes(found, solver, time_limit_seconds)) from None
     bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
     return make_plan(profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds)
+
+
+def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: float) -> int:
+    """Lowest peak that a solver reaches."""
+    try:
+        return solve_problem(candidates.problem, 1, solver=solver, time_limit_seconds=time_limit_seconds).peak_bytes
+    except Infeasible as error:
+        return error.minimum_bytes
 
 
 def make_plan(
@@ -86,6 +108,8 @@ def make_plan(
         lower_bound_seconds=lower_bound_seconds,
         choice_bound_seconds=_finite(solution.lower_bound_seconds),
         profile_mode=profile.mode,
+        pinned_keep=candidates.pinned_keep,
+        pinned_recompute=candidates.pinned_recompute,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
         notes=profile.notes,
     )

@@ -43,24 +43,56 @@ class Infeasible(AutockptError):
         minimum_bytes: the lowest predicted peak that this solver reached.
         solver: the solver that says so.
         dominated_by: the step at which that lowest peak stands, in words.
+        unpinned_minimum_bytes: the lowest peak that the solver reaches without the pins that bind it; None where no
+            pins do.
     """
 
-    def __init__(self, *, budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str) -> None:
+    def __init__(
+        self,
+        *,
+        budget_bytes: int,
+        minimum_bytes: int,
+        solver: str,
+        dominated_by: str,
+        unpinned_minimum_bytes: int | None = None,
+    ) -> None:
         self.budget_bytes = budget_bytes
         self.minimum_bytes = minimum_bytes
         self.solver = solver
         self.dominated_by = dominated_by
+        self.unpinned_minimum_bytes = unpinned_minimum_bytes
+        reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
+        if unpinned_minimum_bytes is not None:
+            reaches = (
+                f"reaches with the pins is {minimum_bytes:,} bytes, {minimum_bytes - budget_bytes:,} too many, and "
+                f"without them {unpinned_minimum_bytes:,} bytes. With them it stands at {dominated_by}"
+            )
+            or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
         super().__init__(
-            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it "
-            f"reaches is {minimum_bytes:,} bytes, at {dominated_by}. Ask for at least {minimum_bytes:,} "
-            "bytes, or lower what stands at that point: a smaller batch, a shorter sequence, a "
-            "lighter optimizer."
+            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it {reaches}. "
+            f"Ask for at least {minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
+            "batch, a shorter sequence, a lighter optimizer."
+        )
+
+    def with_pins(self, unpinned_minimum_bytes: int) -> Infeasible:
+        """Return the same error, which says besides what the solver reaches without the pins."""
+        return _infeasible(
+            self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by, unpinned_minimum_bytes
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _infeasible, (self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by)
+        parts = (self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by, self.unpinned_minimum_bytes)
+        return _infeasible, parts
 
 
-def _infeasible(budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str) -> Infeasible:
-    """Rebuild an `Infeasible` from positional parts, for pickle."""
-    return Infeasible(budget_bytes=budget_bytes, minimum_bytes=minimum_bytes, solver=solver, dominated_by=dominated_by)
+def _infeasible(
+    budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str, unpinned_minimum_bytes: int | None
+) -> Infeasible:
+    """Make an `Infeasible` from positional parts, as pickle does."""
+    return Infeasible(
+        budget_bytes=budget_bytes,
+        minimum_bytes=minimum_bytes,
+        solver=solver,
+        dominated_by=dominated_by,
+        unpinned_minimum_bytes=unpinned_minimum_bytes,
+    )

@@ -77,6 +77,30 @@ def test_solve_json_is_the_plan_and_nothing_else(run: Run, profile_file: Path, t
     assert all(call != "h.1.attn#0" for segment in plan.segments for call in segment.calls)
 
 
+def test_pins_may_be_given_several_times(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    pins = ("--keep", "h.0", "--keep", "*.3.attn", "--recompute", "h.2.*")
+    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json")
+    assert result.status == 0
+    assert "Pinned: keep [h.0, *.3.attn]; recompute [h.2.*]" in result.out
+    plan = Plan.load(tmp_path / "plan.json")
+    assert (plan.pinned_keep, plan.pinned_recompute) == (("h.0", "*.3.attn"), ("h.2.*",))
+
+
+def test_a_pin_that_matches_nothing_is_misuse(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "80MiB", "--keep", "h.0.attm")
+    assert result.status == 2
+    assert "'h.0.attm'; the nearest names are" in result.err
+    assert result.out == ""
+
+
+def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "60MiB", "--keep", "*.mlp", "--json")
+    assert result.status == 1
+    document = json.loads(result.out)
+    assert document["unpinned_minimum_bytes"] < document["minimum_bytes"]
+    assert f"{document['unpinned_minimum_bytes']:,} bytes" in result.err
+
+
 def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
     plan = run("solve", "-", "--budget", "80MiB", "--json", stdin=profile_file.read_bytes())
     assert plan.status == 0

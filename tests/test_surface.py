@@ -20,6 +20,7 @@ NAMES = {
     "InvalidProblem",
     "Measurement",
     "NotApplicable",
+    "PinError",
     "Plan",
     "Profile",
     "ProfilingError",
@@ -43,8 +44,8 @@ COMMANDS = {
     "demo": {"--json"},
     "explain": {"PROFILE_OR_PLAN", "--budget", "--json"},
     "profile": {"TARGET", "--mode", "--device", "-o", "--output", "--json"},
-    "solve": {"PROFILE", "--budget", "--solver", "--time-limit", "-o", "--output", "--json"},
-    "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--json"},
+    "solve": {"PROFILE", "--budget", "--solver", "--keep", "--recompute", "--time-limit", "-o", "--output", "--json"},
+    "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--keep", "--recompute", "--json"},
 }
 
 

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from .. import _files
-from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, UnknownSolver
+from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, UnknownSolver
 
 __all__ = [
     "Failure",
@@ -25,10 +25,12 @@ __all__ = [
     "file_type",
     "hush_profiler",
     "json_option",
+    "keep_option",
     "output_option",
     "print_json",
     "progress",
     "read",
+    "recompute_option",
     "width",
     "write",
 ]
@@ -44,6 +46,15 @@ def _in_a_folder(context: click.Context, parameter: click.Parameter, value: str 
     return value
 
 
+keep_option = click.option(
+    "--keep",
+    multiple=True,
+    metavar="PATTERN",
+    help="Calls never to run again, as '*.attn'. May be given several times.",
+)
+recompute_option = click.option(
+    "--recompute", multiple=True, metavar="PATTERN", help="Calls always to run again. May be given several times."
+)
 output_option = click.option(
     "-o",
     "--output",
@@ -72,6 +83,7 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     solver: str
     budget_bytes: int
     minimum_bytes: int
+    unpinned_minimum_bytes: int | None
     dominated_by: str
 
 
@@ -83,7 +95,7 @@ def errors(*, as_json: bool) -> Iterator[None]:
     """
     try:
         yield
-    except (BudgetError, InvalidFile, UnknownSolver) as error:
+    except (BudgetError, InvalidFile, PinError, UnknownSolver) as error:
         raise Misuse(str(error)) from error
     except Infeasible as error:
         if as_json:
@@ -92,6 +104,7 @@ def errors(*, as_json: bool) -> Iterator[None]:
                     solver=error.solver,
                     budget_bytes=error.budget_bytes,
                     minimum_bytes=error.minimum_bytes,
+                    unpinned_minimum_bytes=error.unpinned_minimum_bytes,
                     dominated_by=error.dominated_by,
                 )
             )

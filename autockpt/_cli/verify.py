@@ -6,7 +6,19 @@ import click
 
 from .. import _files
 from .._plan import Plan
-from .common import Failure, errors, file_type, hush_profiler, json_option, print_json, progress, read, width
+from .common import (
+    Failure,
+    errors,
+    file_type,
+    hush_profiler,
+    json_option,
+    keep_option,
+    print_json,
+    progress,
+    read,
+    recompute_option,
+    width,
+)
 from .target import build
 
 __all__ = ["verify"]
@@ -18,8 +30,19 @@ __all__ = ["verify"]
 @click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 8GB, 80%, or a number of bytes.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
 @click.option("--solver", default="auto", show_default=True, help="With --budget: one solver by name.")
+@keep_option
+@recompute_option
 @json_option
-def verify(target: str, plan_file: str | None, budget: str | None, steps: int, solver: str, as_json: bool) -> None:
+def verify(
+    target: str,
+    plan_file: str | None,
+    budget: str | None,
+    steps: int,
+    solver: str,
+    keep: tuple[str, ...],
+    recompute: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
@@ -43,7 +66,9 @@ def verify(target: str, plan_file: str | None, budget: str | None, steps: int, s
         with progress(f"importing {target}"):
             model, inputs = build(target)
         with progress(f"verifying {type(model).__name__}"):
-            found = run(model, inputs, plan=plan, budget=budget, solver=solver, steps=steps)
+            found = run(
+                model, inputs, plan=plan, budget=budget, solver=solver, steps=steps, keep=keep, recompute=recompute
+            )
     if as_json:
         print_json(found)
     else:

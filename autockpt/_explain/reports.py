@@ -79,6 +79,8 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     predicted_recompute_seconds: float
     predicted_recompute_overhead: float
     recorded_plain_seconds: float
+    pinned_keep: tuple[str, ...]
+    pinned_recompute: tuple[str, ...]
     segments: tuple[SegmentRow, ...]
     refused: tuple[RefusalRow, ...]
     notes: tuple[str, ...]
@@ -161,6 +163,8 @@ def report_plan(plan: Plan) -> PlanReport:
         predicted_recompute_seconds=plan.recompute_seconds,
         predicted_recompute_overhead=plan.recompute_overhead,
         recorded_plain_seconds=plan.plain_seconds,
+        pinned_keep=plan.pinned_keep,
+        pinned_recompute=plan.pinned_recompute,
         segments=tuple(rows),
         refused=_by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
         notes=plan.notes,

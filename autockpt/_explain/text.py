@@ -43,6 +43,10 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
     if totals:
         blocks.append(_totals(totals, width))
+    pins = (("keep", report.pinned_keep), ("recompute", report.pinned_recompute))
+    pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
+    if pinned:
+        blocks.append(_fill(f"Pinned: {'; '.join(pinned)}", width))
 
     if report.segments:
         count = sum(row.segments for row in report.segments)

@@ -15,6 +15,7 @@ from .._errors import BudgetError, NotApplicable
 from .._explain.reports import label
 from .._frames import watching_replays
 from .._install import install, installed_plan, set_aside, uninstall
+from .._pins import Patterns, refuse_pins
 from .._plan import Plan, Segment
 from .._record.sandbox import Sandbox
 from .._record.step import TrainingStep, training_step
@@ -38,6 +39,8 @@ def verify(
     optimizer: torch.optim.Optimizer | None = None,
     solver: str = "auto",
     steps: int = 1,
+    keep: Patterns = (),
+    recompute: Patterns = (),
 ) -> Verification:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
@@ -59,6 +62,8 @@ def verify(
         optimizer: counts its state in the budget.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
+        keep: patterns of calls that must not run again, with a budget only; see `solve`.
+        recompute: patterns of calls that must run again.
 
     Returns:
         What was found; as text it begins with the verdict.
@@ -68,6 +73,7 @@ def verify(
         Infeasible: no plan meets the budget; carries the minimum reachable bytes.
         NotApplicable: the plan does not fit the model, the model has nothing to train or a plan on a part of it, or
             there are no steps.
+        PinError: a pattern matches no call, no plan can honour the pins, or there is no budget.
         ProfilingError: the model cannot be recorded, or its outputs give no loss.
         UnknownSolver: there is no such solver.
         Exception: whatever the plain step raises, with the model as it was.
@@ -84,10 +90,21 @@ def verify(
         raise BudgetError("give either a budget or a plan, and not both: verify(model, batch, budget='8GB')")
     if steps < 1:
         raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    if budget is None:
+        refuse_pins(keep, recompute)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
         if budget is not None:
-            plan = plan_for(model, inputs, budget, loss=loss, optimizer=optimizer, solver=solver)
+            plan = plan_for(
+                model,
+                inputs,
+                budget,
+                loss=loss,
+                optimizer=optimizer,
+                solver=solver,
+                keep=keep,
+                recompute=recompute,
+            )
         plan = applied if plan is None else plan
         if plan is None:
             raise BudgetError(
