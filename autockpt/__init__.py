@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownSolver,
     )
     from ._frames import is_recomputing
+    from ._frontier import Frontier, frontier
     from ._measure import Measurement, measure
     from ._plan import Plan, Refusal, Segment
     from ._profile import Profile
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AutockptError",
     "BudgetError",
+    "Frontier",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
@@ -55,6 +57,7 @@ __all__ = [
     "Verification",
     "__version__",
     "apply",
+    "frontier",
     "is_recomputing",
     "measure",
     "plan_of",
@@ -67,6 +70,7 @@ __all__ = [
 _HOME = {
     "AutockptError": "_errors",
     "BudgetError": "_errors",
+    "Frontier": "_frontier",
     "Infeasible": "_errors",
     "InvalidFile": "_errors",
     "InvalidProblem": "_errors",
@@ -82,6 +86,7 @@ _HOME = {
     "UnknownSolver": "_errors",
     "Verification": "_verify",
     "apply": "_apply",
+    "frontier": "_frontier",
     "is_recomputing": "_frames",
     "measure": "_measure",
     "plan_of": "_apply",

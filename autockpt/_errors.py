@@ -2,7 +2,7 @@
 
 AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
-├── InvalidFile          a profile or plan file that does not parse or validate
+├── InvalidFile          a profile, plan or frontier file that does not parse or validate
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
 ├── PinError             pins that match nothing, contradict each other, or cannot be honoured
 ├── ProfilingError       the model cannot be recorded
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class InvalidFile(AutockptError):
-    """A profile or plan file that is truncated, of another schema, or whose contents contradict each other."""
+    """A file that is truncated, of another schema, or whose contents contradict each other."""
 
 
 class NotApplicable(AutockptError):

@@ -1,4 +1,4 @@
-"""Reading and writing the JSON files that users keep: profiles and plans."""
+"""Reading and writing the JSON files that users keep: profiles, plans and frontiers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,17 @@ from .problem import Problem, Solution, Status
 from .simulate import simulate
 from .units import format_bytes
 
-__all__ = ["TIME_LIMIT_SECONDS", "Plan", "best_plan", "cheapest", "infeasible", "judged", "rank", "trim"]
+__all__ = [
+    "TIME_LIMIT_SECONDS",
+    "Plan",
+    "best_plan",
+    "cheapest",
+    "dominated_by",
+    "infeasible",
+    "judged",
+    "rank",
+    "trim",
+]
 
 TIME_LIMIT_SECONDS = 3.5
 """Default for all solvers, of which only `ilp` and `auto` ever need it."""
@@ -49,17 +59,23 @@ def judged(
 
 def infeasible(problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str) -> Infeasible:
     """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
-    timeline = simulate(problem, tuple(lowest))
-    step = problem.steps[timeline.peak_step]
-    held_bytes = timeline.peak_bytes - step.base_bytes
+    plan = tuple(lowest)
     return Infeasible(
         budget_bytes=budget_bytes,
-        minimum_bytes=timeline.peak_bytes,
+        minimum_bytes=simulate(problem, plan).peak_bytes,
         solver=solver,
-        dominated_by=(
-            f"step {step.name!r}, where {format_bytes(step.base_bytes)} stand that no plan changes "
-            f"and {format_bytes(held_bytes)} that this plan holds or restores"
-        ),
+        dominated_by=dominated_by(problem, plan),
+    )
+
+
+def dominated_by(problem: Problem, plan: Plan) -> str:
+    """Say at which step the peak of a plan stands, and what of it."""
+    timeline = simulate(problem, plan)
+    step = problem.steps[timeline.peak_step]
+    held_bytes = timeline.peak_bytes - step.base_bytes
+    return (
+        f"step {step.name!r}, where {format_bytes(step.base_bytes)} stand that no plan changes "
+        f"and {format_bytes(held_bytes)} that this plan holds or restores"
     )
 
 

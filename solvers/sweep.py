@@ -132,6 +132,4 @@ def _undominated(plain: Solution, found: Iterable[Solution]) -> tuple[Solution, 
     for solution in sorted(found, key=lambda each: (each.peak_bytes, each.recompute_seconds, len(each.chosen))):
         if not kept or solution.recompute_seconds < kept[-1].recompute_seconds:
             kept.append(solution)
-    if kept and not kept[-1].chosen:
-        kept.pop()
     return (plain, *reversed(kept))

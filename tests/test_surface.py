@@ -15,6 +15,7 @@ from autockpt._cli import main
 NAMES = {
     "AutockptError",
     "BudgetError",
+    "Frontier",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
@@ -31,6 +32,7 @@ NAMES = {
     "Verification",
     "__version__",
     "apply",
+    "frontier",
     "is_recomputing",
     "measure",
     "plan_of",
@@ -42,7 +44,8 @@ NAMES = {
 
 COMMANDS = {
     "demo": {"--json"},
-    "explain": {"PROFILE_OR_PLAN", "--budget", "--json"},
+    "explain": {"FILE", "--budget", "--json"},
+    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--json"},
     "profile": {"TARGET", "--mode", "--device", "-o", "--output", "--json"},
     "solve": {"PROFILE", "--budget", "--solver", "--keep", "--recompute", "--time-limit", "-o", "--output", "--json"},
     "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--keep", "--recompute", "--json"},
@@ -90,7 +93,7 @@ def _parameters(command: click.Command) -> list[str]:
     "code",
     [
         "import autockpt, autockpt.solvers",
-        "from autockpt import Plan, Profile, Segment, AutockptError, solve",
+        "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "import autockpt._cli",
     ],

@@ -7,6 +7,7 @@ import click
 from .. import __version__
 from .demo import demo
 from .explain import explain
+from .frontier import frontier
 from .profile import profile
 from .solve import solve
 from .verify import verify
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for _command in (profile, solve, explain, verify, demo):
+for _command in (profile, solve, frontier, explain, verify, demo):
     main.add_command(_command)

@@ -1,24 +1,30 @@
-"""Plans and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
+"""Plans, frontiers and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
 
 A report (`reports.py`) is plain data, and the text (`text.py`) is made from it alone, so that both say the same.
 """
 
 from __future__ import annotations
 
+from .._frontier import Frontier
 from .._plan import Plan
 from .._profile import Profile
+from .frontier import FrontierReport, report_frontier
 from .reports import PlanReport, ProfileReport, report_plan, report_profile
-from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, plan_text, profile_text
+from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, frontier_text, plan_text, profile_text
 
 __all__ = [
     "MINIMUM_WIDTH",
+    "FrontierReport",
     "PlanReport",
     "ProfileReport",
+    "explain_frontier",
     "explain_plan",
     "explain_profile",
     "format_table",
+    "frontier_text",
     "plan_text",
     "profile_text",
+    "report_frontier",
     "report_plan",
     "report_profile",
 ]
@@ -27,6 +33,11 @@ __all__ = [
 def explain_plan(plan: Plan, *, width: int = DEFAULT_WIDTH) -> str:
     """Return `plan` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
     return plan_text(report_plan(plan), width=width)
+
+
+def explain_frontier(frontier: Frontier, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return `frontier` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
+    return frontier_text(report_frontier(frontier), width=width)
 
 
 def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:

@@ -6,14 +6,18 @@ import textwrap
 from collections.abc import Sequence
 
 from ..solvers.units import format_bytes, format_seconds
+from .frontier import FrontierReport
 from .reports import SMALL, PlanReport, ProfileReport, RefusalRow, SegmentRow, label
 
-__all__ = ["DEFAULT_WIDTH", "MINIMUM_WIDTH", "format_table", "plan_text", "profile_text"]
+__all__ = ["DEFAULT_WIDTH", "MINIMUM_WIDTH", "format_table", "frontier_text", "plan_text", "profile_text"]
 
 MINIMUM_WIDTH = 60
 
 
 DEFAULT_WIDTH = 100
+
+
+_LEAST_TOLD = ("freed", "solver", "segments")  # columns of a frontier that go, in this order, where it is too wide
 
 
 _NAMED = 6  # calls named for each refusal reason; the rest are counted
@@ -122,6 +126,42 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     if hidden:
         tree += "\n" + _fill(f"Left out: {_count(hidden, 'row')} of modules that save less than {SMALL:.1%}", width)
     blocks.append(tree)
+    return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
+
+
+def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """Render a report of a frontier."""
+    width = max(width, MINIMUM_WIDTH)
+    least = f"{report.rows[-1].share_of_plain:.1%} of the plain peak"
+    totals = [
+        ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""),
+        ("predicted minimum", format_bytes(report.predicted_minimum_bytes), least),
+        ("recorded plain step", format_seconds(report.recorded_plain_seconds), ""),
+    ]
+    if report.profile_mode:
+        totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
+    blocks = [_fill(f"Frontier for {report.model or 'any model'}, by {report.solver}", width), _totals(totals, width)]
+
+    columns: dict[str, list[str]] = {
+        "plan": ["plain", *[""] * (len(report.rows) - 2), *["minimum"] * (len(report.rows) > 1)],
+        "peak": [format_bytes(row.peak_bytes) for row in report.rows],
+        "of plain": [f"{row.share_of_plain:.1%}" for row in report.rows],
+        "freed": [format_bytes(row.freed_bytes) for row in report.rows],
+        "recompute": [format_seconds(row.recompute_seconds) for row in report.rows],
+        "of step": [f"{row.recompute_overhead:.1%}" for row in report.rows],
+        "gap": ["-" if row.gap is None else f"{row.gap:.0%}" for row in report.rows],
+        "segments": [str(row.segments) for row in report.rows],
+        "solver": [row.solver for row in report.rows],
+    }
+    for name in _LEAST_TOLD:
+        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
+            del columns[name]
+    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead; gap: how much "
+    title += "of it any method could still save, operator by operator, the host's time not counted"
+    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+    blocks.append(_fill(title, width) + "\n" + format_table(list(columns), rows, width, elide=0))
+    if report.dominated_by:
+        blocks.append(_fill(f"The minimum stands at {report.dominated_by}", width))
     return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
 
 

@@ -1,0 +1,70 @@
+"""``autockpt frontier``: what every budget costs. Imports no torch."""
+
+from __future__ import annotations
+
+import click
+
+from .. import _files
+from .._explain import explain_frontier
+from .._profile import Profile
+from ..solvers.sweep import POINTS, TIME_LIMIT_SECONDS
+from .common import errors, file_type, json_option, output_option, print_json, progress, read, width, write
+
+__all__ = ["frontier"]
+
+
+@click.command(short_help="Show what each budget costs, from the plain peak down to the lowest that can be reached.")
+@click.argument("profile", type=file_type)
+@click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
+@click.option(
+    "--points",
+    type=click.IntRange(min=2),
+    default=POINTS,
+    show_default=True,
+    help="Budgets to solve for, evenly spaced, the plain peak and the minimum included.",
+)
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    help="Solve for this budget instead, besides the plain peak and the minimum. May be given several times.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIME_LIMIT_SECONDS,
+    show_default=True,
+    help="Seconds for all budgets together.",
+)
+@output_option
+@json_option
+def frontier(
+    profile: str,
+    solver: str,
+    points: int,
+    budgets: tuple[str, ...],
+    time_limit: float,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
+
+    PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
+
+    Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
+    shows the one for a budget, from the file that -o writes.
+    """
+    from .._frontier import frontier as find_frontier
+
+    with errors(as_json=as_json):
+        data, source = read(profile)
+        record = _files.decode(data, Profile, source=source)
+        with progress("solving for many budgets"):
+            found = find_frontier(
+                record, solver=solver, points=points, budgets=budgets or None, time_limit_seconds=time_limit
+            )
+    write(found, output)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(explain_frontier(found, width=width()), nl=False)
