@@ -70,9 +70,8 @@ def find_candidates(profile: Profile) -> Candidates:
     whole = state_problem(profile, book, drafts, cut_clock(profile, book, drafts))
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
     elements = block_chain(whole).elements
-    blocks = [call for call in elements if call in single]
     drafts += selective_drafts(book, elements, single)
-    marked = _joined(drafts, speed_drafts(book, blocks))
+    marked = _joined(drafts, speed_drafts(book, elements, single))
     edges = cut_clock(profile, book, drafts)
     problem = state_problem(profile, book, drafts, edges)
     offered = tuple(replace(c, preset=PRESET) if i in marked else c for i, c in enumerate(problem.candidates))

@@ -7,7 +7,7 @@ What a function does is told by the operators that ran in it, not by the class o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..solvers.dataflow import Dataflow
 from ..solvers.errors import InvalidProblem
@@ -43,47 +43,63 @@ def multiplies(operator: str) -> bool:
     return name in PRODUCTS or (any(part in name for part in PARTS) and "convert" not in name)
 
 
-def speed_drafts(book: Book, calls: Iterable[int]) -> list[Draft]:
+def speed_drafts(book: Book, calls: Iterable[int], replayable: Collection[int]) -> list[Draft]:
     """Recompute each call but for its matrix products, convolutions and attention.
 
     Args:
         book: the profile.
-        calls: the blocks of a model; those that cannot be replayed must not be among them.
+        calls: the calls, such as the blocks of a model.
+        replayable: those of all calls that can be recomputed.
 
     Returns:
-        A draft a call; of the whole call where nothing in it multiplies. Calls in which nothing else is saved have
-        none, nor have those in which a product cannot be kept.
+        A draft a call, of the whole call where nothing in it multiplies; none where nothing else is saved. Where a
+        call cannot be recomputed, or a product in it not be kept, those of the calls inside it.
     """
     ops = book.profile.ops
-    products = {f for f, name in zip(ops.function, ops.name, strict=True) if multiplies(name)}
-    left_alone: dict[tuple[object, ...], frozenset[int]] = {}  # by what is equal in equal calls, as offsets
+    products: set[int] = set()
+    unseen: set[int] = set()  # calls that multiply outside any function, which a replay does in any case
+    for f, call, name in zip(ops.function, ops.call, ops.name, strict=True):
+        if multiplies(name):
+            products.add(f)
+            if f < 0:
+                unseen.add(call)
+    known: dict[tuple[object, ...], frozenset[int] | None] = {}  # by what is equal in equal calls, as offsets
     drafts = []
-    for call in calls:
+    left = list(calls)
+    while left:
+        call = left.pop()
         own = book.functions_of(call)
         kept = tuple(f - own.start for f in own if f in products)
         key = (book.profile.calls[call].signature, book.profile.functions.name[own.start : own.stop], kept)
-        if kept and key not in left_alone:
-            left_alone[key] = _left_alone(book, call, kept)
-        if kept and not left_alone[key]:
-            continue
-        idle = name_idle(book, call, {own.start + offset for offset in left_alone[key]}) if kept else NOTHING_IDLE
-        draft = make_draft(book, (call,), idle)
-        if draft is not None:
-            drafts.append(draft)
+        if key not in known:
+            known[key] = _left_alone(book, call, kept)
+        alone = known[key]
+        if call not in replayable or alone is None or not unseen.isdisjoint(range(call, book.profile.calls[call].stop)):
+            left += book.children[call]
+        else:
+            idle = name_idle(book, call, {own.start + offset for offset in alone}) if alone else NOTHING_IDLE
+            draft = make_draft(book, (call,), idle)
+            if draft is not None:
+                drafts.append(draft)
     return drafts
 
 
-def _left_alone(book: Book, call: int, kept: tuple[int, ...]) -> frozenset[int]:
-    """Functions of a call, as offsets, that do not run again if none of `kept` does; empty where that cannot be."""
+def _left_alone(book: Book, call: int, kept: tuple[int, ...]) -> frozenset[int] | None:
+    """Functions of a call, as offsets, that do not run again if none of `kept` does.
+
+    None where that cannot be, or where nothing is left to run again.
+    """
+    if not kept:
+        return frozenset()
     block = state_block(book, call)
     if block is None:
-        return frozenset()
+        return None
     again = _needed(block.flow, {unit for unit, row in enumerate(block.rows) if row in kept})
     try:
         block.flow.decisions(again)
     except InvalidProblem:  # something kept is changed in place by what runs again
-        return frozenset()
-    return frozenset(row for unit, row in enumerate(block.rows) if unit not in again) if again else frozenset()
+        return None
+    return frozenset(row for unit, row in enumerate(block.rows) if unit not in again) if again else None
 
 
 def _needed(flow: Dataflow, kept: set[int]) -> set[int]:
