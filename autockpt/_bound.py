@@ -102,14 +102,26 @@ def least_recompute_seconds_for_saved_bytes(profile: Profile, saved_bytes: int) 
 
     Source: see `solvers.bound.saved_bound`.
     """
+    seconds = saved_bound(saved_dataflow(profile), saved_bytes).seconds
+    return None if math.isinf(seconds) else seconds
+
+
+def saved_dataflow(profile: Profile) -> Dataflow:
+    """State the whole model as operators, for the question what is held between forward and backward.
+
+    Args:
+        profile: the recorded step.
+
+    Returns:
+        A unit for each row of ``profile.ops``; what the caller keeps beyond forward is free.
+    """
     book = Book(profile)
     flow, tensors, _ = _dataflow(book)
     items = tuple(
         dataclasses.replace(item, free=item.free or bool(book.natural[tensor] > profile.forward_ticks))
         for item, tensor in zip(flow.items, tensors, strict=True)
     )
-    seconds = saved_bound(dataclasses.replace(flow, items=items), saved_bytes).seconds
-    return None if math.isinf(seconds) else seconds
+    return dataclasses.replace(flow, items=items)
 
 
 def _dataflow(book: Book) -> tuple[Dataflow, list[int], list[int]]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.zoo import ZOO, Case, DenseNet, UNet, gpt2, tokens
 
-__all__ = ["LARGE", "SMALL", "TRANSFORMERS", "build"]
+__all__ = ["LARGE", "SMALL", "TRANSFORMERS", "VARIANTS", "build"]
 
 Built = tuple[nn.Module, dict[str, Any]]
 
@@ -27,12 +27,12 @@ def build(name: str, *, large: bool = False) -> Case:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers warns about configurations, not about us
-        model, kwargs = (LARGE if large else SMALL)[name]()
+        model, kwargs = (LARGE if large else {**SMALL, **VARIANTS})[name]()
     return Case(model.train(), kwargs)
 
 
-def _gpt2(width: int, batch: int, length: int, layers: int) -> Built:
-    model = gpt2(n_layer=layers, n_embd=width, vocab_size=1000, n_positions=length)
+def _gpt2(width: int, batch: int, length: int, layers: int, dropout: float = 0.0) -> Built:
+    model = gpt2(n_layer=layers, n_embd=width, vocab_size=1000, n_positions=length, dropout=dropout)
     return model, tokens(1000, batch, length)
 
 
@@ -80,7 +80,7 @@ def _vit(width: int, batch: int, size: int, layers: int) -> Built:
     return ViTForImageClassification(config), _images(batch, size)
 
 
-def _t5(width: int, batch: int, length: int, layers: int) -> Built:
+def _t5(width: int, batch: int, length: int, layers: int, dropout: float = 0.1) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
@@ -93,6 +93,7 @@ def _t5(width: int, batch: int, length: int, layers: int) -> Built:
         use_cache=False,
         decoder_start_token_id=0,
         pad_token_id=0,
+        dropout_rate=dropout,
     )
     return T5ForConditionalGeneration(config), tokens(1000, batch, length)
 
@@ -162,6 +163,11 @@ SMALL: dict[str, Callable[[], Built]] = {
     "unet": lambda: (UNet(), {"image": torch.randn(4, 3, 64, 64)}),
     "densenet": lambda: (DenseNet(), {"image": torch.randn(4, 3, 48, 48)}),
     "uneven": ZOO["uneven"],
+}
+
+VARIANTS: dict[str, Callable[[], Built]] = {
+    "gpt2-dropout": lambda: _gpt2(192, 4, 128, 12, dropout=0.1),
+    "t5-no-dropout": lambda: _t5(192, 4, 128, 6, dropout=0.0),
 }
 
 LARGE: dict[str, Callable[[], Built]] = {

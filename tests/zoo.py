@@ -63,7 +63,13 @@ def tokens(vocabulary: int, batch: int = 4, length: int = 128) -> dict[str, torc
 
 
 def gpt2(
-    *, vocab_size: int = 500, n_layer: int = 12, n_embd: int = 96, n_positions: int = 128, use_cache: bool = False
+    *,
+    vocab_size: int = 500,
+    n_layer: int = 12,
+    n_embd: int = 96,
+    n_positions: int = 128,
+    use_cache: bool = False,
+    dropout: float = 0.1,
 ) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel, logging
 
@@ -78,6 +84,9 @@ def gpt2(
         bos_token_id=0,
         eos_token_id=0,
         loss_type="ForCausalLM",
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
     )
     model: nn.Module = GPT2LMHeadModel(config)
     return model

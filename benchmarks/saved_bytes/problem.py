@@ -10,9 +10,9 @@ import msgspec
 
 from autockpt._candidates import Candidates
 from autockpt._profile import Profile
-from autockpt.solvers import Hold, Problem, Save, Step
+from autockpt.solvers import Dataflow, Hold, Problem, Save, Step, Unit
 
-__all__ = ["at_apex", "timed_by_operators"]
+__all__ = ["at_apex", "by_functions", "timed_by_operators"]
 
 
 def timed_by_operators(profile: Profile) -> Profile:
@@ -85,3 +85,31 @@ def at_apex(candidates: Candidates, profile: Profile) -> Problem:
             for candidate in problem.candidates
         ),
     )
+
+
+def by_functions(flow: Dataflow, functions: tuple[int, ...]) -> Dataflow:
+    """Join the operators that one torch function ran into one unit.
+
+    Args:
+        flow: operators as units.
+        functions: for each unit the function that ran it, -1 if none did.
+
+    Returns:
+        The dataflow of functions, the least that a plan can tell apart.
+    """
+    groups: dict[tuple[int, int], list[Unit]] = {}
+    for i, (function, unit) in enumerate(zip(functions, flow.units, strict=True)):
+        groups.setdefault((function, i if function < 0 else 0), []).append(unit)
+    units = []
+    for group in groups.values():
+        made = dict.fromkeys(t for unit in group for t in unit.makes)
+        read = dict.fromkeys(t for unit in group for t in unit.reads)
+        units.append(
+            Unit(
+                name=group[0].name,
+                seconds=sum(unit.seconds for unit in group),
+                reads=tuple(t for t in read if t not in made),
+                makes=tuple(made),
+            )
+        )
+    return Dataflow(units=tuple(units), items=flow.items)
