@@ -31,6 +31,9 @@ __all__ = [
 TIME_LIMIT_SECONDS = 3.5
 """Default for all solvers, of which only `ilp` and `auto` ever need it."""
 
+MOST_TRIMMED = 16
+"""Of a family's plans within the budget, the cheapest so many are trimmed."""
+
 Plan = tuple[int, ...]
 """Indices of chosen candidates, ascending."""
 
@@ -119,7 +122,9 @@ def best_plan(ledger: Ledger, family: Iterable[Sequence[int]], budget_bytes: int
     plans: list[Plan] = list(dict.fromkeys(tuple(sorted(completed(ledger.problem, plan))) for plan in family))
     fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
     if trimmed:
-        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in fitting or plans))
+        if fitting:
+            plans = sorted(fitting, key=lambda plan: rank(ledger, plan))[:MOST_TRIMMED]
+        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in plans))
         fitting = [plan for plan in plans if ledger.peak(plan) <= budget_bytes]
     if fitting:
         return min(fitting, key=lambda plan: rank(ledger, plan))

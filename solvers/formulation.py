@@ -273,7 +273,7 @@ class _Kinds:
         forms = [frozenset(form) for form in ([self.columns(kind)] if grown else kind.forms)]
         forms += [(self._cover(s) & holds) | {s} for s in saves]
         for point in sorted({self._arcs[column][0] for column in added}):
-            over = frozenset(c for c in holds if self._arcs[c][0] <= point < self._arcs[c][1])
+            over = self._covers[point] & holds
             if not any(over <= self._cover(s) for s in saves):
                 forms.append(over)
         said = [frozenset(form) for form in kind.forms] if grown else []

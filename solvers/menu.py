@@ -20,7 +20,7 @@ from .closure import hull
 from .dataflow import Dataflow, HostSeconds
 from .pareto import frontier
 
-__all__ = ["Entry", "Menu", "make_menu"]
+__all__ = ["MOST_ENTRIES", "Entry", "Menu", "make_menu"]
 
 MOST_ENTRIES = 32
 

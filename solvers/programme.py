@@ -97,12 +97,14 @@ class Programme:
         limit_bytes: the peak that is allowed, or, if the goal is the peak, below which it need not go.
         goal: minimise the recompute seconds, or the bytes above the limit.
         backend: who solves it.
+        near: share of the goal within which an integer programme counts as solved.
     """
 
     form: Formulation
     limit_bytes: int
     goal: Literal["seconds", "peak"]
     backend: Backend
+    near: float = 0.0
 
     def solve(
         self,
@@ -183,6 +185,8 @@ class Programme:
             for constraint, row in rows:
                 reduced[row.columns] -= constraint.pi * row.weights
             reduced = reduced[:n_candidates] * unit
+        if whole and self.near and bound is not None:
+            return Answer(outcome="feasible", values=values, bound=bound)
         bound = float(pulp.value(lp.objective)) * unit
         return Answer(outcome="optimal", values=values, bound=bound, reduced_cost=reduced)
 
@@ -197,12 +201,12 @@ class Programme:
             yield _Row(columns=columns, weights=weights[columns] / size_unit, rhs=rhs / size_unit, over=True)
 
     def _run(self, lp: Any, whole: bool, time_limit_seconds: float) -> float | None:
-        """Solve `lp`; returns the bound of an integer search that ran out of time, None if there is none."""
+        """Solve `lp`; returns the bound of an integer search that ended early, None if there is none."""
         pulp = pulp_module()
 
         limit = max(time_limit_seconds, 0.01)
         if self.backend == "highs":
-            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=0.0, timeLimit=limit))
+            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=self.near, timeLimit=limit))
             bound = float(lp.solverModel.getInfo().mip_dual_bound) if whole else math.inf
             return bound if math.isfinite(bound) else None
         with tempfile.TemporaryDirectory() as folder:  # CBC tells its bound only to its log
@@ -210,7 +214,8 @@ class Programme:
             # PULP_CBC_CMD warns that it is deprecated; this is the same binary.
             path = pulp.PULP_CBC_CMD.pulp_cbc_path
             limit *= CBC_SHARE
-            lp.solve(pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=0.0, timeLimit=limit, logPath=str(log)))
+            near = self.near
+            lp.solve(pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=near, timeLimit=limit, logPath=str(log)))
             said = CBC_BOUND.search(log.read_text()) if whole else None
         return float(said[1]) - CBC_DIGIT if said else None
 

@@ -6,7 +6,7 @@ states them all as a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .._profile import Profile
 from ..solvers.blocks import block_chain
@@ -73,10 +73,8 @@ def find_candidates(profile: Profile) -> Candidates:
     drafts += selective_drafts(book, elements, single)
     marked = _joined(drafts, speed_drafts(book, elements, single))
     edges = cut_clock(profile, book, drafts)
-    problem = state_problem(profile, book, drafts, edges)
-    offered = tuple(replace(c, preset=PRESET) if i in marked else c for i, c in enumerate(problem.candidates))
     return Candidates(
-        problem=replace(problem, candidates=offered),
+        problem=state_problem(profile, book, drafts, edges, presets=dict.fromkeys(marked, PRESET)),
         runs=tuple(draft.run for draft in drafts),
         refused=tuple(refused),
         edges=edges,

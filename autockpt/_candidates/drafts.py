@@ -121,7 +121,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         return None  # backward never reads what it saves
     needed = [i for i in slots if saves.release[i] > replay]
     last = max(needed, key=lambda i: saves.pack[i])
-    kept = _born_idle(book, idle)
+    kept = _born_idle(book, members, idle)
     until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
     boundary = book.boundary(members)
     held = dict.fromkeys([*boundary, *idle.stashed], replay + 1)
@@ -162,14 +162,17 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     )
 
 
-def _born_idle(book: Book, idle: Idle) -> frozenset[int]:
+def _born_idle(book: Book, members: tuple[int, ...], idle: Idle) -> frozenset[int]:
     """Tensors that forward bore in what the replay does not run again."""
     if not idle.given:
         return frozenset()
-    born = np.isin(book.birth_function, list(idle.given))
+    calls = book.profile.calls
+    low, high = np.searchsorted(book.birth, (calls[members[0]].enter, calls[members[-1]].exit))
+    function, call = book.birth_function[low:high], book.birth_call[low:high]
+    born = np.isin(function, list(idle.given))
     for start, stop in idle.calls:
-        born |= (book.birth_call >= start) & (book.birth_call < stop)
-    return frozenset(np.flatnonzero(born).tolist())
+        born |= (call >= start) & (call < stop)
+    return frozenset((low + np.flatnonzero(born)).tolist())
 
 
 def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
-from ..solvers.menu import make_menu
+from ..solvers.menu import MOST_ENTRIES, make_menu
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
@@ -25,6 +25,11 @@ MOST_FUNCTIONS = 400
 
 MANY_UNITS = 40
 """A call with more has menus for its parts too: its own takes too long to be searched to the end."""
+
+
+DRAFTS_PER_KIND = 12 * MOST_ENTRIES
+"""Where a kind has more blocks their menus are shorter, down to the hull: the more blocks there are, the less is lost
+by mixing two entries of the hull in place of one between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,12 @@ def selective_drafts(
         block = state_block(book, group[0])
         if block is None:
             continue
-        menu = make_menu(block.flow, _host(book), time_limit_seconds=time_limit_seconds / len(alike))
+        menu = make_menu(
+            block.flow,
+            _host(book),
+            time_limit_seconds=time_limit_seconds / len(alike),
+            most_entries=min(MOST_ENTRIES, DRAFTS_PER_KIND // len(group)),
+        )
         for entry in menu.entries:
             idle_rows = frozenset(block.rows[unit] for unit in (*entry.keep, *entry.skip))
             if not idle_rows:

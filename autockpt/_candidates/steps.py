@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -26,8 +27,14 @@ def cut_clock(profile: Profile, book: Book, drafts: list[Draft]) -> tuple[int, .
     return tuple(sorted(cut for cut in cuts if cut < profile.ticks))
 
 
-def state_problem(profile: Profile, book: Book, drafts: list[Draft], edges: Sequence[int]) -> Problem:
-    """State the problem in steps, which begin at the `edges`."""
+def state_problem(
+    profile: Profile,
+    book: Book,
+    drafts: list[Draft],
+    edges: Sequence[int],
+    presets: Mapping[int, str] = MappingProxyType({}),
+) -> Problem:
+    """State the problem in steps, which begin at the `edges`; some drafts bear the name of a preset."""
     saves, movable = profile.saves, _movable(profile, drafts)
     step_of = {edge: step for step, edge in enumerate(edges)}
 
@@ -45,7 +52,10 @@ def state_problem(profile: Profile, book: Book, drafts: list[Draft], edges: Sequ
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
             for t in movable
         ),
-        candidates=tuple(_candidate(profile.calls, draft, number, step_of, len(edges)) for draft in drafts),
+        candidates=tuple(
+            _candidate(profile.calls, draft, number, step_of, len(edges), presets.get(i, ""))
+            for i, draft in enumerate(drafts)
+        ),
     )
 
 
@@ -55,7 +65,12 @@ def _movable(profile: Profile, drafts: list[Draft]) -> list[int]:
 
 
 def _candidate(
-    calls: tuple[CallRecord, ...], draft: Draft, number: dict[int, int], step_of: dict[int, int], n_steps: int
+    calls: tuple[CallRecord, ...],
+    draft: Draft,
+    number: dict[int, int],
+    step_of: dict[int, int],
+    n_steps: int,
+    preset: str,
 ) -> Candidate:
     """State one candidate in steps, additions that end together as one."""
     names = [calls[member].key for member in draft.run.members]
@@ -77,6 +92,7 @@ def _candidate(
         recompute_seconds=draft.seconds,
         holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
         additions=tuple(additions),
+        preset=preset,
     )
 
 
