@@ -81,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         pinned_keep: patterns of calls that the solver had to keep.
         pinned_recompute: patterns of calls that it had to recompute.
         refused: calls kept because they cannot be replayed exactly.
-        notes: what the profile could not see or put back.
+        notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
     """
 
     SCHEMA: ClassVar[str] = "autockpt.plan/1"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ._bound import least_recompute_seconds
-from ._candidates import Candidates, find_candidates
+from ._candidates import MENU_SECONDS, Candidates, find_candidates
 from ._pins import Patterns, pin
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
@@ -25,6 +25,7 @@ def solve(
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
+    menu_seconds: float = MENU_SECONDS,
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`.
 
@@ -37,6 +38,8 @@ def solve(
         keep: patterns of calls that must not run again: qualified names, in which ``*`` stands for anything, dots
             too; ``"h.3.mlp#1"`` is the second call of a module. A segment around one may keep it as a unit.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
+        menu_seconds: for finding the ways worth having to recompute a part of a block, before the solver begins.
+            Where they run out blocks are recomputed whole, or by what was found, and the plan's notes say so.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -55,7 +58,7 @@ def solve(
         ()
     """
     budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
-    found = find_candidates(profile)
+    found = find_candidates(profile, menu_seconds=menu_seconds)
     candidates = pin(profile, found, keep=keep, recompute=recompute)
     try:
         solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
@@ -111,7 +114,7 @@ def make_plan(
         pinned_keep=candidates.pinned_keep,
         pinned_recompute=candidates.pinned_recompute,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
-        notes=profile.notes,
+        notes=(*profile.notes, *candidates.notes),
     )
 
 

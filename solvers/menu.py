@@ -59,12 +59,14 @@ class Menu:
         whole: whether the hull and the frontier between its points are known to the end. Otherwise the time was
             too short or the block too wide, and the entries are the part of the hull that was found, and the whole
             block.
+        late: whether it was the time that was too short, so that more of it may find more.
         left_out: entries dropped for the sake of a short menu.
     """
 
     entries: tuple[Entry, ...]
     plain_bytes: int
     whole: bool
+    late: bool
     left_out: int
 
 
@@ -128,9 +130,10 @@ def make_menu(
             )
             whole = whole and found is not None
             choices += found or ()
+    late = not whole and time.perf_counter() > deadline
     entries = _undominated(flow, host, choices)
     short = _shorten(entries, most_entries)
-    return Menu(entries=short, plain_bytes=flow.plain_bytes, whole=whole, left_out=len(entries) - len(short))
+    return Menu(entries=short, plain_bytes=flow.plain_bytes, whole=whole, late=late, left_out=len(entries) - len(short))
 
 
 def _undominated(flow: Dataflow, host: HostSeconds, choices: Iterable[tuple[int, ...]]) -> tuple[Entry, ...]:

@@ -15,10 +15,10 @@ from ..solvers.speed import PRESET
 from .book import Book
 from .drafts import Draft, Run, make_draft
 from .presets import speed_drafts
-from .selective import selective_drafts
+from .selective import MENU_SECONDS, selective_drafts
 from .steps import cut_clock, state_problem
 
-__all__ = ["Candidates", "Run", "find_candidates"]
+__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates"]
 
 MAX_RUNS_PER_PARENT = 700
 """Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
@@ -35,6 +35,7 @@ class Candidates:
         edges: tick of the profile at which each step of the problem begins.
         pinned_keep: patterns of calls that none of them runs again.
         pinned_recompute: patterns of calls that the problem requires to run again.
+        notes: where ways to recompute a part of a call may be missing, and why.
     """
 
     problem: Problem
@@ -43,13 +44,16 @@ class Candidates:
     edges: tuple[int, ...]
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
-def find_candidates(profile: Profile) -> Candidates:
+def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> Candidates:
     """Find everything in a profile that may be recomputed, and state it as a problem.
 
     Args:
         profile: the recorded step.
+        menu_seconds: for finding the ways worth having to recompute a part of a call; where they run out fewer are
+            offered, and the notes say so.
 
     Returns:
         The problem, what its candidates mean, and what was refused.
@@ -70,7 +74,8 @@ def find_candidates(profile: Profile) -> Candidates:
     whole = state_problem(profile, book, drafts, cut_clock(profile, book, drafts))
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
     elements = block_chain(whole).elements
-    drafts += selective_drafts(book, elements, single)
+    selective, notes = selective_drafts(book, elements, single, time_limit_seconds=menu_seconds)
+    drafts += selective
     marked = _joined(drafts, speed_drafts(book, elements, single))
     edges = cut_clock(profile, book, drafts)
     return Candidates(
@@ -78,6 +83,7 @@ def find_candidates(profile: Profile) -> Candidates:
         runs=tuple(draft.run for draft in drafts),
         refused=tuple(refused),
         edges=edges,
+        notes=notes,
     )
 
 

@@ -6,11 +6,12 @@ profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ who
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
-from ..solvers.menu import MOST_ENTRIES, make_menu
+from ..solvers.menu import MOST_ENTRIES, Menu, make_menu
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
@@ -19,6 +20,10 @@ __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
 MENU_SECONDS = 1.0
 """For the menus of a model together."""
+
+SHARE = 0.5
+"""Share of the time left for the menu of one kind. Those that save most come first, and most menus take milliseconds:
+where one is hard it gets more than an equal share, and what it leaves goes to those after it."""
 
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
@@ -47,7 +52,7 @@ class Block:
 
 def selective_drafts(
     book: Book, calls: Iterable[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
-) -> list[Draft]:
+) -> tuple[list[Draft], tuple[str, ...]]:
     """Find the ways worth having to recompute a part of each call.
 
     Args:
@@ -57,8 +62,9 @@ def selective_drafts(
         time_limit_seconds: for all menus together; one that runs out of time is shorter.
 
     Returns:
-        The drafts; those that leave nothing out are not among them.
+        The drafts, without those that leave nothing out, and a sentence for each menu that may lack some.
     """
+    deadline = time.perf_counter() + time_limit_seconds
     profile = book.profile
     alike: dict[tuple[object, ...], list[int]] = {}
     for call in _with_parts(book, calls, replayable):
@@ -66,17 +72,21 @@ def selective_drafts(
         names = profile.functions.name[rows.start : rows.stop]
         if 1 < len(names) <= MOST_FUNCTIONS:
             alike.setdefault((profile.calls[call].signature, names), []).append(call)
-    drafts = []
-    for group in alike.values():
-        block = state_block(book, group[0])
-        if block is None:
-            continue
+    kinds = [(block, group) for group in alike.values() if (block := state_block(book, group[0])) is not None]
+    kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
+    drafts: list[Draft] = []
+    notes: list[str] = []
+    for i, (block, group) in enumerate(kinds):
+        share = SHARE if i + 1 < len(kinds) else 1.0
+        limit_seconds = max(share * (deadline - time.perf_counter()), 0.0)
         menu = make_menu(
             block.flow,
             _host(book),
-            time_limit_seconds=time_limit_seconds / len(alike),
+            time_limit_seconds=limit_seconds,
             most_entries=min(MOST_ENTRIES, DRAFTS_PER_KIND // len(group)),
         )
+        if not menu.whole:
+            notes.append(_said(book, group, menu, limit_seconds))
         for entry in menu.entries:
             idle_rows = frozenset(block.rows[unit] for unit in (*entry.keep, *entry.skip))
             if not idle_rows:
@@ -87,7 +97,20 @@ def selective_drafts(
                 draft = make_draft(book, (call,), idle)
                 if draft is not None:
                     drafts.append(draft)
-    return drafts
+    return drafts, tuple(notes)
+
+
+def _said(book: Book, group: list[int], menu: Menu, limit_seconds: float) -> str:
+    """Say that a menu may lack entries, and why."""
+    like_it = f" and {len(group) - 1} calls like it" if len(group) > 1 else ""
+    why, more = "since too many results of its functions stand at one time", ""
+    if menu.late:
+        why, more = f"in the {limit_seconds:.2f} s that there were for it", ": more menu_seconds may find it"
+    parts = sum(bool(entry.keep or entry.skip) for entry in menu.entries)
+    return (
+        f"the menu of {book.profile.calls[group[0]].key}{like_it} was not searched to its end, {why}: beside the whole "
+        f"call it offers {parts} ways to recompute a part of it. A cheaper plan may be missing{more}"
+    )
 
 
 def _with_parts(book: Book, calls: Iterable[int], replayable: Collection[int]) -> Iterator[int]:

@@ -97,10 +97,10 @@ def pairs(n: int) -> Dataflow:
 def test_without_time_the_hull_or_a_part_of_it_is_returned() -> None:
     flow = pairs(40)
     at_once = make_menu(flow, time_limit_seconds=0.0)
-    assert not at_once.whole
+    assert not at_once.whole and at_once.late
     assert [e.held_bytes for e in at_once.entries] == [0]
     given_up = make_menu(flow, time_limit_seconds=PLENTY, most_entries=10**6)
-    assert not given_up.whole  # too many rows
+    assert not given_up.whole and not given_up.late  # too many rows
     assert all(e.on_hull for e in given_up.entries)
     assert len(given_up.entries) >= 30
 
@@ -111,8 +111,8 @@ def test_too_many_items_at_one_time_leave_the_hull() -> None:
     units.append(Unit(name="cat", seconds=1.0, reads=tuple(range(n)), makes=(n,)))
     flow = Dataflow(units=tuple(units), items=tuple(Item(bytes=1, saved=True) for _ in range(n + 1)))
     assert frontier(flow) is None
-    menu = make_menu(flow)
-    assert not menu.whole
+    menu = make_menu(flow, time_limit_seconds=PLENTY)
+    assert not menu.whole and not menu.late
     held = [e.held_bytes for e in menu.entries]
     assert held[:9] == list(range(n, n - 9, -1))
     assert held[-1] == 0
