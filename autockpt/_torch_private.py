@@ -158,6 +158,20 @@ def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) ->
     return new
 
 
+def suspend_function_mode(mode: object) -> bool:
+    """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
+    depth = torch._C._len_torch_function_stack()
+    if depth and torch._C._get_function_stack_at(depth - 1) is mode:
+        torch._C._pop_torch_function_stack()
+        return True
+    return False
+
+
+def resume_function_mode(mode: object) -> None:
+    """Switch `mode` on again, as the innermost."""
+    torch._C._push_on_torch_function_stack(mode)
+
+
 plain_torch_function = torch._C._disabled_torch_function_impl
 """For subclasses whose instances torch functions treat as any tensor."""
 

@@ -95,9 +95,12 @@ def patched_forward(
     selector = thread.selector
     if selector is not None and selector.token == handle.token:
         watch, thread.watch = thread.watch, None  # what this call runs is not its caller's own code
+        suspended = watch is not None and _torch_private.suspend_function_mode(watch)
         try:
             return selector.enter(handle, forward, args, kwargs)
         finally:
+            if suspended:
+                _torch_private.resume_function_mode(watch)
             thread.watch = watch
     scope = thread.scope
     if scope is None and not torch.is_grad_enabled():

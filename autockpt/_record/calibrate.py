@@ -1,32 +1,36 @@
-"""What recomputing costs the host, measured on segments too small to cost anything else."""
+"""What recomputing costs the host, measured on segments too small to cost anything else.
+
+Between segments the caches are swept, as by a real model's operators: Python that ran a moment ago is several times
+faster than Python that has to be fetched from memory again.
+"""
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from .._install import install, uninstall
 from .._plan import Plan, Segment
 
 __all__ = ["HostCosts", "host_costs"]
 
-STEPS = 30
+ROUNDS = 13
+BLOCKS = 4
+UNITS = 8
+VIEWS = 24
 
-LAYERS = 8
-"""Each is a unit that can be kept."""
-
-FUNCTIONS = 1000
+SWEPT_BYTES = 2**22
+"""More than the caches that belong to one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Host seconds beside those of the operators.
+    """Host seconds beside those of the operators, forward and backward together.
 
     Attributes:
         replay_seconds: of a replayed segment.
@@ -39,59 +43,76 @@ class HostCosts:
     mode_seconds: float = 0.0
 
 
+@functools.cache
 def host_costs() -> HostCosts:
-    """Measure what recomputing costs this machine's host."""
-    block = torch.nn.Sequential(torch.nn.Linear(1, 1), *(torch.nn.Sigmoid() for _ in range(LAYERS)))
-    model = torch.nn.Sequential(block)
+    """Measure what recomputing costs this machine's host; once in a process."""
+    model = _Model()
     batch = torch.ones(1, 1)
-
-    def step() -> None:
-        torch.autograd.grad(model(batch).sum(), list(model.parameters()))
-
-    def recomputed(keep: tuple[str, ...]) -> float:
-        install(model, Plan(segments=(Segment(calls=("0#0",), keep=keep),)))
-        try:
-            return _median_seconds(step, STEPS)
-        finally:
+    calls = [f"blocks.{i}#0" for i in range(BLOCKS)]
+    # What is kept: nothing, calls, functions. The first of a kind runs again, so that a replay has something to do.
+    kept = {
+        "whole": [()] * BLOCKS,
+        "calls": [tuple(f"blocks.{i}.parts.{unit}#0" for unit in range(1, UNITS)) for i in range(BLOCKS)],
+        "functions": [tuple(f"{call}/sigmoid#{unit}" for unit in range(1, UNITS)) for call in calls],
+    }
+    plans = {
+        name: Plan(segments=tuple(Segment(calls=(call,), keep=keep) for call, keep in zip(calls, keeps, strict=True)))
+        for name, keeps in kept.items()
+    }
+    plans["plain"] = Plan()
+    readings: dict[str, list[float]] = {name: [] for name in plans}
+    for _ in range(ROUNDS):
+        for name, plan in plans.items():
+            install(model, plan)
+            began = time.perf_counter()
+            torch.autograd.grad(model(batch).sum(), list(model.parameters()))
+            readings[name].append(time.perf_counter() - began)
             uninstall(model)
-
-    step()
-    plain = _median_seconds(step, STEPS)
-    whole = recomputed(())
-    # All but the last, whose result backward alone reads.
-    kept = recomputed(tuple(f"0.{layer}#0" for layer in range(1, LAYERS)))
+    block_seconds = {name: statistics.median(seconds) / BLOCKS for name, seconds in readings.items()}
+    replay_seconds = max(block_seconds["whole"] - block_seconds["plain"], 0.0)
+    kept_seconds = max(block_seconds["calls"] - block_seconds["whole"], 0.0) / (UNITS - 1)
+    watched_seconds = block_seconds["functions"] - block_seconds["whole"] - (UNITS - 1) * kept_seconds
     return HostCosts(
-        replay_seconds=max(whole - plain, 0.0),
-        kept_seconds=max(kept - whole, 0.0) / (LAYERS - 1),
-        mode_seconds=_mode_seconds(),
+        replay_seconds=replay_seconds,
+        kept_seconds=kept_seconds,
+        mode_seconds=max(watched_seconds, 0.0) / (UNITS + VIEWS),
     )
 
 
-def _mode_seconds() -> float:
-    tensor = torch.ones(1)
-    plain = _median_seconds(tensor.dim, FUNCTIONS)
-    with _CallsThrough():
-        return max(_median_seconds(tensor.dim, FUNCTIONS) - plain, 0.0)
-
-
-class _CallsThrough(TorchFunctionMode):
-    """Does what a function mode must do at least: look the function up, and call it."""
+class _Block(torch.nn.Module):
+    """Calls that can be units, functions that can be, and views that a function mode sees."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._wanted: dict[Any, str] = {}
+        self.parts = torch.nn.ModuleList(torch.nn.Sigmoid() for _ in range(UNITS))
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self._wanted.get(func)
-        return func(*args, **(kwargs or {}))
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        for _ in range(UNITS):
+            x = torch.sigmoid(x)
+        for _ in range(VIEWS):
+            x = x.view(1, 1)
+        return x
 
 
-def _median_seconds(work: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+class _Model(torch.nn.Module):
+    """Blocks, with the caches swept before each in forward and in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(1, 1)
+        self.blocks = torch.nn.ModuleList(_Block() for _ in range(BLOCKS))
+        self._swept = torch.zeros(SWEPT_BYTES // 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            self._sweep()
+            x = block(x)
+            x.register_hook(self._sweep)
+        return x
+
+    def _sweep(self, gradient: Tensor | None = None) -> None:
+        with torch.no_grad():
+            self._swept.add_(1.0)

@@ -196,3 +196,24 @@ def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
     empty = _torch_private.tensor_without_storage(Empty, meta, torch.device("cpu"))
     assert type(empty) is Empty
     assert (empty.shape, empty.stride(), empty.device) == (meta.shape, meta.stride(), torch.device("cpu"))
+
+
+def test_a_function_mode_is_switched_off_where_it_is_the_innermost() -> None:
+    seen: list[object] = []
+
+    class Sees(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    ones = torch.ones(2)
+    with Sees() as mode:
+        assert _torch_private.suspend_function_mode(mode)
+        ones.exp()
+        assert not _torch_private.suspend_function_mode(mode)
+        _torch_private.resume_function_mode(mode)
+        assert not seen
+        ones.sin()
+        with Sees():
+            assert not _torch_private.suspend_function_mode(mode)
+    assert seen == [Tensor.sin]
