@@ -136,7 +136,7 @@ def _host(book: Book) -> HostSeconds:
 
 
 def state_block(book: Book, call: int) -> Block | None:
-    """State a call as units and items; None where something in it is no torch function."""
+    """State a call as units and items; None where something in it is no torch function, or changes an argument."""
     profile = book.profile
     functions, ops, saves = profile.functions, profile.ops, profile.saves
     stop = profile.calls[call].stop
@@ -147,6 +147,8 @@ def state_block(book: Book, call: int) -> Block | None:
     for f, written in zip(ops.function, ops.writes, strict=True):
         if f in writes:
             writes[f].extend(tensor for tensor in written if book.birth_function[tensor] != f)
+    if any(not call <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
+        return None
     saved = {saves.tensor[i] for i in book.saves_in(call) if saves.unpack[i] < profile.ticks} - {-1}
     free = _alive_anyway(book, call, saved)
     number: dict[int, int] = {}
