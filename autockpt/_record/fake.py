@@ -99,6 +99,7 @@ def profile_fake(
             seconds,
             function_seconds(run, dict(enumerate(seconds))),
             clock,
+            plain_seconds=seconds[-1],
             static=static_bytes(step, optimizer),
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",

@@ -35,7 +35,7 @@ from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, Structure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import AllocatorTape, Tape
-from .timing import stamped_seconds
+from .timing import stamped_seconds, step_seconds
 from .watch import Clock, Watch
 
 __all__ = ["profile"]
@@ -125,8 +125,21 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
         sandbox.rewind()
     stamped = stamped_seconds(step, parts.run, dropped, clock)
     seconds = mark_seconds(parts.run, clock, stamped)
+    plain_seconds = seconds[-1] * (1 + parts.backward_share)
+    if parts.mode == "real":
+        plain_seconds = step_seconds(step, clock, plain_seconds)
     own = function_seconds(parts.run, stamped if stamped is not None else dict(enumerate(seconds)))
-    return build_profile(step, parts, structure, seconds, own, clock, static=static, notes=sandbox.notes())
+    return build_profile(
+        step,
+        parts,
+        structure,
+        seconds,
+        own,
+        clock,
+        plain_seconds=plain_seconds,
+        static=static,
+        notes=sandbox.notes(),
+    )
 
 
 def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
@@ -250,6 +263,7 @@ def build_profile(
     own_seconds: list[float],
     clock: Clock,
     *,
+    plain_seconds: float,
     static: Static,
     notes: Iterable[str],
     mode: Literal["real", "forward", "fake"] | None = None,
@@ -265,6 +279,7 @@ def build_profile(
         seconds: time of each marker.
         own_seconds: of each function.
         clock: timed the operators of the structural forward.
+        plain_seconds: of the whole step.
         static: bytes that are there before the step.
         notes: what else could not be seen or put back.
         mode: where it is not that of `parts`.
@@ -286,7 +301,7 @@ def build_profile(
         device=device or _device_name(step.device),
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        plain_seconds=seconds[-1] * (1 + parts.backward_share),
+        plain_seconds=plain_seconds,
         static=static,
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
