@@ -50,6 +50,8 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
     # What comes after it does not run in any case: a name is for what it saves.
     idle = {f for f in idle if functions.enter[f] <= end or f in savers}
     readers: dict[int, set[int]] = defaultdict(set)  # functions that need a tensor in the replay
+    for tensor in filled[-1]:  # saved by what is no function, such as a custom autograd function
+        readers[tensor].add(-1)
     for f in own:
         if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
             for tensor in filled[f] if f in idle else functions.reads[f]:

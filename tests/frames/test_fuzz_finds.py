@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fuzz.check import check
@@ -46,3 +48,15 @@ def test_an_argument_changed_later_that_save_on_cpu_keeps_without_a_copy() -> No
         (("tree.parts.0.0#0", "tree.parts.0.1#0"),),
     )
     assert check(case).detail.startswith("Changed: in the replay of tree.parts.0.0#0")
+
+
+def test_candidates_of_a_call_that_changes_its_argument() -> None:
+    case = Case(N("GluedInPlace", N("Sequential", N("DropoutInplace"), N("Alias"), N("Conv1d"))))
+    assert check(case).result == "exact"
+
+
+def test_a_custom_function_saves_what_a_torch_function_inside_it_made() -> None:
+    case = Case(N("SavesOutput"), choice=Choice(units="rules", picks=(1,)))
+    verdicts = [check(replace(case, choice=replace(case.choice, dice=dice))) for dice in range(6)]
+    assert {verdict.result for verdict in verdicts} == {"exact"}
+    assert any(verdict.selective for verdict in verdicts)

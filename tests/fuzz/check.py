@@ -89,11 +89,17 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
     refused = tuple(call.refused for call in profile.calls if call.refused)
     if not plan.segments:
         return Verdict("no candidate", refused=refused)
-    if not any(segment.keep or segment.skip for segment in plan.segments):  # else the choice tells more
-        case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
+    case = replace(case, calls=tuple(segment.calls for segment in plan.segments))
+    if any(segment.keep or segment.skip for segment in plan.segments):
+        case = replace(
+            case,
+            keep=tuple(segment.keep for segment in plan.segments),
+            skip=tuple(segment.skip for segment in plan.segments),
+        )
     lengths = tuple(len(segment.calls) for segment in plan.segments)
     selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
     kinds = kinds_in(case.tree)
+    by_hand = case.choice.blind or case.choice.units == "names"
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
     if kinds & OTHER_WAYS and kinds & HIDDEN_STATE:
         beyond.append("state that the recorded step may not have come across")
@@ -102,7 +108,7 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             install(model, plan)
             found = _train(case, model)
         except Exception as error:
-            if (case.choice.blind or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
+            if (by_hand or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
                 return Verdict("loud", f"{type(error).__name__}: {error}", lengths, selective, replays(), refused)
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from autockpt import Plan, Profile, Segment
 from autockpt._candidates import find_candidates
 from autockpt._profile import CallRecord
 from autockpt._solve import _segment
 from tests.fuzz.tree import Case, Choice
+from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
 __all__ = ["HIDDEN_STATE", "NOT_SEEN", "OTHER_WAYS", "chosen_plan", "reasons_beyond_replay"]
 
@@ -35,18 +38,31 @@ Span = tuple[int, ...]
 
 
 def chosen_plan(case: Case, profile: Profile) -> Plan:
-    """Make the plan that a case asks for: of candidates, or blind of any calls and runs of siblings."""
-    if case.choice.blind or case.calls is not None:
+    """Make the plan that a case asks for: of candidates, by hand, or blind of any calls and runs of siblings."""
+    choice = case.choice
+    if case.calls is None and choice.units in ("rules", "names"):
+        make = by_rules if choice.units == "rules" else by_names
+        worth = worth_drawing(profile)
+        taken = _taken(profile, [(call,) for call in worth], choice)
+        segments = [make(profile, worth[number], choice.dice) for number in taken]
+    elif choice.blind or case.calls is not None:
         index = {call.key: number for number, call in enumerate(profile.calls)}
         named = [tuple(index[key] for key in calls) for calls in case.calls or ()]
         spans = named or _blind(profile)
-        wanted = range(len(named)) if named else _taken(profile, spans, case.choice)
+        wanted = range(len(named)) if named else _taken(profile, spans, choice)
         segments = [_by_hand(profile, spans[number]) for number in wanted]
+        for chosen in ("keep", "skip"):
+            for number, units in enumerate(getattr(case, chosen)):
+                segments[number] = msgspec.structs.replace(segments[number], **{chosen: units})
     else:
+        profile = without_host(profile, choice.dice) if choice.units == "menus" else profile
         candidates = find_candidates(profile)
-        spans = [run.members for run in candidates.runs]
-        segments = [_segment(profile, candidates, number) for number in _taken(profile, spans, case.choice)]
-    if case.choice.unnamed:
+        order = list(range(len(candidates.runs)))
+        if choice.units:
+            order = [number for number, run in enumerate(candidates.runs) if run.keep or run.skip] or order
+        taken = _taken(profile, [candidates.runs[number].members for number in order], choice)
+        segments = [_segment(profile, candidates, order[number]) for number in taken]
+    if choice.unnamed:
         segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
     return Plan(segments=tuple(segments))
 

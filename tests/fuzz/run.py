@@ -56,6 +56,16 @@ class Tally:
         """Share of the drawn plans that were applied and replayed something."""
         return self.replaying / max(len(self.verdicts), 1)
 
+    @property
+    def selective(self) -> int:
+        """Number of plans that keep or skip units."""
+        return sum(verdict.selective > 0 for verdict in self.verdicts)
+
+    @property
+    def selective_share(self) -> float:
+        """Share of the drawn plans that keep or skip units."""
+        return self.selective / max(len(self.verdicts), 1)
+
     def __str__(self) -> str:
         verdicts = self.verdicts
         lengths = [length for verdict in verdicts for length in verdict.segments]
@@ -66,7 +76,8 @@ class Tally:
             f"{applied} plans applied, {self.replaying} with replays ({self.share:.0%} of the cases), "
             f"{sum(verdict.replays for verdict in verdicts)} replays",
             f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls, "
-            f"{sum(verdict.selective for verdict in verdicts)} keep or skip units",
+            f"{sum(verdict.selective for verdict in verdicts)} keep or skip units, in {self.selective} plans "
+            f"({self.selective_share:.0%})",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
             *_counted("plans beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]),

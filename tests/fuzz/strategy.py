@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.boxes import BOXES
 from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.leaves import LEAVES
@@ -14,10 +15,12 @@ __all__ = ["cases"]
 
 DEPTH = 3
 MOST_NODES = 16
+WAYS = ("", "blind", "rules", "menus", "names", "", "blind", "rules", "menus", "blind", "rules")
+"""To choose what is recomputed: see `Choice`."""
 
 # What is changed in place stands for the errors that a plan by hand must end in, so it must not be rare.
 containers = st.sampled_from([*CONTAINERS, *(3 * [kind for kind in CONTAINERS if kind.startswith("Changes")])])
-leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, LEAVES, ODDITIES)))
+leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, BLOCKS, LEAVES, ODDITIES)))
 
 
 def often(false: int) -> st.SearchStrategy[bool]:
@@ -42,7 +45,7 @@ def cases(draw: st.DrawFn) -> Case:
     """Draw a case. The outermost node is a list, so that there are siblings to make runs of."""
     left = [MOST_NODES]
     parts = [draw(trees(DEPTH - 1, left)) for _ in range(draw(st.integers(1, 4)))]
-    return Case(N("List", *parts), draw(hows), draw(choices))
+    return Case(N("List", *parts), draw(hows), draw(choices()))
 
 
 hows = st.builds(
@@ -59,10 +62,17 @@ hows = st.builds(
     penalty=often(14),
     some=often(8),
 )
-choices = st.builds(
-    Choice,
-    picks=st.lists(st.integers(0, 400), min_size=1, max_size=5).map(tuple),
-    fill=st.booleans(),
-    blind=often(2),
-    unnamed=often(3),
-)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> Choice:
+    """Draw what is recomputed."""
+    way = draw(st.sampled_from(WAYS))
+    return Choice(
+        picks=draw(st.lists(st.integers(0, 400), min_size=1, max_size=5).map(tuple)),
+        fill=draw(st.booleans()),
+        blind=way == "blind",
+        unnamed=draw(often(3)),
+        units="" if way == "blind" else way,
+        dice=draw(st.integers(0, 999)),
+    )

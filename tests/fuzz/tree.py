@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.boxes import BOXES
 from tests.fuzz.containers import CONTAINERS
 from tests.fuzz.leaves import LEAVES, WIDTH
@@ -15,7 +16,7 @@ from tests.fuzz.oddities import ODDITIES
 
 __all__ = ["LEAF_KINDS", "Case", "Choice", "How", "N", "build"]
 
-LEAF_KINDS = {**LEAVES, **ODDITIES}
+LEAF_KINDS = {**LEAVES, **BLOCKS, **ODDITIES}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -86,25 +87,33 @@ class Choice(_Brief):
         fill: whether everything that is left is taken too.
         blind: whether calls are taken that are refused, or are no candidates.
         unnamed: whether parents and buffers are left for `install` to find, as in a plan by hand.
+        units: whether units are kept or skipped: entries of ``menus``, what their ``rules`` allow, or any ``names``;
+            empty for whatever candidates there are.
+        dice: what is drawn of units, and the seconds that fill menus.
     """
 
     picks: tuple[int, ...] = (0,)
     fill: bool = False
     blind: bool = False
     unnamed: bool = False
+    units: str = ""
+    dice: int = 0
 
 
 @dataclass(frozen=True, repr=False)
 class Case(_Brief):
-    """A model, how it is trained, and what is recomputed: either chosen, or the very calls."""
+    """A model, how it is trained, and what is recomputed: either chosen, or the very calls, and the units in each."""
 
     tree: N
     how: How = How()
     choice: Choice = Choice()
     calls: tuple[tuple[str, ...], ...] | None = None
+    keep: tuple[tuple[str, ...], ...] = ()
+    skip: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
-        return f"Case({self.tree!r}, {self.how!r}, {self.choice!r}, {self.calls!r})"
+        units = f", keep={self.keep!r}, skip={self.skip!r}" if self.keep or self.skip else ""
+        return f"Case({self.tree!r}, {self.how!r}, {self.choice!r}, {self.calls!r}{units})"
 
 
 class Root(nn.Module):
