@@ -7,11 +7,12 @@ profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ who
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from ..solvers.menu import MOST_ENTRIES, Menu, make_menu
+from ..solvers.units import format_seconds
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
@@ -21,9 +22,9 @@ __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 MENU_SECONDS = 1.0
 """For the menus of a model together."""
 
-SHARE = 0.5
-"""Share of the time left for the menu of one kind. Those that save most come first, and most menus take milliseconds:
-where one is hard it gets more than an equal share, and what it leaves goes to those after it."""
+FIRST_SHARE = 0.5
+"""Share of the time in which each kind of call has an equal part, which is enough for nearly all of them. The rest goes
+to those for which it was not, first to what saves most: half of what is left to each but the last."""
 
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
@@ -64,7 +65,6 @@ def selective_drafts(
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each menu that may lack some.
     """
-    deadline = time.perf_counter() + time_limit_seconds
     profile = book.profile
     alike: dict[tuple[object, ...], list[int]] = {}
     for call in _with_parts(book, calls, replayable):
@@ -76,15 +76,8 @@ def selective_drafts(
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     drafts: list[Draft] = []
     notes: list[str] = []
-    for i, (block, group) in enumerate(kinds):
-        share = SHARE if i + 1 < len(kinds) else 1.0
-        limit_seconds = max(share * (deadline - time.perf_counter()), 0.0)
-        menu = make_menu(
-            block.flow,
-            _host(book),
-            time_limit_seconds=limit_seconds,
-            most_entries=min(MOST_ENTRIES, DRAFTS_PER_KIND // len(group)),
-        )
+    menus = _menus([(block.flow, len(group)) for block, group in kinds], _host(book), time_limit_seconds)
+    for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
         if not menu.whole:
             notes.append(_said(book, group, menu, limit_seconds))
         for entry in menu.entries:
@@ -100,16 +93,45 @@ def selective_drafts(
     return drafts, tuple(notes)
 
 
+def _menus(
+    kinds: Sequence[tuple[Dataflow, int]], host: HostSeconds, time_limit_seconds: float
+) -> list[tuple[Menu, float]]:
+    """Make a menu for each kind of call, those that save most first, and say how many seconds there were for it.
+
+    Args:
+        kinds: the dataflow of each, and how many calls share it.
+        host: what a selective segment costs the host.
+        time_limit_seconds: for all of them together.
+    """
+    begun = time.perf_counter()
+
+    def left(share: float) -> float:
+        return max(begun + share * time_limit_seconds - time.perf_counter(), 0.0)
+
+    def menu(kind: int, limit_seconds: float) -> tuple[Menu, float]:
+        flow, n_calls = kinds[kind]
+        most_entries = min(MOST_ENTRIES, DRAFTS_PER_KIND // n_calls)
+        return make_menu(flow, host, time_limit_seconds=limit_seconds, most_entries=most_entries), limit_seconds
+
+    menus = [menu(kind, left(FIRST_SHARE) / (len(kinds) - kind)) for kind in range(len(kinds))]
+    late = [kind for kind, (made, _) in enumerate(menus) if made.late]
+    for kind in late:
+        limit_seconds = left(1.0) if kind == late[-1] else left(1.0) / 2
+        if limit_seconds > menus[kind][1]:
+            menus[kind] = menu(kind, limit_seconds)
+    return menus
+
+
 def _said(book: Book, group: list[int], menu: Menu, limit_seconds: float) -> str:
     """Say that a menu may lack entries, and why."""
     like_it = f" and {len(group) - 1} calls like it" if len(group) > 1 else ""
-    why, more = "since too many results of its functions stand at one time", ""
+    why, more = "since too many results of its functions stand at one time", "There may be a cheaper plan"
     if menu.late:
-        why, more = f"in the {limit_seconds:.2f} s that there were for it", ": more menu_seconds may find it"
+        why, more = f"in {format_seconds(limit_seconds)}", "More menu_seconds may find a cheaper plan"
     parts = sum(bool(entry.keep or entry.skip) for entry in menu.entries)
     return (
-        f"the menu of {book.profile.calls[group[0]].key}{like_it} was not searched to its end, {why}: beside the whole "
-        f"call it offers {parts} ways to recompute a part of it. A cheaper plan may be missing{more}"
+        f"the menu of {book.profile.calls[group[0]].key}{like_it} was not searched to its end {why}: it offers the "
+        f"whole call, and {parts} ways to recompute a part of it. {more}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 from typing import Any
@@ -55,15 +56,19 @@ def test_without_time_plans_are_made_of_what_there_is_and_say_so() -> None:
     assert plain.differences(planned) == []
 
 
-def test_the_kinds_that_save_most_come_first_and_leave_what_they_do_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_has_a_part_of_the_time_and_those_that_save_most_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[int, float]] = []
 
-    def at_once(flow: Any, host: Any, *, time_limit_seconds: float, most_entries: int) -> Menu:
+    def late(flow: Any, host: Any, *, time_limit_seconds: float, most_entries: int) -> Menu:
         asked.append((flow.plain_bytes, time_limit_seconds))
-        return make_menu(flow, host, most_entries=most_entries)
+        return dataclasses.replace(make_menu(flow, host, most_entries=most_entries), whole=False, late=True)
 
-    monkeypatch.setattr(selective, "make_menu", at_once)
+    monkeypatch.setattr(selective, "make_menu", late)
     monkeypatch.setattr(selective, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    find_candidates(profile(), menu_seconds=8.0)
-    assert asked == sorted(asked, reverse=True)
-    assert [seconds for _, seconds in asked] == [4.0, 8.0]
+    notes = find_candidates(profile(), menu_seconds=8.0).notes
+    (most, _), (least, _) = asked[:2]
+    assert most > least
+    assert asked == [(most, 2.0), (least, 4.0), (most, 4.0), (least, 8.0)]
+    assert [note.split(" to its end in ")[1].split(":")[0] for note in notes] == ["4 s", "8 s"]
