@@ -59,7 +59,7 @@ def apply(
 
     Raises:
         BudgetError: the budget does not parse, or both or neither of `budget` and `plan` are given.
-        Infeasible: no plan meets the budget; carries the minimum reachable bytes.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, and the plan that reaches it.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.

@@ -16,7 +16,7 @@ from ._candidates import find_candidates
 from ._errors import Infeasible, InvalidFile
 from ._plan import Plan
 from ._profile import Profile
-from ._solve import make_plan
+from ._solve import believed, make_plan
 from .solvers import parse_bytes, sweep
 from .solvers.families import dominated_by
 from .solvers.sweep import POINTS, TIME_LIMIT_SECONDS
@@ -87,7 +87,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         Raises:
             BudgetError: the budget does not parse.
-            Infeasible: the budget is below the minimum, which the error carries.
+            Infeasible: the budget is below the minimum, which the error carries with its plan.
         """
         budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
         for plan in self.plans:
@@ -98,6 +98,7 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             minimum_bytes=self.minimum_bytes,
             solver=self.solver,
             dominated_by=self.dominated_by,
+            plan=self.plans[-1],
         )
 
     def explain(self) -> str:
@@ -146,6 +147,7 @@ def frontier(
         The plans; their predictions are the judge's.
 
     Raises:
+        AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
         BudgetError: fewer than 2 points, or a budget that does not parse.
         UnknownSolver: there is no such solver.
 
@@ -171,6 +173,7 @@ def frontier(
     for i, solution in enumerate(solutions):
         limit_seconds = min((deadline - time.perf_counter()) / (len(solutions) - i), BOUND_SECONDS)
         found = bound.seconds(solution.peak_bytes, time_limit_seconds=max(limit_seconds, 0.0)) if i else 0.0
+        found = believed(found, solution)
         # What holds under a higher peak holds under a lower one.
         least_seconds = max(least_seconds, found or 0.0)
         plans.append(

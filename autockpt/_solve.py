@@ -12,8 +12,12 @@ from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
 from .solvers import Infeasible, Solution, parse_bytes, simulate
 from .solvers import solve as solve_problem
+from .solvers.families import judged
 
-__all__ = ["make_plan", "segments_of", "solve"]
+__all__ = ["believed", "make_plan", "segments_of", "solve"]
+
+CLOSE = 1e-6
+"""Share by which a lower bound may lie above a plan's cost for want of digits."""
 
 
 def solve(
@@ -45,9 +49,10 @@ def solve(
         The plan; its predictions are the judge's.
 
     Raises:
+        AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
         BudgetError: the budget does not parse.
         Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
-            and without.
+            and without, and the plan that reaches it.
         PinError: a pattern matches no call, or no plan can honour the pins.
         UnknownSolver: there is no such solver.
 
@@ -63,9 +68,9 @@ def solve(
     try:
         solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
     except Infeasible as error:
-        if candidates is found:
-            raise
-        raise error.with_pins(_minimum_bytes(found, solver, time_limit_seconds)) from None
+        unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
+        plan = _lowest_plan(profile, candidates, error)
+        raise error.with_plan(plan, unpinned_minimum_bytes=unpinned_bytes) from None
     bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
     return make_plan(profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds)
 
@@ -76,6 +81,14 @@ def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: floa
         return solve_problem(candidates.problem, 1, solver=solver, time_limit_seconds=time_limit_seconds).peak_bytes
     except Infeasible as error:
         return error.minimum_bytes
+
+
+def _lowest_plan(profile: Profile, candidates: Candidates, error: Infeasible) -> Plan | None:
+    """The plan with the lowest peak that a solver reached."""
+    if error.chosen is None:
+        return None
+    solution = judged(candidates.problem, error.chosen, solver=error.solver, notes=error.notes)
+    return make_plan(profile, candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=None)
 
 
 def make_plan(
@@ -93,7 +106,8 @@ def make_plan(
         candidates: what the solution chose from.
         solution: the choice.
         budget_bytes: the peak that it keeps to.
-        lower_bound_seconds: no method that keeps to it recomputes less; None if no bound is known.
+        lower_bound_seconds: no method that keeps to it recomputes less; None if no bound is known. One above the
+            judge's cost of the solution is wrong, and left out.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -108,14 +122,20 @@ def make_plan(
         plain_peak_bytes=simulate(candidates.problem, ()).peak_bytes,
         recompute_seconds=solution.recompute_seconds,
         plain_seconds=profile.plain_seconds,
-        lower_bound_seconds=lower_bound_seconds,
+        lower_bound_seconds=believed(lower_bound_seconds, solution),
         choice_bound_seconds=_finite(solution.lower_bound_seconds),
         profile_mode=profile.mode,
         pinned_keep=candidates.pinned_keep,
         pinned_recompute=candidates.pinned_recompute,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
-        notes=(*profile.notes, *candidates.notes),
+        notes=(*profile.notes, *candidates.notes, *solution.notes),
     )
+
+
+def believed(lower_bound_seconds: float | None, solution: Solution) -> float | None:
+    """A lower bound on what any method recomputes, unless the solution shows that it is wrong."""
+    most_seconds = solution.recompute_seconds * (1 + CLOSE)
+    return lower_bound_seconds if lower_bound_seconds is None or lower_bound_seconds <= most_seconds else None
 
 
 def segments_of(profile: Profile, candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from .bound import Bound, peak_bound, saved_bound
 from .dataflow import Dataflow, Decisions, HostSeconds, Item, Unit
-from .errors import AutockptError, BudgetError, Infeasible, InvalidProblem, ProblemTooLarge, UnknownSolver
+from .errors import (
+    AutockptError,
+    BackendError,
+    BudgetError,
+    Infeasible,
+    InvalidProblem,
+    ProblemTooLarge,
+    UnknownSolver,
+)
 from .lives import Lives
 from .menu import Entry, Menu, make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
@@ -24,6 +32,7 @@ __all__ = [
     "SOLVERS",
     "Addition",
     "AutockptError",
+    "BackendError",
     "Bound",
     "BudgetError",
     "Call",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from .families import TIME_LIMIT_SECONDS, infeasible, judged
+from .backends import Backends
+from .families import TIME_LIMIT_SECONDS, judged
 from .ilp import search
 from .instant import instant_plan
 from .ledger import Ledger
 from .problem import Problem, Solution
-from .programme import default_backend
 
 __all__ = ["solve"]
 
@@ -28,15 +29,13 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
     Raises:
         Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
 
-    Exact, if given time; see `ilp`.
+    Exact, if given time; see `ilp`. Where all backends of that fail, the best of the instant solvers, which says so.
     """
     deadline = time.perf_counter() + time_limit_seconds
     ledger = Ledger.of(problem)
     start = instant_plan(ledger, budget_bytes)
     if start.fits and ledger.seconds(start.plan) <= 0.0:
         return judged(problem, start.plan, solver=start.solver)
-    if default_backend() is None:
-        if not start.fits:
-            raise infeasible(problem, start.plan, budget_bytes=budget_bytes, solver="auto")
-        return judged(problem, start.plan, solver=start.solver)
-    return search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline, asked="auto")
+    backends = Backends.of()
+    found = search(ledger, start.plan, budget_bytes=budget_bytes, deadline=deadline, backends=backends, asked="auto")
+    return found if backends.left or found.chosen != start.plan else replace(found, solver=start.solver)

@@ -24,15 +24,16 @@ import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from .backends import Backend, Backends
 from .closure import TICKS
 from .dataflow import Dataflow
 from .formulation import Floats
 from .joint import joint_bound
 from .lives import Lives, Steps
-from .programme import Backend, default_backend
 from .row import Row, make_row
 
 __all__ = ["Bound", "Lives", "peak_bound", "saved_bound"]
@@ -109,7 +110,7 @@ def peak_bound(
         lives: when what stands.
         budget_bytes: highest level in any step.
         time_limit_seconds: after so long the bound reached is returned.
-        backend: ``highs`` or ``cbc`` for several rows at once; None takes HiGHS where it is installed.
+        backend: ``highs`` or ``cbc`` for several rows at once; None takes HiGHS where it is installed and works.
 
     Returns:
         The bound, and the steps that it rests on.
@@ -124,6 +125,7 @@ def peak_bound(
     """
     deadline = time.perf_counter() + time_limit_seconds
     steps = Steps.of(flow, lives)
+    backends: Backends | None = None
     seconds = [unit.seconds for unit in flow.units]
     again = np.zeros(len(flow.units))
     rows: dict[int, Row] = {}
@@ -140,8 +142,8 @@ def peak_bound(
             again = np.zeros(len(flow.units))
             again[list(units)] = list(units.values())
         else:
-            backend = backend or default_backend()
-            answer = joint_bound(tuple(rows.values()), seconds, deadline=deadline, backend=backend) if backend else None
+            backends = backends or Backends.of(backend)
+            answer = backends.ask(partial(joint_bound, tuple(rows.values()), seconds, deadline))
             converged = answer is not None
             if answer is not None:
                 best, again = max(best, answer[0]), answer[1]

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .backends import Backend, pulp_module, run
 from .blocks import block_chain
 from .chain import Chain, by_room
 from .families import Plan
 from .formulation import Formulation
-from .programme import Backend, pulp_module
 
 __all__ = ["count_plans"]
 
@@ -64,6 +64,9 @@ def count_plans(form: Formulation, budget_bytes: int, *, deadline: float, backen
 
     Returns:
         Plans near the budget; none where hardly any blocks are equal.
+
+    Raises:
+        BackendError: the backend failed, or answered nonsense.
 
     A heuristic: exact for one kind of blocks in a chain, up to what the base changes between them; a programme of
     two columns an entry and kind, whatever the number of blocks.
@@ -161,11 +164,7 @@ def _counts(
                 lp.addConstraint(pulp.LpAffineExpression(held) + above * used <= max(free, 0.0))
     lp.setObjective(pulp.LpAffineExpression(cost))
     lp.addConstraint(pulp.LpAffineExpression(held) <= held_room / size_unit)
-    if backend == "highs":
-        lp.solve(pulp.HiGHS(msg=False, gapRel=CLOSE, timeLimit=time_limit_seconds))
-    else:
-        path = pulp.PULP_CBC_CMD.pulp_cbc_path
-        lp.solve(pulp.COIN_CMD(path=path, msg=False, gapRel=CLOSE, timeLimit=time_limit_seconds))
+    run(lp, backend, time_limit_seconds=time_limit_seconds, near=CLOSE)
     if lp.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return None
     counts = [[round(pulp.value(number) or 0.0) for number in numbers] for numbers in columns]

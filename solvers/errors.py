@@ -1,6 +1,7 @@
 """Errors that users see, in one tree.
 
     AutockptError (ValueError)
+    ├── BackendError         HiGHS or CBC crashed or answered nonsense, and there is no other to ask
     ├── BudgetError          a budget that does not parse or makes no sense
     ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
     ├── InvalidProblem       a problem whose parts contradict each other
@@ -12,11 +13,26 @@ The torch side adds its own branches in ``autockpt._errors``.
 
 from __future__ import annotations
 
-__all__ = ["AutockptError", "BudgetError", "Infeasible", "InvalidProblem", "ProblemTooLarge", "UnknownSolver"]
+import inspect
+from typing import Any
+
+__all__ = [
+    "AutockptError",
+    "BackendError",
+    "BudgetError",
+    "Infeasible",
+    "InvalidProblem",
+    "ProblemTooLarge",
+    "UnknownSolver",
+]
 
 
 class AutockptError(ValueError):
     """Base of every error that autockpt raises on purpose."""
+
+
+class BackendError(AutockptError):
+    """What solves integer programmes failed, or answered what cannot be; says which, and how."""
 
 
 class BudgetError(AutockptError):
@@ -43,6 +59,9 @@ class Infeasible(AutockptError):
         minimum_bytes: the lowest predicted peak that this solver reached.
         solver: the solver that says so.
         dominated_by: the step at which that lowest peak stands, in words.
+        chosen: indices of the candidates that reach it; None where the solver does not choose among candidates.
+        plan: the plan that reaches it, ready for `autockpt.apply`; None where only solvers were asked.
+        notes: what kept the solver from looking further, in words.
         unpinned_minimum_bytes: the lowest peak that the solver reaches without the pins that bind it; None where no
             pins do.
     """
@@ -54,12 +73,18 @@ class Infeasible(AutockptError):
         minimum_bytes: int,
         solver: str,
         dominated_by: str,
+        chosen: tuple[int, ...] | None = None,
+        plan: Any = None,
+        notes: tuple[str, ...] = (),
         unpinned_minimum_bytes: int | None = None,
     ) -> None:
         self.budget_bytes = budget_bytes
         self.minimum_bytes = minimum_bytes
         self.solver = solver
         self.dominated_by = dominated_by
+        self.chosen = chosen
+        self.plan = plan
+        self.notes = notes
         self.unpinned_minimum_bytes = unpinned_minimum_bytes
         reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
         if unpinned_minimum_bytes is not None:
@@ -68,31 +93,24 @@ class Infeasible(AutockptError):
                 f"without them {unpinned_minimum_bytes:,} bytes. With them it stands at {dominated_by}"
             )
             or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
+        because = "".join(f" Note that {note}." for note in notes)
         super().__init__(
             f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it {reaches}. "
             f"Ask for at least {minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
-            "batch, a shorter sequence, a lighter optimizer."
+            f"batch, a shorter sequence, a lighter optimizer.{because}"
         )
 
-    def with_pins(self, unpinned_minimum_bytes: int) -> Infeasible:
-        """Return the same error, which says besides what the solver reaches without the pins."""
-        return _infeasible(
-            self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by, unpinned_minimum_bytes
-        )
+    def with_plan(self, plan: object, *, unpinned_minimum_bytes: int | None = None) -> Infeasible:
+        """Return the same error, which carries a plan besides, and what the solver reaches without pins."""
+        return _infeasible({**self._parts(), "plan": plan, "unpinned_minimum_bytes": unpinned_minimum_bytes})
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(Infeasible).parameters}
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = (self.budget_bytes, self.minimum_bytes, self.solver, self.dominated_by, self.unpinned_minimum_bytes)
-        return _infeasible, parts
+        return _infeasible, (self._parts(),)
 
 
-def _infeasible(
-    budget_bytes: int, minimum_bytes: int, solver: str, dominated_by: str, unpinned_minimum_bytes: int | None
-) -> Infeasible:
-    """Make an `Infeasible` from positional parts, as pickle does."""
-    return Infeasible(
-        budget_bytes=budget_bytes,
-        minimum_bytes=minimum_bytes,
-        solver=solver,
-        dominated_by=dominated_by,
-        unpinned_minimum_bytes=unpinned_minimum_bytes,
-    )
+def _infeasible(parts: dict[str, Any]) -> Infeasible:
+    """Make an `Infeasible` from its parts, as pickle does."""
+    return Infeasible(**parts)

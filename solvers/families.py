@@ -39,7 +39,12 @@ Plan = tuple[int, ...]
 
 
 def judged(
-    problem: Problem, chosen: Iterable[int], *, solver: str, lower_bound_seconds: float | None = None
+    problem: Problem,
+    chosen: Iterable[int],
+    *,
+    solver: str,
+    lower_bound_seconds: float | None = None,
+    notes: Iterable[str] = (),
 ) -> Solution:
     """Make a solution of `chosen` with the judge's figures.
 
@@ -57,17 +62,22 @@ def judged(
         status=Status.OPTIMAL if optimal else Status.FEASIBLE,
         solver=solver,
         lower_bound_seconds=lower_bound_seconds,
+        notes=tuple(notes),
     )
 
 
-def infeasible(problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str) -> Infeasible:
+def infeasible(
+    problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str, notes: Iterable[str] = ()
+) -> Infeasible:
     """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
-    plan = tuple(lowest)
+    plan = tuple(sorted(lowest))
     return Infeasible(
         budget_bytes=budget_bytes,
         minimum_bytes=simulate(problem, plan).peak_bytes,
         solver=solver,
         dominated_by=dominated_by(problem, plan),
+        chosen=plan,
+        notes=tuple(notes),
     )
 
 

@@ -6,7 +6,8 @@ relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ l
                                                                           │
 integer programme over the candidates whose reduced cost is within the gap ◀──┘
 
-A plan is accepted only on the judge's figures; a bound is reported only where a solver proved it.
+A plan is accepted only on the judge's figures; a bound is reported only where a backend proved it that has answered no
+nonsense, such as one that a judged plan undercuts.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import Literal
 
 import numpy as np
 
+from .backends import Backend, Backends, nonsense
 from .counts import count_plans
-from .errors import AutockptError
+from .errors import AutockptError, BackendError
 from .families import TIME_LIMIT_SECONDS, Plan, best_plan, infeasible, judged, trim
 from .formulation import Floats, Formulation
 from .instant import instant_plan
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
-from .programme import Backend, Programme, default_backend
+from .programme import SCALE, Programme
 
 __all__ = ["lower_peak", "search", "solve"]
 
@@ -46,6 +48,9 @@ CLOSE = 1e-9
 SAFE = 1e-7
 """Share of the goal by which reduced costs may be wrong."""
 
+ROUGH = 1e-5
+"""Share of the goal by which a bound may lie above a plan for want of digits; above that it is nonsense."""
+
 
 def solve(
     problem: Problem,
@@ -60,13 +65,14 @@ def solve(
         problem: the problem.
         budget_bytes: highest peak allowed.
         time_limit_seconds: after so long the best plan found is returned, with the bound proven so far.
-        backend: ``highs`` or ``cbc``; None takes HiGHS where it is installed.
+        backend: ``highs`` or ``cbc``; None takes HiGHS where it is installed, and CBC where that fails.
 
     Returns:
         The best plan found, never worse than what the simple solvers find.
 
     Raises:
         AutockptError: neither HiGHS nor CBC is installed.
+        BackendError: those that are installed crash or answer nonsense.
         Infeasible: no plan fits. Its minimum is the true one where the time sufficed to prove it.
 
     Source: the memory rows of Jain et al. 2020, "Checkmate", section 4, and Shah et al. 2021, "MONeT", over
@@ -77,7 +83,23 @@ def solve(
     deadline = time.perf_counter() + time_limit_seconds
     ledger = Ledger.of(problem)
     start = instant_plan(ledger, budget_bytes).plan
-    return search(ledger, start, budget_bytes=budget_bytes, deadline=deadline, backend=backend)
+    backends = Backends.of(backend)
+    if not backends.left:
+        raise AutockptError(
+            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
+        )
+    solution = search(ledger, start, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
+    if not backends.left:
+        raise all_failed(backends)
+    return solution
+
+
+def all_failed(backends: Backends) -> BackendError:
+    """Make the error of a solver that cannot do without any of the backends, all of which have failed."""
+    return BackendError(
+        f"solver 'ilp' has nobody who solves its programmes: {'. '.join(backends.notes)}. "
+        "Solver 'auto' returns the best plan of the simple solvers then"
+    )
 
 
 def search(
@@ -86,48 +108,67 @@ def search(
     *,
     budget_bytes: int,
     deadline: float,
-    backend: Backend | None = None,
+    backends: Backends,
     asked: str = "ilp",
 ) -> Solution:
     """Improve the plan `start` until it is proven or `time.perf_counter` reaches `deadline`; see `solve`.
 
-    An `Infeasible` names the solver that was `asked`.
+    Where all backends fail it is the best plan until then, under the name of the solver that was `asked`; so is an
+    `Infeasible`.
     """
-    backend = backend or _default_backend()
     plan = start
     if ledger.peak(plan) > budget_bytes:
-        plan = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backend=backend)
+        plan = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
         if ledger.peak(plan) > budget_bytes:
-            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked)
+            plan = trim(ledger, plan, budget_bytes)
+            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=backends.notes)
     form = Formulation.of(ledger, budget_bytes)
-    counted = count_plans(form, budget_bytes, deadline=deadline, backend=backend)
-    plan = best_plan(ledger, [plan, *counted], budget_bytes, trimmed=True)
-    best = _Search.of(form, plan, "seconds", budget_bytes, backend, deadline).run()
-    plan = trim(ledger, best.plan, budget_bytes)
-    cost, bound = ledger.seconds(plan), best.bound or None  # that no plan costs less than nothing is no news
+    counted = backends.ask(lambda backend: [*count_plans(form, budget_bytes, deadline=deadline, backend=backend)])
+    plan = best_plan(ledger, [plan, *(counted or ())], budget_bytes, trimmed=True)
+    plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
+    cost, bound = ledger.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
         bound = cost
-    return judged(ledger.problem, plan, solver="ilp", lower_bound_seconds=bound)
+    return judged(
+        ledger.problem,
+        plan,
+        solver="ilp" if backends.left else asked,
+        lower_bound_seconds=bound,
+        notes=backends.notes,
+    )
 
 
-def lower_peak(
-    ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backend: Backend | None = None
-) -> Plan:
+def lower_peak(ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backends: Backends) -> Plan:
     """Lower the peak of the plan `start` until it is within the budget or proven the lowest, or time runs out.
 
     Whatever it costs: see `search` for the cheapest plan that gets as low.
     """
     form = Formulation.of(ledger, ledger.peak(start))
-    return _Search.of(form, start, "peak", budget_bytes, backend or _default_backend(), deadline).run().plan
+    return _improved(form, start, "peak", budget_bytes, deadline, backends)[0]
 
 
-def _default_backend() -> Backend:
-    backend = default_backend()
-    if backend is None:
-        raise AutockptError(
-            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
-        )
-    return backend
+def _improved(
+    form: Formulation,
+    start: Plan,
+    goal: Literal["seconds", "peak"],
+    budget_bytes: int,
+    deadline: float,
+    backends: Backends,
+) -> tuple[Plan, float | None]:
+    """Search from a plan; returns the best, and the bound of a backend that has not failed."""
+    plan = start
+
+    def attempt(backend: Backend) -> float | None:
+        nonlocal plan
+        search = _Search.of(form, plan, goal, budget_bytes, backend, deadline)
+        try:
+            search.run()
+        finally:
+            plan = search.plan  # the judge has seen it, whatever becomes of the backend
+        return search.bound
+
+    bound = backends.ask(attempt)
+    return plan, bound
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,8 +218,12 @@ class _Search:
         """Columns and entries."""
         return self.programme.form
 
-    def run(self) -> _Search:
-        """Search until the plan is proven or time is up."""
+    def run(self) -> None:
+        """Search until the plan is proven or time is up.
+
+        Raises:
+            BackendError: the backend failed, or answered nonsense; the plan is the best until then.
+        """
         self.prove(0.0)
         if not self.form.active:
             self.offer(())
@@ -189,7 +234,8 @@ class _Search:
         else:
             self.relax()
         self.branch()
-        return self
+        if self.programme.goal == "seconds":
+            self.offer(trim(self.form.ledger, self.plan, self.programme.limit_bytes))
 
     def goal(self, plan: Plan) -> float:
         """What is minimised."""
@@ -202,10 +248,16 @@ class _Search:
         fits = self.programme.goal == "peak" or self.form.ledger.peak(plan) <= self.programme.limit_bytes
         if fits and (self.goal(plan), len(plan)) < (self.goal(self.plan), len(self.plan)):
             self.plan = plan
+            self.prove(self.bound or 0.0)
 
     def prove(self, bound: float) -> None:
         """Note a bound; one that lies above the best plan by a solver's tolerance means that the plan is optimal."""
-        self.bound = max(self.bound or 0.0, min(bound, self.goal(self.plan)))
+        goal = self.goal(self.plan)
+        if not bound <= goal + ROUGH * max(goal, SCALE * self.programme.unit):
+            unit = "seconds" if self.programme.goal == "seconds" else "bytes above the budget"
+            claim = f"no plan below {bound:g} {unit}, where the judge has one of {goal:g}"
+            raise nonsense(self.programme.backend, claim)
+        self.bound = min(max(self.bound or 0.0, bound), goal)
 
     def proven(self) -> bool:
         """Whether no plan can be better than the best, or not by more than is worth looking for."""
@@ -256,10 +308,10 @@ class _Search:
                 margin_bytes=margin_bytes,
             )
             if not margin_bytes:
+                if answer.outcome == "infeasible":
+                    raise nonsense(self.programme.backend, "no plan at all, where the judge has one")
                 if answer.bound is not None:
                     self.prove(answer.bound)
-                elif answer.outcome == "infeasible":
-                    self.prove(self.goal(self.plan))
             if answer.values is None:
                 return
             plan = self.form.plan(answer.values)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .programme import Backend, pulp_module
+from .backends import Backend, pulp_module, run
 from .row import Row
 
 __all__ = ["joint_bound"]
@@ -22,7 +22,7 @@ SAFE = 1e-6
 
 
 def joint_bound(
-    rows: Sequence[Row], seconds: Sequence[float], *, deadline: float, backend: Backend
+    rows: Sequence[Row], seconds: Sequence[float], deadline: float, backend: Backend
 ) -> tuple[float, npt.NDArray[np.float64]] | None:
     """Fewest recompute seconds, in fractions of units, with which every row has room for what it holds.
 
@@ -34,6 +34,9 @@ def joint_bound(
 
     Returns:
         The seconds, a hair too low, and how much of each unit runs again; None if there was no time.
+
+    Raises:
+        BackendError: the backend failed, or answered nonsense.
 
     A linear programme of about two columns an op and row.
     """
@@ -55,11 +58,8 @@ def joint_bound(
         size_unit = (row.needed_bytes or 1) / SCALE
         terms = [(nodes[node], w / size_unit) for node, w in enumerate(row.weights_bytes) if w]
         _at_most(lp, pulp, terms, (row.room_bytes - row.needed_bytes) / size_unit)
-    limit = max(deadline - time.perf_counter(), 0.01)
-    if backend == "highs":
-        lp.solve(pulp.HiGHS(mip=False, msg=False, timeLimit=limit, solver="ipm"))  # several times faster here
-    else:
-        lp.solve(pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, mip=False, msg=False, timeLimit=limit))
+    left = deadline - time.perf_counter()
+    run(lp, backend, time_limit_seconds=left, whole=False, method="ipm")  # several times faster than simplex here
     if lp.sol_status != pulp.LpSolutionOptimal:
         return None
     again = np.zeros(len(seconds))

@@ -218,6 +218,7 @@ class Solution:
         status: `Status.OPTIMAL` only where it is proven.
         solver: name of the solver.
         lower_bound_seconds: no plan made of these candidates is cheaper; None if no bound is known.
+        notes: what went wrong on the way, in words: backends that failed.
     """
 
     chosen: tuple[int, ...]
@@ -226,6 +227,7 @@ class Solution:
     status: Status
     solver: str
     lower_bound_seconds: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float | None:

@@ -1,4 +1,4 @@
-"""The integer programme in PuLP, solved by HiGHS where it is installed, else by CBC. Nothing else imports PuLP.
+"""The integer programme in PuLP, for whichever of `backends` is asked.
 
 Sizes are divided by the largest sum and costs by the largest cost, to 1000 each, so that the tolerances of
 the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes by a constant changes nothing.
@@ -6,58 +6,20 @@ the solvers (about 1e-6) are about 1e-9 of the whole, and multiplying all bytes 
 
 from __future__ import annotations
 
-import importlib
-import math
-import re
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from .backends import Backend, nonsense, pulp_module, run
 from .formulation import Floats, Formulation
 
-__all__ = ["Answer", "Backend", "Programme", "default_backend", "pulp_module"]
-
-Backend = Literal["highs", "cbc"]
+__all__ = ["SCALE", "Answer", "Programme"]
 
 SCALE = 1000.0
-
-CBC_SHARE = 0.7
-"""CBC looks at its clock between cuts, which may take a second: give it this share of the time."""
-
-CBC_DIGIT = 1e-3
-"""Last digit of the bound in CBC's log."""
-
-CBC_BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
-
-
-def pulp_module() -> Any:
-    """Import PuLP where no frame of the caller's can be caught.
-
-    Some of its modules keep the exceptions that they caught while they were imported, with the tracebacks, and so
-    every frame that was then on the stack of the thread: a model and its batch would live as long as the process.
-    """
-    if "pulp" not in sys.modules:
-        thread = threading.Thread(target=importlib.import_module, args=("pulp",))
-        thread.start()
-        thread.join()
-    return importlib.import_module("pulp")
-
-
-def default_backend() -> Backend | None:
-    """HiGHS if ``highspy`` can be imported, else CBC if PuLP has one for this machine, else None."""
-    pulp = pulp_module()
-
-    if pulp.HiGHS(msg=False).available():
-        return "highs"
-    return "cbc" if pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path).available() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +88,15 @@ class Programme:
 
         Returns:
             Values, and the goal in seconds or bytes.
+
+        Raises:
+            BackendError: the backend failed, or answered nonsense.
         """
         pulp = pulp_module()
 
         form, n_candidates = self.form, len(self.form.active)
         costs = np.array([form.ledger.problem.candidates[c].recompute_seconds for c in form.active])
-        cost_unit = float(costs.max(initial=0.0)) / SCALE or 1.0
-        kept = (form.entry_column >= n_candidates) & ~np.isin(form.entry_column, list(form.closed))
-        kept_bytes = int(form.entry_bytes.sum(where=kept))
-        size_unit = (kept_bytes or int(form.entry_bytes.sum())) / SCALE or 1.0
+        cost_unit, size_unit = self._cost_unit(), self._size_unit()
         over_peak = self.goal == "peak"
 
         lp = pulp.LpProblem("autockpt", pulp.LpMinimize)
@@ -167,8 +129,9 @@ class Programme:
             lp.addConstraint(constraint)
             rows.append((constraint, row))
 
-        unit = size_unit if over_peak else cost_unit
-        bound = self._run(lp, whole, deadline - time.perf_counter())
+        unit = self.unit
+        limit_seconds = deadline - time.perf_counter()
+        bound = run(lp, self.backend, time_limit_seconds=limit_seconds, whole=whole, near=self.near)
         if bound is not None:
             bound *= unit
         if lp.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
@@ -182,13 +145,30 @@ class Programme:
         if not whole:
             reduced = np.zeros(form.n_columns)
             reduced[:n_candidates] = 0.0 if over_peak else costs / cost_unit
-            for constraint, row in rows:
-                reduced[row.columns] -= constraint.pi * row.weights
+            prices = np.array([constraint.pi for constraint, _ in rows], dtype=np.float64)  # None is no number
+            if not np.isfinite(prices).all():
+                raise nonsense(self.backend, "prices of rows that are no numbers")
+            for (_, row), price in zip(rows, prices.tolist(), strict=True):
+                reduced[row.columns] -= price * row.weights
             reduced = reduced[:n_candidates] * unit
         if whole and self.near and bound is not None:
             return Answer(outcome="feasible", values=values, bound=bound)
         bound = float(pulp.value(lp.objective)) * unit
         return Answer(outcome="optimal", values=values, bound=bound, reduced_cost=reduced)
+
+    @property
+    def unit(self) -> float:
+        """Seconds or bytes that count as one to the backend."""
+        return self._size_unit() if self.goal == "peak" else self._cost_unit()
+
+    def _cost_unit(self) -> float:
+        candidates = self.form.ledger.problem.candidates
+        return max((candidates[c].recompute_seconds for c in self.form.active), default=0.0) / SCALE or 1.0
+
+    def _size_unit(self) -> float:
+        form = self.form
+        kept = (form.entry_column >= len(form.active)) & ~np.isin(form.entry_column, list(form.closed))
+        return (int(form.entry_bytes.sum(where=kept)) or int(form.entry_bytes.sum())) / SCALE or 1.0
 
     def _levels(self, steps: Sequence[int], size_unit: float, margin_bytes: int) -> Iterator[_Row]:
         form, grain = self.form, self.form.grain_bytes
@@ -199,25 +179,6 @@ class Programme:
             # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
             rhs = (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
             yield _Row(columns=columns, weights=weights[columns] / size_unit, rhs=rhs / size_unit, over=True)
-
-    def _run(self, lp: Any, whole: bool, time_limit_seconds: float) -> float | None:
-        """Solve `lp`; returns the bound of an integer search that ended early, None if there is none."""
-        pulp = pulp_module()
-
-        limit = max(time_limit_seconds, 0.01)
-        if self.backend == "highs":
-            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=self.near, timeLimit=limit))
-            bound = float(lp.solverModel.getInfo().mip_dual_bound) if whole else math.inf
-            return bound if math.isfinite(bound) else None
-        with tempfile.TemporaryDirectory() as folder:  # CBC tells its bound only to its log
-            log = Path(folder, "cbc.log")
-            # PULP_CBC_CMD warns that it is deprecated; this is the same binary.
-            path = pulp.PULP_CBC_CMD.pulp_cbc_path
-            limit *= CBC_SHARE
-            near = self.near
-            lp.solve(pulp.COIN_CMD(path=path, mip=whole, msg=False, gapRel=near, timeLimit=limit, logPath=str(log)))
-            said = CBC_BOUND.search(log.read_text()) if whole else None
-        return float(said[1]) - CBC_DIGIT if said else None
 
 
 def _flows(form: Formulation) -> Iterator[_Row]:

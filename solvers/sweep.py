@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from .backends import Backends
 from .errors import BudgetError, Infeasible, InvalidProblem
 from .families import Plan, best_plan, judged
-from .ilp import lower_peak, search
+from .ilp import all_failed, lower_peak, search
 from .instant import instant_plan
 from .ledger import Ledger
 from .problem import Problem, Solution
-from .programme import default_backend
 from .registry import check_budget, named
 
 __all__ = ["POINTS", "TIME_LIMIT_SECONDS", "sweep"]
@@ -59,6 +59,7 @@ def sweep(
         same plan share a solution.
 
     Raises:
+        BackendError: ``ilp`` was asked, and all backends crash or answer nonsense.
         BudgetError: fewer than 2 points, or a budget that is not a positive int.
         InvalidProblem: the problem requires calls to be recomputed, so that the plain plan is none of its plans.
         UnknownSolver: there is no solver of that name.
@@ -88,19 +89,27 @@ def sweep(
     ledger = Ledger.of(problem)
     plain_bytes = ledger.peak(())
     lowest: Plan | None = None
-    if solver in SEARCHING and default_backend() is not None:
+    backends = Backends.of() if solver in SEARCHING else Backends(left=[])
+    if backends.left:
         until = deadline - (1 - MINIMUM_SHARE) * time_limit_seconds
-        lowest = lower_peak(ledger, instant_plan(ledger, 0).plan, budget_bytes=0, deadline=until)
+        lowest = lower_peak(ledger, instant_plan(ledger, 0).plan, budget_bytes=0, deadline=until, backends=backends)
     lowest_bytes = _lowest_bytes(problem, solver) if lowest is None else ledger.peak(lowest)
     if budgets_bytes is None:
         step_bytes = (plain_bytes - lowest_bytes) / (points - 1)
         budgets_bytes = [lowest_bytes + int(i * step_bytes) for i in range(points)]
     budgets = sorted({b for b in (lowest_bytes, *budgets_bytes) if lowest_bytes <= b < plain_bytes})
-    found = _solved(problem, solver, budgets) if lowest is None else _searched(ledger, budgets, lowest, deadline)
+    if lowest is None:
+        found = [*_solved(problem, solver, budgets)]
+    else:
+        found = [*_searched(ledger, budgets, lowest, deadline, backends, solver)]
+        if solver == "ilp" and not backends.left:
+            raise all_failed(backends)
     return _undominated(judged(problem, (), solver="none"), found)
 
 
-def _searched(ledger: Ledger, budgets: Sequence[int], lowest: Plan, deadline: float) -> Iterator[Solution]:
+def _searched(
+    ledger: Ledger, budgets: Sequence[int], lowest: Plan, deadline: float, backends: Backends, solver: str
+) -> Iterator[Solution]:
     """Upwards for plans to start from, then downwards to improve them, each in an equal share of the time left."""
     starts: list[Plan] = []
     for budget_bytes in budgets:
@@ -108,7 +117,7 @@ def _searched(ledger: Ledger, budgets: Sequence[int], lowest: Plan, deadline: fl
         starts.append(best_plan(ledger, [instant_plan(ledger, budget_bytes).plan, near], budget_bytes, trimmed=True))
     for i in range(len(budgets) - 1, -1, -1):
         until = time.perf_counter() + (deadline - time.perf_counter()) / (i + 1)
-        yield search(ledger, starts[i], budget_bytes=budgets[i], deadline=until)
+        yield search(ledger, starts[i], budget_bytes=budgets[i], deadline=until, backends=backends, asked=solver)
 
 
 def _solved(problem: Problem, solver: str, budgets: Iterable[int]) -> Iterator[Solution]:

@@ -99,6 +99,10 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
     document = json.loads(result.out)
     assert document["unpinned_minimum_bytes"] < document["minimum_bytes"]
     assert f"{document['unpinned_minimum_bytes']:,} bytes" in result.err
+    plan = msgspec.convert(document["plan"], Plan)
+    assert plan.peak_bytes == document["minimum_bytes"]
+    assert plan.pinned_keep == ("*.mlp",)
+    assert all("mlp" not in call and call.count(".") == 2 for each in plan.segments for call in each.calls)
 
 
 def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
@@ -117,6 +121,8 @@ def test_solve_infeasible(run: Run, profile_file: Path) -> None:
     document = json.loads(result.out)
     assert document["status"] == "infeasible"
     assert document["minimum_bytes"] > document["budget_bytes"] == 6 * MIB
+    plan = msgspec.convert(document["plan"], Plan)
+    assert plan.segments and plan.peak_bytes == plan.budget_bytes == document["minimum_bytes"]
     assert run("solve", profile_file, "--budget", document["minimum_bytes"]).status == 0
 
 

@@ -70,6 +70,7 @@ def test_within_picks_the_cheapest_that_fits() -> None:
         found.within(found.minimum_bytes - 1)
     assert caught.value.minimum_bytes == found.minimum_bytes
     assert caught.value.dominated_by in str(caught.value)
+    assert caught.value.plan is found.plans[-1]
     with pytest.raises(autockpt.BudgetError):
         found.within("8 G B")
 

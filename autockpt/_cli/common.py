@@ -17,6 +17,7 @@ import msgspec
 
 from .. import _files
 from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, UnknownSolver
+from .._plan import Plan
 
 __all__ = [
     "Failure",
@@ -77,7 +78,7 @@ class Misuse(click.ClickException):
 
 
 class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The document that stands in for a plan where no plan meets the budget."""
+    """The document that stands in for a plan where none meets the budget; it holds the one that reaches the minimum."""
 
     status: Literal["infeasible"] = "infeasible"
     solver: str
@@ -85,6 +86,7 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     minimum_bytes: int
     unpinned_minimum_bytes: int | None
     dominated_by: str
+    plan: Plan | None
 
 
 @contextmanager
@@ -106,6 +108,7 @@ def errors(*, as_json: bool) -> Iterator[None]:
                     minimum_bytes=error.minimum_bytes,
                     unpinned_minimum_bytes=error.unpinned_minimum_bytes,
                     dominated_by=error.dominated_by,
+                    plan=error.plan,
                 )
             )
         raise Failure(str(error)) from error

@@ -81,5 +81,5 @@ def report_frontier(frontier: Frontier) -> FrontierReport:
             for plan in frontier.plans
         ),
         refused=plain.refused,
-        notes=plain.notes,
+        notes=tuple(dict.fromkeys(note for plan in frontier.plans for note in plan.notes)),
     )

@@ -66,6 +66,9 @@ def test_a_budget_below_the_minimum_says_the_minimum_and_what_dominates_it() -> 
     assert caught.value.budget_bytes == 100_000
     autockpt.apply(model, caught.value.minimum_bytes, inputs=BATCH)
     assert autockpt.plan_of(model) is not None
+    lowest = caught.value.plan
+    assert lowest.peak_bytes == lowest.budget_bytes == caught.value.minimum_bytes < lowest.plain_peak_bytes
+    assert autockpt.plan_of(autockpt.apply(model, plan=lowest)) == lowest
 
 
 def test_neither_or_both_of_budget_and_plan() -> None:

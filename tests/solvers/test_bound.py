@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
+from autockpt.solvers.backends import Backend
 from autockpt.solvers.bound import Lives, peak_bound, saved_bound
 from autockpt.solvers.dataflow import Dataflow, Item, Unit
-from autockpt.solvers.programme import Backend
 
 from .flows import dataflows, every_choice, undominated, without_host
 

@@ -23,10 +23,10 @@ from autockpt.solvers import (
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers.backends import Backend
 from autockpt.solvers.counts import count_plans
 from autockpt.solvers.formulation import Formulation
 from autockpt.solvers.ledger import Ledger
-from autockpt.solvers.programme import Backend
 
 from .strategies import chains_and_budgets, problems_and_budgets
 from .synthetic import menus

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from autockpt.solvers import Call, Candidate, Infeasible, Problem, Save, Solution, Status, Step, Tensor, simulate, solve
 from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers.backends import Backend
 from autockpt.solvers.errors import ProblemTooLarge
 from autockpt.solvers.exhaustive import MAX_PLANS, count_plans
-from autockpt.solvers.programme import Backend
 
 from .strategies import minimum_bytes, problems, problems_and_budgets, scaled
 from .synthetic import transformer
