@@ -130,7 +130,7 @@ class FunctionTable(_Part, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
     Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
-    module called while gradients are off is no call: what it calls counts for its caller.
+    module called while gradients are off is no call, though it counts: what it calls is its caller's.
 
     Attributes:
         call: index of the innermost call whose code called it.

@@ -94,6 +94,8 @@ def patched_forward(
         return forward(*args, **kwargs)
     selector = thread.selector
     if selector is not None and selector.token == handle.token:
+        if not torch.is_grad_enabled():  # no call, though it counts: what it calls counts for its caller
+            return selector.enter(handle, forward, args, kwargs)
         watch, thread.watch = thread.watch, None  # what this call runs is not its caller's own code
         suspended = watch is not None and _torch_private.suspend_function_mode(watch)
         try:

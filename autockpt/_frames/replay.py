@@ -11,13 +11,13 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
-from .generators import set_states, states_of
+from .generators import generators_of, set_states, states_of
 from .hollow import Hollow
 from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
-from .tree import decode, encode, tensors
+from .tree import decode, encode, kept_whole, tensors
 from .units import Unit
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Replay:
 
     def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""
-        if not handle.selects:
+        if not handle.selects or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         entry = self._take(handle.name)
         if isinstance(entry, Unit):
@@ -187,9 +187,11 @@ class Replay:
 
     def _hand_out(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fill the slots of a unit's arguments, and return its result without running it."""
+        assert self._call.selection is not None
         leaves: list[Tensor] = []
-        encode((*args, *kwargs.values()), leaves)
-        if self._next != unit.start or len(leaves) != unit.arguments:
+        templates = encode((*args, *kwargs.values()), leaves)
+        generators = [*self._call.selection.generators, *generators_of((), kept_whole(templates))]
+        if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
         for number, offset in unit.sources:
             reference = self._slots[self._next]
@@ -203,7 +205,7 @@ class Replay:
                     self._stop(f"gave {unit.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
-        set_states(unit.random)
+        set_states([(generators[number], state) for number, state in unit.random])
         if unit.hollow:
             self._hollow.append(unit.key)
         return unit.hand_out(leaves)

@@ -52,22 +52,23 @@ class Selection:
     Attributes:
         token: of the plan.
         entries: what a replay finds, in order.
+        generators: those of devices and of the member's arguments.
     """
 
-    __slots__ = ("_busy", "_counts", "_generators", "_pack", "entries", "token")
+    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "token")
 
     def __init__(self, token: str, pack: Pack, before: States, counts: dict[str, int]) -> None:
         self.token = token
         self.entries: list[Entry] = []
         self._pack = pack
-        self._generators = [generator for generator, _ in before]
+        self.generators = [generator for generator, _ in before]
         self._counts = counts
         self._busy = False
 
     def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module: as a unit, with its functions watched, or plain."""
         occurrence = handle.count(self._counts)
-        if self._busy or not handle.selects:
+        if self._busy or not handle.selects or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         key = f"{handle.name}#{occurrence}"
         kept = handle.units.get(occurrence)
@@ -85,7 +86,8 @@ class Selection:
         templates = encode((*args, *kwargs.values()), leaves)
         inputs = Inputs(leaves)
         versions = [_torch_private.version(leaf) for leaf in leaves]
-        before = states_of(dict.fromkeys([*self._generators, *generators_of((), kept_whole(templates))]))
+        given = generators_of((), kept_whole(templates))
+        before = states_of([*self.generators, *given])
         start = self._pack.n_slots
         self._busy, self._pack.inputs = True, inputs
         try:
@@ -101,8 +103,9 @@ class Selection:
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
-        moved = [state for state, was in zip(states_of(g for g, _ in before), before, strict=True) if state != was]
-        self.entries[place] = Unit(key, start, inputs, result, kept=kept, random=moved)
+        after = states_of(generator for generator, _ in before)
+        moved = [(number, state[1]) for number, state in enumerate(after) if state != before[number]]
+        self.entries[place] = Unit(key, start, inputs, result, kept=kept, generators=len(before), random=moved)
         return result
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._errors import NotApplicable
-from .generators import States
 from .hollow import hollow
 from .slots import check_unchanged
 from .tree import decode, encode
@@ -102,15 +101,26 @@ class Unit:
         key: the unit's key.
         start: number of slots in the frame when it began.
         arguments: how many tensors it was given.
+        generators: how many there were, those of the member first and then those that it was given.
         sources: for each slot since, which of them it is a view of, and at which offset in the storage.
         result: its result, encoded.
         leaves: the tensors in the result.
-        random: generators that it moved, with their states after it.
+        random: those that it moved, by number since a replay may make its own, with their states after it.
     """
 
-    __slots__ = ("arguments", "key", "leaves", "random", "result", "sources", "start")
+    __slots__ = ("arguments", "generators", "key", "leaves", "random", "result", "sources", "start")
 
-    def __init__(self, key: str, start: int, inputs: Inputs, result: Any, *, kept: bool, random: States) -> None:
+    def __init__(
+        self,
+        key: str,
+        start: int,
+        inputs: Inputs,
+        result: Any,
+        *,
+        kept: bool,
+        generators: int,
+        random: list[tuple[int, bytes]],
+    ) -> None:
         """Take what `key` returned.
 
         Raises:
@@ -120,6 +130,7 @@ class Unit:
         self.start = start
         self.arguments = len(inputs.leaves)
         self.sources = inputs.sources
+        self.generators = generators
         self.random = random
         leaves: list[Tensor] = []
         self.result = encode((result,), leaves)

@@ -148,11 +148,13 @@ class Watch:
         return self._tape.key(tensor)
 
     def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._in_forward or not torch.is_grad_enabled():
+        if not self._in_forward:
             return run()
-        index = len(self.calls)
         occurrence = self._occurrences.get(name, 0)
         self._occurrences[name] = occurrence + 1
+        if not torch.is_grad_enabled():  # counted, as in frames, but no call
+            return run()
+        index = len(self.calls)
         call = OpenedCall(name, type(module).__name__, occurrence, self._open[-1] if self._open else -1)
         self.calls.append(call)
         self._open.append(index)

@@ -60,3 +60,24 @@ def test_a_custom_function_saves_what_a_torch_function_inside_it_made() -> None:
     verdicts = [check(replace(case, choice=replace(case.choice, dice=dice))) for dice in range(6)]
     assert {verdict.result for verdict in verdicts} == {"exact"}
     assert any(verdict.selective for verdict in verdicts)
+
+
+def test_a_module_called_while_gradients_are_off_is_no_call_for_units_either() -> None:
+    case = Case(
+        N("NoGrad"),
+        choice=Choice(units="rules"),
+        calls=(("tree#0",),),
+        keep=(("tree#0/linear#0", "tree#0/div#0"),),
+        skip=(("tree.linear#1", "tree#0/mul#0"),),
+    )
+    assert check(case).result == "exact"
+
+
+def test_a_kept_function_leaves_a_generator_that_each_forward_makes_as_it_was_after_it() -> None:
+    case = Case(N("GivesNewGenerator", N("Tanh")), calls=(("tree#0",),), keep=(("tree.noisy#0/rand#0",),))
+    assert check(case).result == "exact"
+
+
+def test_candidates_count_calls_that_run_without_gradients() -> None:
+    verdict = check(Case(N("NoGrad"), calls=(("tree.linear#1",),)))
+    assert verdict.result == "exact" and verdict.replays
