@@ -50,7 +50,7 @@ def host_costs() -> HostCosts:
     batch = torch.ones(1, 1)
     calls = [f"blocks.{i}#0" for i in range(BLOCKS)]
     # What is kept: nothing, calls, functions. The first of a kind runs again, so that a replay has something to do.
-    kept = {
+    kept: dict[str, list[tuple[str, ...]]] = {
         "whole": [()] * BLOCKS,
         "calls": [tuple(f"blocks.{i}.parts.{unit}#0" for unit in range(1, UNITS)) for i in range(BLOCKS)],
         "functions": [tuple(f"{call}/sigmoid#{unit}" for unit in range(1, UNITS)) for call in calls],
