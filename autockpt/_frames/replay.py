@@ -175,6 +175,8 @@ class Replay:
 
     def _take(self, name: str) -> Entry:
         """Return what forward noted at this place of the current call."""
+        if self._stopped:  # the module caught the signal and went on
+            raise _Stop
         assert self._call.selection is not None
         entries = self._call.selection.entries
         if self._entry >= len(entries):

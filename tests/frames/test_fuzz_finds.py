@@ -81,3 +81,8 @@ def test_a_kept_function_leaves_a_generator_that_each_forward_makes_as_it_was_af
 def test_candidates_count_calls_that_run_without_gradients() -> None:
     verdict = check(Case(N("NoGrad"), calls=(("tree.linear#1",),)))
     assert verdict.result == "exact" and verdict.replays
+
+
+def test_a_module_that_catches_the_end_of_a_replay_and_calls_its_units_again() -> None:
+    case = Case(N("HandledAll"), calls=(("tree#0",),), keep=(("tree.linear#1",),))
+    assert check(case).result == "exact"

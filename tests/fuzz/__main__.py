@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.fuzz.run import LEAST_SHARE, Tally, fuzz
+from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 
 
 def main(count: int) -> int:
@@ -17,7 +17,7 @@ def main(count: int) -> int:
 
     tally = fuzz(count, progress=progress)
     print(tally)  # noqa: T201
-    return int(tally.share < LEAST_SHARE)
+    return int(tally.share < LEAST_SHARE or tally.selective_share < LEAST_SELECTIVE_SHARE)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
@@ -61,7 +62,7 @@ def check(case: Case) -> Verdict:
     """Train the case's model plain and planned.
 
     Raises:
-        PlainFails: the plain step raises.
+        PlainFails: the plain step raises, or may.
         Difference: the steps differ, or the planned one fails where it must not.
     """
     with warnings.catch_warnings():
@@ -80,6 +81,8 @@ def check(case: Case) -> Verdict:
             plan = chosen_plan(case, profile)
         except ProfilingError as error:
             return Verdict("not recorded", str(error))
+        except CheckpointError as error:
+            raise PlainFails("a checkpoint of the model's own does not always repeat itself") from error
         except Exception as error:
             raise Difference(f"{case!r} cannot be planned: {type(error).__name__}: {error}") from error
         return _planned(case, model, profile, plan, expected)

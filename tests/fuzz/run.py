@@ -14,10 +14,13 @@ from tests.fuzz.strategy import cases
 from tests.fuzz.timeless import without_times
 from tests.fuzz.tree import LEAF_KINDS, Case, kinds_in
 
-__all__ = ["LEAST_SHARE", "Tally", "fuzz"]
+__all__ = ["LEAST_SELECTIVE_SHARE", "LEAST_SHARE", "Tally", "fuzz"]
 
 LEAST_SHARE = 0.8
 """Share of the drawn plans that must be applied and replay something; else the drawing shows nothing."""
+
+LEAST_SELECTIVE_SHARE = 1 / 3
+"""Share of the drawn plans that must keep or skip units."""
 
 CHUNK = 25
 """Cases drawn with one seed. Hypothesis makes new ones out of those before, so many seeds differ more than one."""

@@ -18,7 +18,7 @@ from autockpt._frames.generators import GeneratorTrack
 from autockpt._frames.replay import Replay
 from autockpt._frames.state import Autocast, ModuleState
 from tests.fuzz.check import Difference
-from tests.fuzz.run import LEAST_SHARE, Tally, fuzz
+from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 
 CASES = 150
 
@@ -32,6 +32,7 @@ def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\n{tally}")  # noqa: T201 - what was refused, and how often, is what this test is about
     assert len(tally.verdicts) == CASES
     assert tally.share >= LEAST_SHARE
+    assert tally.selective_share >= LEAST_SELECTIVE_SHARE
 
 
 def no_random_state() -> Any:
