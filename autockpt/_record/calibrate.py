@@ -24,6 +24,9 @@ BLOCKS = 4
 UNITS = 8
 VIEWS = 24
 
+LEAST_SECONDS = 1e-6
+"""A Python call's: on a busy machine differences may come out as nothing."""
+
 SWEPT_BYTES = 2**22
 """More than the caches that belong to one core."""
 
@@ -56,10 +59,14 @@ def host_costs() -> HostCosts:
         "functions": [tuple(f"{call}/sigmoid#{unit}" for unit in range(1, UNITS)) for call in calls],
     }
     plans = {
-        name: Plan(segments=tuple(Segment(calls=(call,), keep=keep) for call, keep in zip(calls, keeps, strict=True)))
-        for name, keeps in kept.items()
+        "plain": Plan(),
+        **{
+            name: Plan(
+                segments=tuple(Segment(calls=(call,), keep=keep) for call, keep in zip(calls, keeps, strict=True))
+            )
+            for name, keeps in kept.items()
+        },
     }
-    plans["plain"] = Plan()
     readings: dict[str, list[float]] = {name: [] for name in plans}
     for _ in range(ROUNDS):
         for name, plan in plans.items():
@@ -68,15 +75,17 @@ def host_costs() -> HostCosts:
             torch.autograd.grad(model(batch).sum(), list(model.parameters()))
             readings[name].append(time.perf_counter() - began)
             uninstall(model)
-    block_seconds = {name: statistics.median(seconds) / BLOCKS for name, seconds in readings.items()}
-    replay_seconds = max(block_seconds["whole"] - block_seconds["plain"], 0.0)
-    kept_seconds = max(block_seconds["calls"] - block_seconds["whole"], 0.0) / (UNITS - 1)
-    watched_seconds = block_seconds["functions"] - block_seconds["whole"] - (UNITS - 1) * kept_seconds
-    return HostCosts(
-        replay_seconds=replay_seconds,
-        kept_seconds=kept_seconds,
-        mode_seconds=max(watched_seconds, 0.0) / (UNITS + VIEWS),
-    )
+
+    def more(dear: str, cheap: str) -> float:
+        """Seconds a block, the median of the rounds: the two ran one after the other."""
+        pairs = zip(readings[dear], readings[cheap], strict=True)
+        return statistics.median(a - b for a, b in pairs) / BLOCKS
+
+    replay_seconds = max(more("whole", "plain"), 0.0)
+    kept_seconds = max(more("calls", "whole") / (UNITS - 1), LEAST_SECONDS)
+    # Functions as units cost what calls do, and the mode.
+    mode_seconds = max(more("functions", "calls") / (UNITS + VIEWS), LEAST_SECONDS)
+    return HostCosts(replay_seconds=replay_seconds, kept_seconds=kept_seconds, mode_seconds=mode_seconds)
 
 
 class _Block(torch.nn.Module):

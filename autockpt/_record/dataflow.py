@@ -149,6 +149,7 @@ class FlowRecorder:
         self._key, self._static, self._buffers, self._generators = key, static, buffers, list(generators)
         self._users: dict[int, list[int]] = {}  # of each buffer: functions that were given it
         self._changers: dict[int, set[int]] = {}  # those that may have changed it
+        self._counted: set[int] = set()  # buffers whose versions moved
         self._function = -1
         self._states: list[torch.Tensor] = []
 
@@ -231,9 +232,17 @@ class FlowRecorder:
             )
         )
 
-    def changed_buffer(self, first_function: int, key: int) -> None:
-        """Write down that a call changed a buffer in place: each function that was given it may have done it."""
+    def changed_buffer(self, first_function: int, key: int, *, counted: bool) -> None:
+        """Write down that a call changed a buffer in place: each function that was given it may have done it.
+
+        Args:
+            first_function: the first that the call called.
+            key: the buffer's storage.
+            counted: whether its version says so. To a frame that is an argument changed in place, whoever owns it.
+        """
         users = self._users.get(key, [])
+        if counted:
+            self._counted.add(key)
         self._changers.setdefault(key, set()).update(users[bisect.bisect_left(users, first_function) :])
 
     def bound_buffer(self, first_function: int, key: int) -> None:
@@ -250,8 +259,9 @@ class FlowRecorder:
         """Judge what can only be known at the end."""
         for key, changers in self._changers.items():
             for function in changers:
-                if not self.used_only_by(range(function, function + 1), key):
-                    self.flow.functions[function].mutates = True
+                seen = self.flow.functions[function]
+                own = self.used_only_by(range(function, function + 1), key)
+                seen.mutates |= not own or (key in self._counted and not seen.alias)
 
     def _keys(self, value: object) -> list[int]:
         """Storages in `value`, in order, the model's own included."""

@@ -352,7 +352,8 @@ class _Observer:
             storage = self._key(now) if now is not None else 0
             if storage and storage == was.storage:
                 opened.changed.add(storage)
-                self._flow.changed_buffer(opened.first_function, storage)
+                counted = now is not None and now._version != was.version
+                self._flow.changed_buffer(opened.first_function, storage, counted=counted)
             else:
                 opened.record.leaves_traces = True
                 self._flow.bound_buffer(opened.first_function, storage)

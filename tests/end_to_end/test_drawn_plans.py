@@ -36,7 +36,13 @@ def drawn(candidates: Candidates, draw: random.Random, *, selective_first: bool)
     return sorted(taken)
 
 
-@pytest.mark.parametrize("name", ZOO)
+LONG = ("gpt2-vocabulary", "gpt2-cache")
+"""Like others of the zoo, and slow."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sweep) if name in LONG else name for name in ZOO]
+)
 def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     plain = reference(name)
     candidates = find_candidates(plain.profile)

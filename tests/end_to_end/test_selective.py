@@ -209,6 +209,16 @@ def test_a_norm_is_a_unit_if_nothing_else_uses_its_statistics(unit: str) -> None
     assert expected.differences(steps(model, lambda model: model(batch).square().mean())) == []
 
 
+def test_a_norm_that_counts_its_statistics_as_changed_is_no_unit() -> None:
+    block = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.Unflatten(0, (4, -1)), nn.InstanceNorm1d(16, track_running_stats=True)
+    )
+    profile = autockpt.profile(nn.Sequential(block, nn.Flatten(0, 1), nn.GELU()), torch.randn(64, WIDTH))
+    stated = state_block(Book(profile), 1)
+    assert stated is not None
+    assert {unit.name: unit.keepable for unit in stated.flow.units}["0.2#0/instance_norm#0"] is False
+
+
 def test_a_call_that_fills_a_list_is_no_unit() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(FillsList() for _ in range(3)))
