@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._frames.tree import tensors
+from .buffers import BufferBefore, buffers_before, moved_buffers
 from .dataflow import DataFlow, FlowRecorder
 from .fingerprint import PLAIN, fingerprint
 from .routing import patched_forwards, routed_functions
@@ -74,17 +75,6 @@ class Structure:
     flow: DataFlow
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffer:
-    """A buffer as it was when a call began."""
-
-    owner: dict[str, Any]
-    key: str
-    storage: int
-    value: torch.Tensor | None
-    version: int
-
-
 @dataclass(slots=True)
 class _OpenCall:
     """A call while it runs, with what has to be compared when it ends."""
@@ -99,7 +89,7 @@ class _OpenCall:
     generators: list[tuple[torch.Generator, torch.Tensor]]
     devices: set[torch.device]
     host_random: tuple[Any, Any]
-    buffers: dict[str, _Buffer]
+    buffers: dict[str, BufferBefore]
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
@@ -272,7 +262,7 @@ class _Observer:
             generators=[(generator, generator.get_state()) for generator in self._generators],
             devices={tensor.device for tensor in (*given, *module.parameters(), *module.buffers())},
             host_random=_host_random(),
-            buffers=self._buffers(name, module),
+            buffers=buffers_before(name, module, self._key, values=self._values),
             attributes=_attributes(module),
             opaque=[(leaf, fingerprint(leaf)) for leaf in opaque],
             digest=hashlib.sha1(usedforsecurity=False),
@@ -283,20 +273,6 @@ class _Observer:
         self._stack.append(opened)
         self._flow.happened("enter", opened.index)
         return opened
-
-    def _buffers(self, name: str, module: torch.nn.Module) -> dict[str, _Buffer]:
-        """Buffers inside a call's module by qualified name."""
-        found = {}
-        for path, member in module.named_modules(prefix=name):
-            for key, buffer in member._buffers.items():
-                if buffer is not None:
-                    comparable = self._values and buffer.layout == torch.strided
-                    value = buffer.detach().clone() if comparable else None
-                    storage = self._key(buffer) if buffer.device.type != "meta" else 0
-                    found[f"{path}.{key}" if path else key] = _Buffer(
-                        member._buffers, key, storage, value, buffer._version
-                    )
-        return found
 
     def _close(self, opened: _OpenCall, module: torch.nn.Module) -> None:
         record = opened.record
@@ -330,34 +306,17 @@ class _Observer:
         self._closed.append(opened)
 
     def _changed_buffers(self, opened: _OpenCall) -> list[str]:
-        """Names of the buffers that a call changed.
-
-        Without values, versions decide; since batch normalisation moves only its counter's, the buffers that live
-        beside one that moved count too.
-        """
-        moved: set[str] = set()
-        owners: set[int] = set()
-        for name, was in opened.buffers.items():
-            now = was.owner.get(was.key)
-            if now is None or (
-                not torch.equal(now, was.value) if was.value is not None else now._version != was.version
-            ):
-                moved.add(name)
-                owners.add(id(was.owner))
-        if not self._values:
-            moved = {name for name, was in opened.buffers.items() if id(was.owner) in owners}
-        for name in moved:
-            was = opened.buffers[name]
-            now = was.owner.get(was.key)
-            storage = self._key(now) if now is not None else 0
+        """Names of the buffers that a call changed, in place or by binding another tensor."""
+        moved = moved_buffers(opened.buffers, values=self._values)
+        for was in map(opened.buffers.__getitem__, moved):
+            storage = self._key(was.now) if was.now is not None else 0
             if storage and storage == was.storage:
                 opened.changed.add(storage)
-                counted = now is not None and now._version != was.version
-                self._flow.changed_buffer(opened.first_function, storage, counted=counted)
+                self._flow.changed_buffer(opened.first_function, storage, counted=was.counted)
             else:
                 opened.record.leaves_traces = True
                 self._flow.bound_buffer(opened.first_function, storage)
-        return sorted(moved)
+        return moved
 
 
 def _attributes(module: torch.nn.Module) -> object:
