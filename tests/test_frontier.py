@@ -1,16 +1,12 @@
-"""The frontier: from a profile to plans for every budget, as a file, and on the command line."""
+"""The frontier: from a profile to plans for every budget, as a text, and as a file."""
 
 from __future__ import annotations
 
 import functools
-import io
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +14,6 @@ import pytest
 import autockpt
 from autockpt import Frontier, Infeasible, InvalidFile, Plan, frontier, solve
 from autockpt._candidates import find_candidates
-from autockpt._cli import main
 from autockpt._explain import explain_frontier
 from autockpt.solvers import simulate
 
@@ -183,100 +178,3 @@ def test_the_text_fits_and_marks_the_minimum(width: int, columns: int) -> None:
     rows = [line for line in text.splitlines() if line.startswith(("plain ", "minimum "))]
     assert [row.split()[0] for row in rows] == ["plain", "minimum"]
     assert f"{chain().minimum_bytes / MIB:.2f} MiB" in rows[-1]
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in this process."""
-
-    def call(*arguments: object, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments], prog_name="autockpt")
-        out, err = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return Result(exit_.value.code, out, err)
-
-    return call
-
-
-@pytest.fixture
-def profile_file(tmp_path: Path) -> Path:
-    path = tmp_path / "profile.json"
-    chain_profile().save(path)
-    return path
-
-
-def test_the_command_prints_a_table(run: Run, profile_file: Path) -> None:
-    result = run("frontier", profile_file, "--points", 8)
-    assert (result.status, result.err) == (0, "")
-    assert result.out == explain_frontier(chain())
-    assert run("frontier", "-", "--points", 8, stdin=profile_file.read_bytes()) == result
-
-
-def test_json_is_the_frontier_and_nothing_else(run: Run, profile_file: Path, tmp_path: Path) -> None:
-    output = tmp_path / "frontier.json"
-    result = run("frontier", profile_file, "--budget", "50MiB", "--budget", "40MiB", "--json", "-o", output)
-    assert result.status == 0
-    assert result.err == f"wrote {output}\n"
-    assert result.out == output.read_text()
-    assert len(Frontier.load(output).plans) == 4
-
-
-def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "frontier.json"
-    chain().save(path)
-    assert run("explain", path).out == chain().explain()
-    document = json.loads(run("explain", path, "--json").out)
-    assert document["kind"] == "frontier"
-    assert document["predicted_minimum_bytes"] == document["rows"][-1]["peak_bytes"] == chain().minimum_bytes
-    assert run("explain", path, "--budget", "80MiB").out == chain().within("80MiB").explain()
-    below = run("explain", path, "--budget", chain().minimum_bytes - 1, "--json")
-    assert below.status == 1
-    assert json.loads(below.out)["minimum_bytes"] == chain().minimum_bytes
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--points", "1"], "--points"),
-        (["--solver", "best"], "there are all, "),
-        (["--budget", "8 G B"], "8 G B"),
-        (["--time-limit", "0"], "--time-limit"),
-        (["-o", "missing/frontier.json"], "missing/frontier.json"),
-    ],
-)
-def test_misused(run: Run, profile_file: Path, arguments: list[str], words: str) -> None:
-    result = run("frontier", profile_file, *arguments)
-    assert (result.status, result.out) == (2, "")
-    assert words in result.err.splitlines()[-1]
-
-
-@pytest.mark.parametrize("contents", [b"", b'{"schema": "autockpt.plan/1"}'], ids=["empty", "a plan"])
-def test_a_file_that_is_no_profile(run: Run, tmp_path: Path, contents: bytes) -> None:
-    path = tmp_path / "file.json"
-    path.write_bytes(contents)
-    result = run("frontier", path)
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith(f"Error: {path}")
-    assert result.err.count("\n") == 1
-
-
-def test_it_imports_no_torch(profile_file: Path) -> None:
-    arguments = ["frontier", str(profile_file), "--points", "3"]
-    code = (
-        "import sys\n"
-        "from autockpt._cli import main\n"
-        f"status = main({arguments!r}, standalone_mode=False)\n"
-        "sys.exit(status or 'torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

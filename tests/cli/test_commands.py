@@ -1,0 +1,156 @@
+"""`autockpt profile` and `demo`, help, and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autockpt import Plan, Profile
+from autockpt._cli.common import progress
+from tests.cli.shell import Run
+
+MODELS = """
+    import torch
+
+    def tiny():
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+        return model, torch.randn(32, 64)
+
+    def lonely():
+        return torch.nn.Linear(2, 2)
+
+    def broken():
+        raise RuntimeError("no\\nluck")
+
+    def frozen():
+        return torch.nn.Linear(2, 2).requires_grad_(False), torch.randn(2, 2)
+
+    constant = 7
+"""
+
+
+@pytest.fixture
+def models_file(tmp_path: Path) -> Path:
+    path = tmp_path / "some_models.py"
+    path.write_text(textwrap.dedent(MODELS))
+    return path
+
+
+def test_profile_a_function_of_a_file(run: Run, models_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "tiny.json"
+    text = run("profile", f"{models_file}:tiny", "-o", output)
+    assert text.status == 0
+    assert text.out.startswith("Profile of Sequential, ")
+    assert text.err == f"wrote {output}\n"
+    assert Profile.load(output).model == "Sequential"
+    document = run("profile", f"{models_file}:tiny", "--mode", "real", "--json")
+    assert json.loads(document.out)["schema"] == Profile.SCHEMA
+    assert document.err == ""
+
+
+def test_profile_a_function_of_a_module(
+    run: Run, models_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_package").mkdir()
+    models_file.rename(tmp_path / "some_package" / "zoo.py")
+    monkeypatch.chdir(tmp_path)
+    assert run("profile", "some_package.zoo:tiny").status == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "words"),
+    [
+        ("{file}", 2, "names no function"),
+        ("{file}:missing", 2, "has no function 'missing'"),
+        ("{file}:constant", 2, "it is one int"),
+        ("{file}:lonely", 2, "it returned one Linear"),
+        ("{file}:broken", 2, "RuntimeError: no luck (some_models.py, line 12)"),
+        ("{file}:frozen", 1, "no parameter that requires a gradient"),
+        ("missing.py:tiny", 2, "no such file"),
+        ("missing.module:tiny", 2, "No module named 'missing'"),
+    ],
+)
+def test_profile_of_a_wrong_target(run: Run, models_file: Path, target: str, status: int, words: str) -> None:
+    result = run("profile", target.format(file=models_file))
+    assert (result.status, result.out) == (status, "")
+    assert result.err.startswith("Error: ")
+    assert result.err.count("\n") == 1
+    assert words in result.err
+
+
+@pytest.fixture
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrink the demo's model; half of the peak stays within reach."""
+    from autockpt import _demo
+
+    sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2, "PAIRS": 1}
+    for name, size in sizes.items():
+        monkeypatch.setattr(_demo, name, size)
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo(run: Run) -> None:
+    from autockpt._demo import DemoReport, demo_text
+
+    result = run("demo", "--json")
+    assert (result.status, result.err) == (0, "")
+    report = msgspec.json.decode(result.out, type=DemoReport)
+    assert 0 < report.measured_peak_bytes <= report.budget_bytes
+    assert report.replays == report.segments > 0
+    assert report.largest_gradient_difference == report.largest_weight_difference == 0
+    text = demo_text(report, width=80)
+    assert text.endswith("Inside the budget, and the same training bit for bit.\n")
+    assert "predicted peak" in text
+    assert "measured peak" in text
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo_fails_where_gradients_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autockpt import _demo
+
+    monkeypatch.setattr(_demo, "apply", lambda model, **_: model.eval())  # no dropout: other gradients, and no plan
+    monkeypatch.setattr(_demo, "remove", lambda model: model.train())
+    monkeypatch.setattr(_demo, "plan_of", lambda model: Plan.of([]))
+    result = run("demo")
+    assert result.status == 1
+    assert "differ from those of the plain steps" in result.err
+
+
+def test_demo_without_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = run("demo")
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("Error: ")
+    assert result.err.endswith("pip install transformers\n")
+
+
+def test_help_and_version(run: Run) -> None:
+    assert run("--version").out.startswith("autockpt ")
+    assert "Exit status" in run("-h").out
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(stderr: io.StringIO, *, patience_seconds: float, seconds: float) -> str:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with progress("solving", patience_seconds=patience_seconds):
+            time.sleep(seconds)
+        return stderr.getvalue()
+
+    lasting = shown(_Terminal(), patience_seconds=0.01, seconds=0.2)
+    assert lasting.startswith("\rsolving … 0 s")
+    assert lasting.endswith("\r")
+    assert "\x1b" not in lasting
+    assert shown(_Terminal(), patience_seconds=60, seconds=0) == ""
+    assert shown(io.StringIO(), patience_seconds=0.01, seconds=0.1) == ""

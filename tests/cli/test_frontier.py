@@ -1,0 +1,78 @@
+"""`autockpt frontier`, and `explain` of what it writes."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from autockpt import Frontier, frontier
+from autockpt._explain import explain_frontier
+from tests.cli.shell import Run, imports_torch
+from tests.handmade import chain_profile
+
+
+@functools.lru_cache
+def chain() -> Frontier:
+    return frontier(chain_profile(), points=8)
+
+
+def test_the_command_prints_a_table(run: Run, profile_file: Path) -> None:
+    result = run("frontier", profile_file, "--points", 8)
+    assert (result.status, result.err) == (0, "")
+    assert result.out == explain_frontier(chain())
+    assert run("frontier", "-", "--points", 8, stdin=profile_file.read_bytes()) == result
+
+
+def test_json_is_the_frontier_and_nothing_else(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "frontier.json"
+    result = run("frontier", profile_file, "--budget", "50MiB", "--budget", "40MiB", "--json", "-o", output)
+    assert result.status == 0
+    assert result.err == f"wrote {output}\n"
+    assert result.out == output.read_text()
+    assert len(Frontier.load(output).plans) == 4
+
+
+def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "frontier.json"
+    chain().save(path)
+    assert run("explain", path).out == chain().explain()
+    document = json.loads(run("explain", path, "--json").out)
+    assert document["kind"] == "frontier"
+    assert document["predicted_minimum_bytes"] == document["rows"][-1]["peak_bytes"] == chain().minimum_bytes
+    assert run("explain", path, "--budget", "80MiB").out == chain().within("80MiB").explain()
+    below = run("explain", path, "--budget", chain().minimum_bytes - 1, "--json")
+    assert below.status == 1
+    assert json.loads(below.out)["minimum_bytes"] == chain().minimum_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--points", "1"], "--points"),
+        (["--solver", "best"], "there are all, "),
+        (["--budget", "8 G B"], "8 G B"),
+        (["--time-limit", "0"], "--time-limit"),
+        (["-o", "missing/frontier.json"], "missing/frontier.json"),
+    ],
+)
+def test_misused(run: Run, profile_file: Path, arguments: list[str], words: str) -> None:
+    result = run("frontier", profile_file, *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert words in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("contents", [b"", b'{"schema": "autockpt.plan/1"}'], ids=["empty", "a plan"])
+def test_a_file_that_is_no_profile(run: Run, tmp_path: Path, contents: bytes) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(contents)
+    result = run("frontier", path)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"Error: {path}")
+    assert result.err.count("\n") == 1
+
+
+def test_it_imports_no_torch(profile_file: Path) -> None:
+    assert not imports_torch(["frontier", str(profile_file), "--points", "3"])

@@ -1,0 +1,160 @@
+"""`autockpt solve` and `explain`: what they print, where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autockpt import Plan, Profile
+from tests.cli.shell import Run, imports_torch
+
+MIB = 2**20
+
+
+def test_solve_prints_the_plan(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "80MiB")
+    assert result.status == 0
+    assert result.err == ""
+    assert result.out.startswith("Plan for Chain, by ")
+    assert "predicted peak" in result.out
+
+
+def test_solve_json_is_the_plan_and_nothing_else(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "plan.json"
+    result = run("solve", profile_file, "--budget", "80MiB", "--json", "-o", output)
+    assert result.status == 0
+    assert result.err == f"wrote {output}\n"
+    assert result.out == output.read_text()
+    plan = Plan.load(output)
+    assert 0 < plan.peak_bytes <= 80 * MIB == plan.budget_bytes
+    assert plan.segments
+    assert all(call != "h.1.attn#0" for segment in plan.segments for call in segment.calls)
+
+
+def test_pins_may_be_given_several_times(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    pins = ("--keep", "h.0", "--keep", "*.3.attn", "--recompute", "h.2.*")
+    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json")
+    assert result.status == 0
+    assert "Pinned: keep [h.0, *.3.attn]; recompute [h.2.*]" in result.out
+    plan = Plan.load(tmp_path / "plan.json")
+    assert (plan.pinned_keep, plan.pinned_recompute) == (("h.0", "*.3.attn"), ("h.2.*",))
+
+
+def test_a_pin_that_matches_nothing_is_misuse(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "80MiB", "--keep", "h.0.attm")
+    assert result.status == 2
+    assert "'h.0.attm'; the nearest names are" in result.err
+    assert result.out == ""
+
+
+def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "60MiB", "--keep", "*.mlp", "--json")
+    assert result.status == 1
+    document = json.loads(result.out)
+    assert document["unpinned_minimum_bytes"] < document["minimum_bytes"]
+    assert f"{document['unpinned_minimum_bytes']:,} bytes" in result.err
+    plan = msgspec.convert(document["plan"], Plan)
+    assert plan.peak_bytes == document["minimum_bytes"]
+    assert plan.pinned_keep == ("*.mlp",)
+    assert all("mlp" not in call and call.count(".") == 2 for each in plan.segments for call in each.calls)
+
+
+def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
+    plan = run("solve", "-", "--budget", "80MiB", "--json", stdin=profile_file.read_bytes())
+    assert plan.status == 0
+    explained = run("explain", "-", stdin=plan.out.encode())
+    assert explained.status == 0
+    assert explained.out == run("solve", profile_file, "--budget", "80MiB").out
+
+
+def test_solve_infeasible(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "6MiB", "--json")
+    assert result.status == 1
+    assert result.err.startswith("Error: ")
+    assert result.err.count("\n") == 1
+    document = json.loads(result.out)
+    assert document["status"] == "infeasible"
+    assert document["minimum_bytes"] > document["budget_bytes"] == 6 * MIB
+    plan = msgspec.convert(document["plan"], Plan)
+    assert plan.segments and plan.peak_bytes == plan.budget_bytes == document["minimum_bytes"]
+    assert run("solve", profile_file, "--budget", document["minimum_bytes"]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--budget", "8 G B"], "8 G B"),
+        (["--budget=-1"], "-1"),
+        (["--budget", "120%"], "120%"),
+        (["--budget", "80MiB", "--solver", "best"], "there are all, "),
+        (["--budget", "80MiB", "--time-limit", "0"], "--time-limit"),
+        (["--budget", "80MiB", "-o", "missing/plan.json"], "missing/plan.json"),
+        ([], "--budget"),
+    ],
+)
+def test_solve_misused(run: Run, profile_file: Path, arguments: list[str], words: str) -> None:
+    result = run("solve", profile_file, *arguments)
+    assert result.status == 2
+    assert result.out == ""
+    assert words in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (b"", "not a valid"),
+        (b'{"schema": "autockpt.profile/2", "model": ', "not a valid"),
+        (b'{"schema": "autockpt.profile/9"}', "autockpt.profile/9"),
+        (b'{"schema": "autockpt.plan/1", "surprise": 1}', "surprise"),
+        (b"\xff\xfe", "not a valid"),
+    ],
+    ids=["empty", "truncated", "other schema", "unknown field", "not text"],
+)
+@pytest.mark.parametrize("command", [["explain"], ["solve", "--budget", "1GiB"]], ids=["explain", "solve"])
+def test_files_that_are_not_valid(run: Run, tmp_path: Path, command: list[str], contents: bytes, words: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(contents)
+    result = run(*command, path)
+    assert result.status == 2
+    assert result.out == ""
+    assert result.err.startswith(f"Error: {path}")
+    assert result.err.count("\n") == 1
+    assert words in result.err or command[0] == "solve"
+
+
+def test_a_file_that_is_missing(run: Run) -> None:
+    result = run("explain", "missing.json")
+    assert result.status == 2
+    assert "missing.json" in result.err
+
+
+def test_explain_a_profile(run: Run, profile_file: Path) -> None:
+    text = run("explain", profile_file)
+    assert text.status == 0
+    assert text.out == Profile.load(profile_file).explain()
+    assert "h.0 … h.3" in text.out
+    document = json.loads(run("explain", profile_file, "--json").out)
+    assert document["kind"] == "profile"
+    assert document["activation_bytes"] == 4 * (8 + 16 + 2 + 2) * MIB
+    assert [row["calls"] for row in document["modules"]] == [1, 4, 4, 4]
+
+
+def test_explain_a_profile_for_a_budget(run: Run, profile_file: Path) -> None:
+    assert run("explain", profile_file, "--budget", "80MiB").out == run("solve", profile_file, "--budget", "80MiB").out
+    document = json.loads(run("explain", profile_file, "--budget", "80MiB", "--json").out)
+    assert document["kind"] == "plan"
+    assert document["predicted_peak_bytes"] <= 80 * MIB
+
+
+def test_explain_refuses_a_budget_for_a_plan(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    Plan.of(["h.0"]).save(path)
+    assert run("explain", path, "--budget", "1GiB").status == 2
+
+
+@pytest.mark.parametrize("command", [["solve", "--budget", "80MiB"], ["explain"]], ids=["solve", "explain"])
+def test_it_imports_no_torch(profile_file: Path, command: list[str]) -> None:
+    assert not imports_torch([*command, str(profile_file)])
