@@ -6,71 +6,22 @@ import bisect
 import statistics
 from collections import Counter, defaultdict
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
 import autockpt
-from autockpt import InvalidFile, Profile
+from autockpt import Profile
 from autockpt._candidates import find_candidates
 from autockpt._frames.selection import function_name
 from autockpt._record import watch
+from tests.record.blocks import MODES, Units, block, zoo
 from tests.zoo import ZOO, Case, build
 
-MODES = ["real", "forward", "fake"]
 TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
-
-
-class Block(nn.Module):
-    """One of each: matrix products, an element-wise function, views, attention, dropout, in-place, a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
-        self.register_buffer("seen", torch.zeros(16))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        wide = F.gelu(F.linear(hidden, self.up.weight, self.up.bias))
-        narrow = F.linear(wide, self.down.weight, self.down.bias)
-        heads = narrow.view(4, hidden.size(1), 2, 8).transpose(1, 2)
-        out = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True).transpose(1, 2).reshape(hidden.shape)
-        self.seen.add_(1)  # type: ignore[operator]
-        out = F.dropout(out, 0.1).relu_()
-        return hidden + out
-
-
-class Units:
-    """The functions of one call in a profile, by their keys."""
-
-    def __init__(self, profile: Profile, call: str) -> None:
-        self.table = profile.functions
-        names = [each.key for each in profile.calls]
-        self.number = {self.table.key(i): i for i, c in enumerate(self.table.call) if names[c] == call}
-
-    def reads(self, *keys: str) -> set[int]:
-        return {tensor for key in keys for tensor in self.table.reads[self.number[key]]}
-
-    def makes(self, *keys: str) -> set[int]:
-        return {tensor for key in keys for tensor in self.table.makes[self.number[key]]}
-
-    def having(self, flag: str) -> set[str]:
-        return {key for key, i in self.number.items() if getattr(self.table, flag)[i]}
-
-
-def block(mode: Any = "real") -> tuple[Profile, Units]:
-    profile = autockpt.profile(nn.Sequential(nn.Linear(16, 16), Block()), torch.randn(4, 6, 16), mode=mode)
-    return profile, Units(profile, "1#0")
-
-
-def zoo(name: str) -> Profile:
-    case = build(name)
-    return autockpt.profile(case.model, case.kwargs)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -366,43 +317,6 @@ def test_host_seconds_are_calibrated_where_time_is_measured() -> None:
     model, batch = nn.Linear(8, 8), torch.randn(4, 8)
     real, fake = (autockpt.profile(model, batch, mode=mode) for mode in ("real", "fake"))
     assert 0 < real.mode_host_seconds < 1e-3 and fake.mode_host_seconds == 0.0
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_profile_with_functions_survives_its_file(mode: Any, tmp_path: Path) -> None:
-    profile, _ = block(mode)
-    profile.save(tmp_path / "profile.json")
-    assert Profile.load(tmp_path / "profile.json") == profile
-
-
-def test_the_file_of_a_twelve_layer_transformer_stays_small(tmp_path: Path) -> None:
-    zoo("gpt2").save(tmp_path / "profile.json")
-    assert (tmp_path / "profile.json").stat().st_size < 400_000
-
-
-@pytest.mark.parametrize(
-    ("table", "change", "complaint"),
-    [
-        ("functions", {"name": ("linear",)}, "columns of functions"),
-        ("functions", {"call": (99,) * 12}, "call that is not"),
-        ("functions", {"exit": (0,) * 12}, "outside its call"),
-        ("functions", {"reads": ((999,),) * 12}, "tensor that is not"),
-        ("functions", {"occurrence": (0,) * 12}, "twice"),
-        ("functions", {"makes": ((0,),) * 12}, "not born in it"),
-        ("ops", {"seconds": ()}, "columns of operators"),
-        ("ops", {"writes": ((999,),)}, "tensor that is not"),
-        ("saves", {"function": (99,)}, "function or an operator"),
-        ("saves", {"op": (0,)}, "another function"),
-    ],
-)
-def test_tables_that_contradict_each_other_are_refused(table: str, change: dict[str, Any], complaint: str) -> None:
-    profile, _ = block()
-    old = getattr(profile, table)
-    length = len(old)
-    # One value stands for all, but where the length itself is what is wrong.
-    wrong = {name: value[:1] * length if "columns" not in complaint else value for name, value in change.items()}
-    with pytest.raises(InvalidFile, match=complaint):
-        Profile(**{**msgspec.structs.asdict(profile), table: msgspec.structs.replace(old, **wrong)})
 
 
 class Norms(nn.Module):

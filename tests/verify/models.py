@@ -64,3 +64,7 @@ def writing(block: Block, hidden: Tensor) -> Tensor:
     with torch.no_grad():
         block.norm.bias.mul_(0.5)
     return hidden
+
+
+def plain_chain() -> nn.Sequential:
+    return chain(None, None, None)
