@@ -2,6 +2,9 @@
 
 Only `forward` in the `__dict__` of some modules changes: of the root, of the segments' parents, members and units.
 Names, state_dict, isinstance, deepcopy and pickle stay as they were.
+
+Where a governor holds the model to a budget, the root's forward stays the same from `apply` to `remove` (others may
+have wrapped it meanwhile) and asks the governor for the plan; only the other modules are patched anew.
 """
 
 from __future__ import annotations
@@ -10,17 +13,17 @@ import contextlib
 import functools
 import inspect
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import nn
 
 from ._errors import NotApplicable
-from ._frames import Handle, patched_forward
+from ._frames import Governor, Handle, governed_forward, patched_forward
 from ._plan import Plan
 from ._wanted import Wanted, listed
 
-__all__ = ["install", "installed_plan", "set_aside", "uninstall"]
+__all__ = ["govern", "governor_of", "install", "installed_plan", "replan", "set_aside", "uninstall", "unplanned"]
 
 
 def install(model: nn.Module, plan: Plan) -> None:
@@ -37,31 +40,61 @@ def install(model: nn.Module, plan: Plan) -> None:
     _refuse_replicas(model)
     wanted = Wanted(model, plan)
     uninstall(model)
-    foreign = [name for name, module in wanted.named() if _handle(module) is not None]
-    if foreign:
-        raise NotApplicable(
-            f"a plan applied to another module already covers {listed(foreign)}. Remove that one first."
-        )
-    token = uuid.uuid4().hex
-    patched = tuple(name for name, _ in wanted.named())
-    for name, module in wanted.named():
-        root = module is model
-        handle = Handle(
-            token=token,
-            name=name,
-            had_forward="forward" in module.__dict__,
-            parent=id(module) in wanted.parents,
-            places=wanted.places.get(id(module), {}),
-            units=wanted.units.get(id(module), {}),
-            functions=wanted.functions.get(id(module), {}),
-            plan=plan if root else None,
-            patched=patched if root else (),
-        )
-        forward = module.forward
-        patch = functools.partial(patched_forward, forward, module, handle)
-        with contextlib.suppress(ValueError, TypeError):  # some callables have none
-            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-        module.__dict__["forward"] = patch
+    handle = _patch_parts(wanted, plan, had_forward="forward" in model.__dict__)
+    _patch(model, patched_forward, handle)
+
+
+def govern(model: nn.Module, governor: Governor, plan: Plan | None = None) -> None:
+    """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
+
+    Args:
+        model: the root.
+        governor: is asked before each training step; its handle is set here.
+        plan: to begin with; None recomputes nothing.
+
+    Raises:
+        NotApplicable: see `install`.
+    """
+    _refuse_replicas(model)
+    wanted = Wanted(model, plan) if plan is not None else None
+    uninstall(model)
+    had_forward = "forward" in model.__dict__
+    governor.handle = (
+        _patch_parts(wanted, plan, had_forward=had_forward)
+        if wanted is not None and plan is not None
+        else _handle_without_plan(had_forward)
+    )
+    _patch(model, governed_forward, governor)
+
+
+def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
+    """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
+
+    Raises:
+        NotApplicable: see `install` and `uninstall`; nothing is changed then.
+    """
+    wanted = Wanted(model, plan)
+    had_forward = governor.handle.had_forward
+    _unpatch(_patched_parts(model, governor.handle))
+    governor.handle = _patch_parts(wanted, plan, had_forward=had_forward)
+
+
+@contextlib.contextmanager
+def unplanned(model: nn.Module, governor: Governor) -> Iterator[None]:
+    """Let a governed model recompute nothing inside the block; its own forward may be running.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    handle = governor.handle
+    _unpatch(_patched_parts(model, handle))
+    governor.handle = _handle_without_plan(handle.had_forward)
+    try:
+        yield
+    finally:
+        governor.handle = handle
+        if handle.plan is not None:
+            replan(model, governor, handle.plan)
 
 
 def uninstall(model: nn.Module) -> None:
@@ -76,11 +109,93 @@ def uninstall(model: nn.Module) -> None:
         if strays and "forward" in model.__dict__:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
         return
+    _unpatch([*_patched_parts(model, handle), model])
+
+
+def installed_plan(model: nn.Module) -> Plan | None:
+    """Return the plan on `model`, None if there is none."""
+    handle = _handle(model)
+    return None if handle is None else handle.plan
+
+
+def governor_of(model: nn.Module) -> Governor | None:
+    """Return who holds `model` to a budget, None if nobody does."""
+    patch = model.__dict__.get("forward")
+    governed = isinstance(patch, functools.partial) and patch.func is governed_forward
+    governor: Governor | None = patch.args[2] if governed else None
+    return governor
+
+
+@contextlib.contextmanager
+def set_aside(model: nn.Module) -> Iterator[Plan | None]:
+    """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    plan, governor = installed_plan(model), governor_of(model)
+    uninstall(model)
+    try:
+        yield plan
+    finally:
+        if governor is not None:
+            govern(model, governor, plan)
+        elif plan is not None:
+            install(model, plan)
+
+
+def _patch_parts(wanted: Wanted, plan: Plan, *, had_forward: bool) -> Handle:
+    """Patch what a plan wants but the root; return the root's handle."""
+    foreign = [name for name, module in wanted.named() if module is not wanted.model and _handle(module) is not None]
+    if foreign:
+        raise NotApplicable(
+            f"a plan applied to another module already covers {listed(foreign)}. Remove that one first."
+        )
+    token = uuid.uuid4().hex
+    handles = {
+        name: Handle(
+            token=token,
+            name=name,
+            had_forward=had_forward if module is wanted.model else "forward" in module.__dict__,
+            parent=id(module) in wanted.parents,
+            places=wanted.places.get(id(module), {}),
+            units=wanted.units.get(id(module), {}),
+            functions=wanted.functions.get(id(module), {}),
+            plan=plan if module is wanted.model else None,
+            patched=tuple(name for name, _ in wanted.named()) if module is wanted.model else (),
+        )
+        for name, module in wanted.named()
+    }
+    for name, module in wanted.named():
+        if module is not wanted.model:
+            _patch(module, patched_forward, handles[name])
+    return handles[""]
+
+
+def _handle_without_plan(had_forward: bool) -> Handle:
+    return Handle(token=uuid.uuid4().hex, name="", had_forward=had_forward, parent=False, patched=("",))
+
+
+def _patch(module: nn.Module, function: Callable[..., Any], knows: object) -> None:
+    """Put `function` around the forward of `module`."""
+    forward = module.forward
+    patch = functools.partial(function, forward, module, knows)
+    with contextlib.suppress(ValueError, TypeError):  # some callables have none
+        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    module.__dict__["forward"] = patch
+
+
+def _patched_parts(model: nn.Module, handle: Handle) -> list[nn.Module]:
+    """What the plan behind the root's handle has patched, but the root.
+
+    Raises:
+        NotApplicable: something else was put over one of them.
+    """
     modules = dict(model.named_modules(remove_duplicate=False))
     ours, covered = [], []
     for name in handle.patched:
         module = modules.get(name)
-        if module is None:  # taken out of the model since
+        if module is None or module is model:  # None: taken out of the model since
             continue
         own = _handle(module)
         if own is not None and own.token == handle.token:
@@ -91,40 +206,29 @@ def uninstall(model: nn.Module) -> None:
         raise NotApplicable(
             f"the forward of {listed(covered)} was replaced after the plan was applied. Undo that first."
         )
-    for module in ours:
+    return ours
+
+
+def _unpatch(modules: Iterable[nn.Module]) -> None:
+    """Give modules back the forward that they had."""
+    for module in modules:
+        handle = _handle(module)
+        assert handle is not None
         patch: functools.partial[Any] = module.__dict__.pop("forward")
-        if patch.args[2].had_forward:
+        if handle.had_forward:
             module.__dict__["forward"] = patch.args[0]
-
-
-def installed_plan(model: nn.Module) -> Plan | None:
-    """Return the plan on `model`, None if there is none."""
-    handle = _handle(model)
-    return None if handle is None else handle.plan
-
-
-@contextlib.contextmanager
-def set_aside(model: nn.Module) -> Iterator[Plan | None]:
-    """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
-
-    Raises:
-        NotApplicable: see `uninstall`.
-    """
-    plan = installed_plan(model)
-    uninstall(model)
-    try:
-        yield plan
-    finally:
-        if plan is not None:
-            install(model, plan)
 
 
 def _handle(module: nn.Module) -> Handle | None:
     patch: Callable[..., Any] | None = module.__dict__.get("forward")
-    if isinstance(patch, functools.partial) and patch.func is patched_forward:
-        handle: Handle = patch.args[2]
-        return handle
-    return None
+    if not isinstance(patch, functools.partial):
+        return None
+    handle: Handle | None = None
+    if patch.func is patched_forward:
+        handle = patch.args[2]
+    elif patch.func is governed_forward:
+        handle = patch.args[2].handle
+    return handle
 
 
 def _refuse_replicas(model: nn.Module) -> None:

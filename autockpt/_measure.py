@@ -6,13 +6,14 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from . import _torch_private as private
 from ._errors import ProfilingError
 
-__all__ = ["Measurement", "measure"]
+__all__ = ["Measurement", "Meter", "measure", "meter_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,47 +65,93 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-    device = torch.device(device)
-    return _measure_cuda(step, device) if device.type == "cuda" else _measure_cpu(step)
-
-
-def _measure_cuda(step: Callable[[], object], device: torch.device) -> Measurement:
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    start_bytes, began = torch.cuda.memory_allocated(device), time.perf_counter()
-    step()
-    torch.cuda.synchronize(device)
-    return Measurement(
-        seconds=time.perf_counter() - began,
-        peak_bytes=torch.cuda.max_memory_allocated(device),
-        start_bytes=start_bytes,
-        end_bytes=torch.cuda.memory_allocated(device),
-        device=torch.cuda.get_device_name(device),
-    )
-
-
-def _measure_cpu(step: Callable[[], object]) -> Measurement:
-    if private.profiler_is_running():
-        raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-    gc.collect()  # garbage from before the step must not be freed inside it
-    live = _live_storages()
-    level = start_bytes = peak_bytes = sum(live.values())
-    profiler, began = private.start_memory_profiler(), time.perf_counter()
+    meter = meter_of(torch.device(device))
+    meter.start()
     try:
         step()
-    finally:
-        seconds = time.perf_counter() - began
+    except BaseException:
+        meter.stop()
+        raise
+    return meter.stop()
+
+
+class Meter(Protocol):
+    """Measures from `start` to `stop`."""
+
+    def start(self) -> None:
+        """Begin to measure.
+
+        Raises:
+            ProfilingError: a torch profiler is already running (CPU only).
+        """
+
+    def stop(self) -> Measurement:
+        """End, and return what was measured."""
+
+
+def meter_of(device: torch.device) -> Meter:
+    """Return what measures a step on `device`."""
+    return _CudaMeter(device) if device.type == "cuda" else _CpuMeter()
+
+
+class _CudaMeter:
+    """Reads the allocator's own statistics."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start_bytes = 0
+        self._began = 0.0
+
+    def start(self) -> None:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._start_bytes, self._began = torch.cuda.memory_allocated(self._device), time.perf_counter()
+
+    def stop(self) -> Measurement:
+        torch.cuda.synchronize(self._device)
+        return Measurement(
+            seconds=time.perf_counter() - self._began,
+            peak_bytes=torch.cuda.max_memory_allocated(self._device),
+            start_bytes=self._start_bytes,
+            end_bytes=torch.cuda.memory_allocated(self._device),
+            device=torch.cuda.get_device_name(self._device),
+        )
+
+
+class _CpuMeter:
+    """Records every allocation and free, and replays them in order over what was alive."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, int] = {}
+        self._began = 0.0
+        self._profiler: torch.profiler.profile | None = None
+
+    def start(self) -> None:
+        if private.profiler_is_running():
+            raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
+        gc.collect()  # garbage from before the step must not be freed inside it
+        self._live = _live_storages()
+        self._profiler, self._began = private.start_memory_profiler(), time.perf_counter()
+
+    def stop(self) -> Measurement:
+        assert self._profiler is not None
+        seconds = time.perf_counter() - self._began
+        profiler, self._profiler = self._profiler, None
         allocations = private.stop_memory_profiler(profiler)
-    for address, change, device_type, _ in allocations:
-        if device_type != "cpu":
-            continue
-        if change > 0:
-            live[address] = change
-            level += change
-            peak_bytes = max(peak_bytes, level)
-        else:
-            level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
-    return Measurement(peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu")
+        live = self._live
+        level = start_bytes = peak_bytes = sum(live.values())
+        for address, change, device_type, _ in allocations:
+            if device_type != "cpu":
+                continue
+            if change > 0:
+                live[address] = change
+                level += change
+                peak_bytes = max(peak_bytes, level)
+            else:
+                level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
+        return Measurement(
+            peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu"
+        )
 
 
 def _live_storages() -> dict[int, int]:

@@ -13,9 +13,19 @@ replay raises ReplayError; where it changes their values only, nothing notices.
 
 from __future__ import annotations
 
+from .governed import Governor, governed_forward
 from .members import Handle, Place, patched_forward
 from .thread import is_recomputing
 from .units import Choice
 from .watching import watching_replays
 
-__all__ = ["Choice", "Handle", "Place", "is_recomputing", "patched_forward", "watching_replays"]
+__all__ = [
+    "Choice",
+    "Governor",
+    "Handle",
+    "Place",
+    "governed_forward",
+    "is_recomputing",
+    "patched_forward",
+    "watching_replays",
+]
