@@ -13,16 +13,20 @@ __all__ = ["CudaClock", "HostClock", "clock_of"]
 
 
 class HostClock:
-    """The host's clock: right where operators run on the host, as on a CPU."""
+    """The host's clock: right where operators run on the host, as on a CPU.
+
+    Where they run in one thread it counts what that thread runs, and not what else the machine does meanwhile.
+    """
 
     def __init__(self) -> None:
+        self._now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
         self._forgotten = 0.0
 
     def stamp(self) -> object:
-        return time.perf_counter() - self._forgotten
+        return self._now() - self._forgotten
 
     def forget(self, since: object) -> None:
-        self._forgotten = time.perf_counter() - cast("float", since)
+        self._forgotten = self._now() - cast("float", since)
 
     def seconds(self, stamps: list[object]) -> list[float]:
         readings = cast("list[float]", stamps)
