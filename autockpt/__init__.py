@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._errors import (
         AutockptError,
         BudgetError,
+        GrowthError,
         Infeasible,
         InvalidFile,
         InvalidProblem,
@@ -41,6 +42,7 @@ __all__ = [
     "AutockptError",
     "BudgetError",
     "Frontier",
+    "GrowthError",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
@@ -71,6 +73,7 @@ _HOME = {
     "AutockptError": "_errors",
     "BudgetError": "_errors",
     "Frontier": "_frontier",
+    "GrowthError": "_errors",
     "Infeasible": "_errors",
     "InvalidFile": "_errors",
     "InvalidProblem": "_errors",

@@ -2,6 +2,7 @@
 
 AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
+├── GrowthError          profiles that do not tell that of another size
 ├── InvalidFile          a profile, plan or frontier file that does not parse or validate
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
 ├── PinError             pins that match nothing, contradict each other, or cannot be honoured
@@ -16,6 +17,7 @@ from .solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProbl
 __all__ = [
     "AutockptError",
     "BudgetError",
+    "GrowthError",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
@@ -25,6 +27,10 @@ __all__ = [
     "ReplayError",
     "UnknownSolver",
 ]
+
+
+class GrowthError(AutockptError):
+    """Profiles of two batch sizes that do not tell what a step of another size needs."""
 
 
 class InvalidFile(AutockptError):

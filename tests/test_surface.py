@@ -16,6 +16,7 @@ NAMES = {
     "AutockptError",
     "BudgetError",
     "Frontier",
+    "GrowthError",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",

@@ -1,0 +1,13 @@
+"""Profiles at sizes that nobody recorded, from two that were. No torch.
+
+structure.py   whether two profiles are of one structure, and where they part
+laws.py        how bytes and seconds grow from one size to another
+growth.py      a whole profile at another size
+"""
+
+from __future__ import annotations
+
+from .growth import Growth
+from .structure import same_structure
+
+__all__ = ["Growth", "same_structure"]
