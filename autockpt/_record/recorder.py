@@ -31,6 +31,8 @@ from .clocks import clock_of
 from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
 from .operators import Operators
 from .sandbox import Sandbox, compile_notes, uncompiled
+from .spill import NoRoom, Spill, spilling
+from .spilled_tape import tell_apart
 from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, Structure, observe_structure
 from .synthesis import GraphNode, read_graph, synthesise_backward
@@ -38,9 +40,10 @@ from .tape import AllocatorTape, Tape
 from .timing import stamped_seconds, step_seconds
 from .watch import Clock, Watch
 
-__all__ = ["profile"]
+__all__ = ["profile", "record_step"]
 
-Mode = Literal["auto", "real", "forward", "fake"]
+RunMode = Literal["auto", "real", "spill", "forward"]
+Mode = Literal[RunMode, "fake"]
 
 _log = logging.getLogger("autockpt")
 
@@ -69,8 +72,10 @@ def profile(
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
         optimizer: counts its state as static bytes.
-        mode: ``real`` runs a whole step; ``forward`` runs forward only, dropping what it saves, and synthesises
-            backward; ``fake`` runs nothing; ``auto`` is ``real``, or ``forward`` where that does not fit.
+        mode: ``real`` runs a whole step; ``spill`` runs one too, but what forward saves waits on the host, or for
+            models on the CPU in a temporary file, so that it needs no more memory than the deepest plan does;
+            ``forward`` runs forward only, dropping what it saves, and synthesises backward; ``fake`` runs nothing;
+            ``auto`` is ``real``, ``spill`` where that does not fit, and ``forward`` where neither does.
         device: in fake mode, the device whose roofline gives the seconds (`autockpt._record.fake.DEVICES`).
 
     Returns:
@@ -88,46 +93,48 @@ def profile(
         >>> autockpt.profile(model, torch.randn(4, 8)).mode
         'real'
     """
-    if mode not in ("auto", "real", "forward", "fake"):
-        raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, forward and fake")
-    with set_aside(model), uncompiled():
-        if mode == "fake":
-            from .fake import profile_fake
+    if mode not in ("auto", "real", "spill", "forward", "fake"):
+        raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, spill, forward and fake")
+    if mode == "fake":
+        from .fake import profile_fake
 
+        with set_aside(model), uncompiled():
             return profile_fake(model, inputs, loss=loss, optimizer=optimizer, device=device)
-        step = training_step(model, inputs, loss)
-        if not model.training:
-            _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
-        with Sandbox.around(model, inputs=(*step.args, *step.kwargs.values())) as sandbox:
-            return _record(step, sandbox, mode, static_bytes(step, optimizer))
+    return record_step(training_step(model, inputs, loss), mode=mode, optimizer=optimizer)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) -> Profile:
-    """WatchedRun the structural forward, then the step, then (for natural lifetimes) a forward that saves nothing."""
+def record_step(
+    step: TrainingStep, *, mode: RunMode = "auto", optimizer: torch.optim.Optimizer | None = None
+) -> Profile:
+    """Record a step that runs; arguments, errors and what is put back as for `profile`."""
+    if not step.model.training:
+        _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
+    with (
+        set_aside(step.model),
+        uncompiled(),
+        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values())) as sandbox,
+    ):
+        return _record(step, sandbox, mode, static_bytes(step, optimizer))
+
+
+def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, static: Static) -> Profile:
+    """Run the structural forward, then the step in the first way that fits, then what is only timed."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
     structure = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
     sandbox.rewind()
-    run = None
-    if mode != "forward":
-        try:
-            run = run_step(step, AllocatorTape(step.device), clock)
-        except torch.OutOfMemoryError:
-            if mode == "real":
-                raise
-        sandbox.rewind()
-    dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
-    sandbox.rewind()
-    parts = real_step(run, dropped) if run is not None else forward_only(step, dropped, graph)
+    parts, dropped = _run(step, sandbox, mode, clock)
     if not agrees(parts.run, structure):  # its first forward made caches; what calls did then still counts
         again = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
         structure = Structure(structure.calls, again.flow)
         sandbox.rewind()
     stamped = stamped_seconds(step, parts.run, dropped, clock)
     seconds = mark_seconds(parts.run, clock, stamped)
-    plain_seconds = seconds[-1] * (1 + parts.backward_share)
-    if parts.mode == "real":
-        plain_seconds = step_seconds(step, clock, plain_seconds)
+    if parts.backward_share is None:
+        plain_seconds = step_seconds(step, clock, seconds[-1])
+    else:
+        end = next(i for i, mark in enumerate(parts.run.marks) if mark.kind == "forward_end")
+        plain_seconds = seconds[end] * (1 + parts.backward_share)
     own = function_seconds(parts.run, stamped if stamped is not None else dict(enumerate(seconds)))
     return build_profile(
         step,
@@ -142,9 +149,35 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: Mode, static: Static) ->
     )
 
 
-def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
-    """WatchedRun the whole step, watched."""
-    watch = Watch(step.model, tape, clock)
+def _run(step: TrainingStep, sandbox: Sandbox, mode: RunMode, clock: Clock) -> tuple[Parts, WatchedRun | None]:
+    """Run the step as `mode` says, or for ``auto`` in the first way that fits into memory.
+
+    Returns:
+        What was recorded, and the forward whose saves were dropped, where there was one.
+    """
+    ways = ("real", "spill", "forward") if mode == "auto" else (mode,)
+    for way in ways:
+        try:
+            if way == "spill":
+                with spilling(step.device, step.inputs()) as spill:
+                    run = run_step(step, AllocatorTape(step.device), clock, spill=spill)
+                return spilled_step(step, run, clock), None
+            whole = run_step(step, AllocatorTape(step.device), clock) if way == "real" else None
+            sandbox.rewind()
+            dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
+            return real_step(whole, dropped) if whole is not None else forward_only(step, dropped, graph), dropped
+        except (torch.OutOfMemoryError, NoRoom):
+            if way == ways[-1]:
+                raise
+        finally:
+            sandbox.rewind()
+        gc.collect()  # what the run left behind is not to be in the way of the next one
+    raise AssertionError("unreachable")
+
+
+def run_step(step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | None = None) -> WatchedRun:
+    """Run the whole step, watched; its saves wait in `spill`, if there is one."""
+    watch = Watch(step.model, tape, clock, spill=spill)
     existing = [leaf for leaf in step.leaves if leaf.grad is not None]
     with tape:
         hooks = [leaf.register_hook(_Ready(watch, index)) for index, leaf in enumerate(existing)]
@@ -164,7 +197,7 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock) -> WatchedRun:
 
 
 def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRun, list[GraphNode]]:
-    """WatchedRun forward, watched, with everything dropped that autograd would save; and read its graph."""
+    """Run forward, watched, with everything dropped that autograd would save; and read its graph."""
     watch = Watch(step.model, tape, clock, keep_saves=False)
     with tape:
         with watch.watching():
@@ -185,7 +218,7 @@ class Parts:
         run: the step's markers and calls.
         found: its lifetimes.
         natural: natural death of each tensor.
-        backward_share: seconds of backward over those of forward where no backward ran, else 0.
+        backward_share: seconds of backward over those of forward; None where whole steps can be timed.
         notes: what could not be seen.
     """
 
@@ -193,7 +226,7 @@ class Parts:
     run: WatchedRun
     found: Lifetimes
     natural: list[int]
-    backward_share: float = 0.0
+    backward_share: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -212,6 +245,30 @@ def real_step(run: WatchedRun, dropped: WatchedRun) -> Parts:
     )
 
 
+def spilled_step(step: TrainingStep, run: WatchedRun, clock: Clock) -> Parts:
+    """Take a step whose saves were spilled for the plain step that it stands for."""
+    natural, plain = tell_apart(run)
+    found = lifetimes(plain)
+    deaths = zip(lifetimes(natural).death, found.death, strict=True)
+    on_host = step.device.type == "cpu"
+    return Parts(
+        mode="real",
+        run=plain,
+        found=found,
+        natural=[min(pair) for pair in deaths],
+        backward_share=_backward_share(run, clock) if on_host else BACKWARD_OVER_FORWARD,
+        notes=(SPILLED_TO_FILE if on_host else SPILLED_TO_HOST,),
+    )
+
+
+def _backward_share(run: WatchedRun, clock: Clock) -> float:
+    """Seconds of a run's own backward over those of its forward."""
+    stamps = [mark.stamp for mark in run.marks if mark.stamp is not None]
+    ends = [mark.stamp for mark in run.marks if mark.kind in ("forward_end", "backward_end")]
+    forward, step = clock.seconds([stamps[0], *ends])[1:]
+    return (step - forward) / forward
+
+
 def forward_only(step: TrainingStep, dropped: WatchedRun, graph: list[GraphNode]) -> Parts:
     """Complete a forward by a synthesised backward."""
     run, found, natural = synthesise_backward(dropped, graph, [leaf.grad is not None for leaf in step.leaves])
@@ -228,8 +285,13 @@ def forward_only(step: TrainingStep, dropped: WatchedRun, graph: list[GraphNode]
 GENERATOR_BYTES = torch.default_generator.get_state().nbytes
 """Bytes of the CPU generator's state; a CUDA generator's state lies on the host."""
 
+SPILLED_TO_FILE = (
+    "what forward saved waited in a temporary file while backward ran; the seconds of backward are those of this run"
+)
+SPILLED_TO_HOST = "what forward saved waited on the host while backward ran; the seconds of backward are estimated"
+
 BACKWARD_OVER_FORWARD = 2.0
-"""Seconds of backward over those of forward where no backward ran: two matrix products for each one."""
+"""Seconds of backward over those of forward where it was not timed: two matrix products for each one."""
 
 
 def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -34,14 +34,16 @@ LONG_SECONDS = 3.0
 STAMPED = ("enter", "exit", "begin", "end", "pack", "forward_end")
 
 
-def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, clock: Clock) -> dict[int, float] | None:
+def stamped_seconds(
+    step: TrainingStep, run: WatchedRun, dropped: WatchedRun | None, clock: Clock
+) -> dict[int, float] | None:
     """Time forward at each of a run's markers.
 
     Args:
         step: the step.
         run: the recorded run, whose markers say where.
-        dropped: the watched forward that kept nothing; where it took long, being watched cost it little, and its
-            own stamps are taken.
+        dropped: the watched forward that kept nothing, if there was one; where it took long, being watched cost it
+            little, and its own stamps are taken.
         clock: the device's clock.
 
     Returns:
@@ -51,12 +53,13 @@ def stamped_seconds(step: TrainingStep, run: WatchedRun, dropped: WatchedRun, cl
     """
     places = [i for i, mark in enumerate(run.marks) if mark.kind in STAMPED]
     kinds = [run.marks[i].kind for i in places]
-    watched = [mark for mark in dropped.marks if mark.kind in STAMPED]
-    if [mark.kind for mark in watched] != kinds:
-        return None
-    seconds = clock.seconds([mark.stamp for mark in watched])
-    if seconds[-1] >= ENOUGH_SECONDS:
-        return dict(zip(places, seconds, strict=True))
+    if dropped is not None:
+        watched = [mark for mark in dropped.marks if mark.kind in STAMPED]
+        if [mark.kind for mark in watched] != kinds:
+            return None
+        seconds = clock.seconds([mark.stamp for mark in watched])
+        if seconds[-1] >= ENOUGH_SECONDS:
+            return dict(zip(places, seconds, strict=True))
     # Calls are timed without the mode that sees functions, which costs as much as a small function.
     bare = [i for i in places if run.marks[i].kind not in ("begin", "end")]
     readings: dict[bool, list[list[float]]] = {True: [], False: []}

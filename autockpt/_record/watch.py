@@ -14,6 +14,7 @@ from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._frames.tree import tensors
 from .routing import patched_forwards, routed_functions
+from .spill import Spill, SpilledTensor
 from .tape import Tape
 
 __all__ = ["Clock", "Mark", "OpenedCall", "OpenedFunction", "Watch", "no_backward"]
@@ -44,8 +45,8 @@ class Mark:
         index: the call (enter, exit, pack), the function (begin, end), the save (unpack, release) or the
             parameter (ready).
         stamp: a reading of the clock, for the kinds that happen in forward.
-        keys: storages of the arguments (enter, begin), outputs (exit, end), of the tensor saved (pack) or the gradient
-            (ready).
+        keys: storages of the arguments (enter, begin), outputs (exit, end), of the tensor saved (pack), of the one
+            brought back (unpack, where saves were spilled) or the gradient (ready).
         sources: for each key of an enter, the calls that returned that very tensor object, unchanged since.
         node: sequence number of the autograd node that saves (pack), else 0.
     """
@@ -88,13 +89,16 @@ class Watch:
         clock: read at every marker of the forward; watching takes no time by it.
         keep_saves: False drops every tensor that autograd wants to save, so that frees show natural
             lifetimes (and backward is impossible).
+        spill: where saves that are kept wait; None leaves them where they are.
     """
 
-    def __init__(self, model: torch.nn.Module, tape: Tape, clock: Clock, *, keep_saves: bool = True) -> None:
+    def __init__(
+        self, model: torch.nn.Module, tape: Tape, clock: Clock, *, keep_saves: bool = True, spill: Spill | None = None
+    ) -> None:
         self.marks: list[Mark] = []
         self.calls: list[OpenedCall] = []
         self.functions: list[OpenedFunction] = []
-        self._tape, self._clock, self._keep_saves = tape, clock, keep_saves
+        self._tape, self._clock, self._keep_saves, self._spill = tape, clock, keep_saves, spill
         self._model = model
         self._static_keys = {
             tape.key(tensor) for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta"
@@ -242,14 +246,23 @@ class Watch:
         # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
         call = self._open[-1] if self._open else 0
         self.mark("pack", call, stamp, (key,), node=private.saving_node())
+        with private.no_torch_functions():
+            held = tensor if self._spill is None else self._spill.take(tensor)
         self._clock.forget(stamp)
-        return _Slot(self, save, tensor) if self._keep_saves else None
+        return _Slot(self, save, held) if self._keep_saves else None
 
     def _unpack(self, slot: object) -> torch.Tensor:
-        if isinstance(slot, _Slot):
+        if not isinstance(slot, _Slot):
+            return slot if isinstance(slot, torch.Tensor) else no_backward(slot)
+        if isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
-            return slot.tensor
-        return slot if isinstance(slot, torch.Tensor) else no_backward(slot)
+            return slot.held
+        stamp = self._clock.stamp()
+        with private.no_torch_functions():
+            tensor = slot.held.restore()
+            self.mark("unpack", slot.save, keys=(self._tape.key(tensor),))
+        self._clock.forget(stamp)
+        return tensor
 
 
 def no_backward(_: object) -> torch.Tensor:
@@ -263,10 +276,10 @@ def no_backward(_: object) -> torch.Tensor:
 class _Slot:
     """What autograd holds instead of a tensor, so that its release shows."""
 
-    __slots__ = ("save", "tensor", "watch")
+    __slots__ = ("held", "save", "watch")
 
-    def __init__(self, watch: Watch, save: int, tensor: torch.Tensor) -> None:
-        self.watch, self.save, self.tensor = watch, save, tensor
+    def __init__(self, watch: Watch, save: int, held: torch.Tensor | SpilledTensor) -> None:
+        self.watch, self.save, self.held = watch, save, held
 
     def __del__(self) -> None:
         # The tensor goes after the marker: it is alive until its save is released, not a tick less.
