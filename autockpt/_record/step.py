@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +41,16 @@ class TrainingStep:
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
 
+        Where the caller is inside an autocast region of their own, weights are cast as in a region that spans this
+        forward: anew, and the casts go with it.
+
         Raises:
             ProfilingError: what comes out is no scalar that requires a gradient, or forward does not run where
                 autograd's saved tensors are watched.
         """
         if not torch.is_grad_enabled():
             raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
+        torch.clear_autocast_cache()
         try:
             outputs = self.model(*self.args, **self.kwargs)
             scalar = self.loss(outputs)
@@ -56,6 +61,8 @@ class TrainingStep:
                 "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and "
                 "recording needs them. Write a plan by hand that keeps the calls which do."
             ) from error
+        finally:
+            torch.clear_autocast_cache()
         if not _is_loss(scalar):
             raise ProfilingError(
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
@@ -63,10 +70,11 @@ class TrainingStep:
         return outputs, scalar
 
     def gradients(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Run backward without touching ``.grad`` and without firing hooks that step an optimizer."""
-        if private.has_reentrant_checkpoint(scalar):
-            return self._gradients_by_backward(scalar)
-        return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
+        """Run backward, outside autocast, without touching ``.grad`` or firing hooks that step an optimizer."""
+        with _outside_autocast(self.device):
+            if private.has_reentrant_checkpoint(scalar):
+                return self._gradients_by_backward(scalar)
+            return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
 
     def _gradients_by_backward(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run ``.backward()``, the only way through reentrant checkpoints, with the existing gradients set aside."""
@@ -125,6 +133,16 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
         device=trainable[0].device,
         leaves=(*trainable, *batch),
     )
+
+
+@contextmanager
+def _outside_autocast(device: torch.device) -> Iterator[None]:
+    """Leave the caller's autocast regions, as training loops do before backward."""
+    with ExitStack() as stack:
+        for kind in {"cpu", device.type}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _default_loss(outputs: Any) -> torch.Tensor:

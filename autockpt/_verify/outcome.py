@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy
@@ -45,8 +45,7 @@ def observe(step: TrainingStep, sandbox: Sandbox) -> list[Observed]:
     """
     with _readiness(step.leaves) as ready:
         outputs, loss = step.forward()
-        with _plain_backward(step.device):
-            gradients = step.gradients(loss)
+        gradients = step.gradients(loss)
     found = [Observed("output", name, tensor) for name, tensor in _named(outputs) if tensor is not loss]
     found.append(Observed("loss", "", loss))
     parameters = {id(parameter): name for name, parameter in step.model.named_parameters()}
@@ -79,16 +78,6 @@ def _readiness(leaves: tuple[torch.Tensor, ...]) -> Iterator[dict[int, int]]:
         for leaf, handle in zip(leaves, handles, strict=True):
             handle.remove()
             private.forget_empty_hooks(leaf)
-
-
-@contextmanager
-def _plain_backward(device: torch.device) -> Iterator[None]:
-    """Leave autocast regions around the check, as training loops do before backward: the replay must not find them."""
-    with ExitStack() as stack:
-        for kind in {"cpu", device.type}:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
 
 
 def _named(value: Any) -> list[tuple[str, torch.Tensor]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from .. import _torch_private as private
 from .._apply import plan_for
 from .._errors import BudgetError, NotApplicable
 from .._explain.reports import label
@@ -135,7 +134,7 @@ class Planned:
 
 
 def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Verification:
-    _begin(sandbox)
+    sandbox.restore()
     plain = [[one.kept() for one in observe(step, sandbox)] for _ in range(steps)]
     noise = _run_plain(step, sandbox, plain)
     planned = _run_planned(step, plan, sandbox, plain)
@@ -165,16 +164,9 @@ def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Ver
     )
 
 
-def _begin(sandbox: Sandbox) -> None:
-    """Put everything back where a run begins."""
-    sandbox.restore()
-    if private.any_autocast_enabled():
-        torch.clear_autocast_cache()  # else the second run finds the weights that the first one cast
-
-
 def _run_plain(step: TrainingStep, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> list[Difference]:
     """Run the plain steps again; return what differs."""
-    _begin(sandbox)
+    sandbox.restore()
     found = []
     for number, expected in enumerate(plain, 1):
         found += compare(number, expected, observe(step, sandbox))
@@ -183,7 +175,7 @@ def _run_plain(step: TrainingStep, sandbox: Sandbox, plain: Sequence[Sequence[Ob
 
 def _run_planned(step: TrainingStep, plan: Plan, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> Planned:
     """Run the steps as `plan` wants them; return what differs."""
-    _begin(sandbox)
+    sandbox.restore()
     found: list[Difference] = []
     error = None
     install(step.model, plan)
