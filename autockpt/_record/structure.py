@@ -302,7 +302,8 @@ class _Observer:
         leaves = tensors(opened.given)
         same = len(leaves) == len(opened.leaves) and all(map(operator.is_, leaves, opened.leaves))
         record.leaves_traces |= not same
-        opened.given, opened.leaves = None, []
+        # Closed calls are looked at again at the end; what takes memory is not.
+        opened.given, opened.leaves, opened.generators, opened.buffers = None, [], [], {}
         self._closed.append(opened)
 
     def _changed_buffers(self, opened: _OpenCall) -> list[str]:

@@ -14,6 +14,10 @@ from torch.utils.checkpoint import checkpoint
 import autockpt
 from autockpt import Plan, Profile, ProfilingError, Segment
 from autockpt._candidates import find_candidates
+from autockpt._record.clocks import HostClock
+from autockpt._record.step import training_step
+from autockpt._record.structure import observe_structure
+from autockpt._record.tape import AllocatorTape
 from autockpt.solvers import simulate
 
 BATCH = torch.randn(64, 8)
@@ -223,3 +227,24 @@ def test_a_batch_changed_in_place_and_a_generator_passed_as_argument_are_put_bac
     autockpt.profile(Greedy(), (batch, generator))
     assert torch.equal(batch, BATCH)
     assert torch.equal(generator.get_state(), torch.Generator().manual_seed(1).get_state())
+
+
+def test_calls_that_are_over_keep_no_copies_of_their_buffers() -> None:
+    class Buffered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.register_buffer("constant", torch.ones(1024, 64))
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.layer(hidden)
+            return out
+
+    model = nn.Sequential(*(nn.Sequential(Buffered()) for _ in range(8)))
+    step, device = training_step(model, BATCH, None), torch.device("cpu")
+
+    def observe() -> None:
+        observe_structure(model, step.forward, AllocatorTape(device), HostClock(), values=True)
+
+    total = sum(buffer.nbytes for buffer in model.buffers())
+    assert total < autockpt.measure(observe, device="cpu").step_bytes < 2 * total  # the model's own call is open
