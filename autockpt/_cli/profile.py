@@ -17,16 +17,21 @@ __all__ = ["profile"]
 @click.argument("target")
 @click.option(
     "--mode",
-    type=click.Choice(["auto", "real", "forward", "fake"]),
+    type=click.Choice(["auto", "real", "spill", "forward", "fake"]),
     default="auto",
     show_default=True,
-    help="real: run a step. forward: run forward, predict backward. fake: run nothing. auto: the first that fits.",
+    help="real: run a step. spill: run one whose activations wait elsewhere. forward: run forward, predict backward. "
+    "fake: run nothing. auto: the first that fits.",
 )
 @click.option("--device", help="With --mode fake: the device whose seconds to predict.")
 @output_option
 @json_option
 def profile(
-    target: str, mode: Literal["auto", "real", "forward", "fake"], device: str | None, output: str | None, as_json: bool
+    target: str,
+    mode: Literal["auto", "real", "spill", "forward", "fake"],
+    device: str | None,
+    output: str | None,
+    as_json: bool,
 ) -> None:
     """Record what one training step of a model holds, when, and what each call costs.
 

@@ -22,7 +22,8 @@ from .._errors import ProfilingError
 from .._profile import Profile
 from .assemble import mark_seconds
 from .functions import function_seconds
-from .recorder import build_profile, real_step, run_forward, run_step, static_bytes
+from .recorder import build_profile, static_bytes
+from .runs import real_step, run_forward, run_step
 from .sandbox import Sandbox
 from .step import Loss, training_step
 from .structure import observe_structure

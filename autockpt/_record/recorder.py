@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,30 +15,19 @@ from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._install import set_aside
 from .._profile import Profile, Static
-from .assemble import (
-    Lifetimes,
-    WatchedRun,
-    call_records,
-    lifetimes,
-    lifetimes_by_calls,
-    mark_seconds,
-    natural_deaths,
-    save_table,
-    tensor_table,
-)
+from .assemble import WatchedRun, call_records, mark_seconds, save_table, tensor_table
 from .calibrate import HostCosts, host_costs
 from .clocks import clock_of
 from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
 from .operators import Operators
+from .runs import Parts, forward_only, real_step, run_forward, run_step, spilled_step
 from .sandbox import Sandbox, compile_notes, uncompiled
-from .spill import NoRoom, Spill, spilling
-from .spilled_tape import tell_apart
+from .spill import NoRoom, spilling
 from .step import Loss, TrainingStep, training_step
 from .structure import CallStructure, Structure, observe_structure
-from .synthesis import GraphNode, read_graph, synthesise_backward
-from .tape import AllocatorTape, Tape
+from .tape import AllocatorTape
 from .timing import stamped_seconds, step_seconds
-from .watch import Clock, Watch
+from .watch import Clock
 
 __all__ = ["profile", "record_step"]
 
@@ -155,166 +144,27 @@ def _run(step: TrainingStep, sandbox: Sandbox, mode: RunMode, clock: Clock) -> t
     Returns:
         What was recorded, and the forward whose saves were dropped, where there was one.
     """
-    ways = ("real", "spill", "forward") if mode == "auto" else (mode,)
-    for way in ways:
-        try:
-            if way == "spill":
-                with spilling(step.device, step.inputs()) as spill:
-                    run = run_step(step, AllocatorTape(step.device), clock, spill=spill)
-                return spilled_step(step, run, clock), None
-            whole = run_step(step, AllocatorTape(step.device), clock) if way == "real" else None
-            sandbox.rewind()
-            dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
-            return real_step(whole, dropped) if whole is not None else forward_only(step, dropped, graph), dropped
-        except (torch.OutOfMemoryError, NoRoom):
-            if way == ways[-1]:
-                raise
-        finally:
-            sandbox.rewind()
-        gc.collect()  # what the run left behind is not to be in the way of the next one
-    raise AssertionError("unreachable")
-
-
-def run_step(step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | None = None) -> WatchedRun:
-    """Run the whole step, watched; its saves wait in `spill`, if there is one."""
-    watch = Watch(step.model, tape, clock, spill=spill)
-    existing = [leaf for leaf in step.leaves if leaf.grad is not None]
-    with tape:
-        hooks = [leaf.register_hook(_Ready(watch, index)) for index, leaf in enumerate(existing)]
-        try:
-            with watch.watching():
-                outputs, scalar = step.forward()
-            watch.end_forward()
-            gradients = step.gradients(scalar)
-            copies = _copies_of_shared(gradients)
-            watch.end()
-            del outputs, scalar, gradients, copies
-        finally:
-            for leaf, hook in zip(existing, hooks, strict=True):
-                hook.remove()
-                private.forget_empty_hooks(leaf)
-    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions)
-
-
-def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRun, list[GraphNode]]:
-    """Run forward, watched, with everything dropped that autograd would save; and read its graph."""
-    watch = Watch(step.model, tape, clock, keep_saves=False)
-    with tape:
-        with watch.watching():
-            outputs, scalar = step.forward()
-        watch.end_forward()
-        graph = read_graph(scalar, step.leaves)
-        watch.end()
-        del outputs, scalar
-    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions), graph
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """A step as it was recorded, before it becomes a profile.
-
-    Attributes:
-        mode: how it was recorded.
-        run: the step's markers and calls.
-        found: its lifetimes.
-        natural: natural death of each tensor.
-        backward_share: seconds of backward over those of forward; None where whole steps can be timed.
-        notes: what could not be seen.
-    """
-
-    mode: Literal["real", "forward", "fake"]
-    run: WatchedRun
-    found: Lifetimes
-    natural: list[int]
-    backward_share: float | None = None
-    notes: tuple[str, ...] = ()
-
-
-def real_step(run: WatchedRun, dropped: WatchedRun) -> Parts:
-    """Combine a whole step with a forward that saved nothing."""
-    found = lifetimes(run)
-    natural = natural_deaths(run, found, dropped, lifetimes(dropped))
-    if natural is not None:
-        return Parts(mode="real", run=run, found=found, natural=natural)
-    return Parts(
-        mode="real",
-        run=run,
-        found=found,
-        natural=lifetimes_by_calls(run, found),
-        notes=("two forwards allocated differently: natural lifetimes are taken to be those of the calls",),
-    )
-
-
-def spilled_step(step: TrainingStep, run: WatchedRun, clock: Clock) -> Parts:
-    """Take a step whose saves were spilled for the plain step that it stands for."""
-    natural, plain = tell_apart(run)
-    found = lifetimes(plain)
-    deaths = zip(lifetimes(natural).death, found.death, strict=True)
-    on_host = step.device.type == "cpu"
-    return Parts(
-        mode="real",
-        run=plain,
-        found=found,
-        natural=[min(pair) for pair in deaths],
-        backward_share=_backward_share(run, clock) if on_host else BACKWARD_OVER_FORWARD,
-        notes=(SPILLED_TO_FILE if on_host else SPILLED_TO_HOST,),
-    )
-
-
-def _backward_share(run: WatchedRun, clock: Clock) -> float:
-    """Seconds of a run's own backward over those of its forward."""
-    stamps = [mark.stamp for mark in run.marks if mark.stamp is not None]
-    ends = [mark.stamp for mark in run.marks if mark.kind in ("forward_end", "backward_end")]
-    forward, step = clock.seconds([stamps[0], *ends])[1:]
-    return (step - forward) / forward
-
-
-def forward_only(step: TrainingStep, dropped: WatchedRun, graph: list[GraphNode]) -> Parts:
-    """Complete a forward by a synthesised backward."""
-    run, found, natural = synthesise_backward(dropped, graph, [leaf.grad is not None for leaf in step.leaves])
-    return Parts(
-        mode="forward",
-        run=run,
-        found=found,
-        natural=natural,
-        backward_share=BACKWARD_OVER_FORWARD,
-        notes=("backward did not run: its memory is synthesised from the autograd graph, its seconds are estimated",),
-    )
+    if mode == "auto":
+        for way in ("real", "spill"):
+            with contextlib.suppress(torch.OutOfMemoryError, NoRoom):
+                return _run(step, sandbox, way, clock)
+            gc.collect()  # what that run left behind must not be in the way of the next one
+        mode = "forward"
+    try:
+        if mode == "spill":
+            with spilling(step.device, step.inputs()) as spill:
+                run = run_step(step, AllocatorTape(step.device), clock, spill=spill)
+            return spilled_step(step, run, clock), None
+        whole = run_step(step, AllocatorTape(step.device), clock) if mode == "real" else None
+        sandbox.rewind()
+        dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
+        return forward_only(step, dropped, graph) if whole is None else real_step(whole, dropped), dropped
+    finally:
+        sandbox.rewind()
 
 
 GENERATOR_BYTES = torch.default_generator.get_state().nbytes
 """Bytes of the CPU generator's state; a CUDA generator's state lies on the host."""
-
-SPILLED_TO_FILE = (
-    "what forward saved waited in a temporary file while backward ran; the seconds of backward are those of this run"
-)
-SPILLED_TO_HOST = "what forward saved waited on the host while backward ran; the seconds of backward are estimated"
-
-BACKWARD_OVER_FORWARD = 2.0
-"""Seconds of backward over those of forward where it was not timed: two matrix products for each one."""
-
-
-def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
-    """Copy gradients that share storage with another's, as a step does that puts each into a ``.grad`` of its own."""
-    seen: set[int] = set()
-    copies = []
-    for gradient in gradients:
-        if gradient is not None and gradient.layout == torch.strided:
-            address = private.storage_key(gradient)
-            if address in seen:
-                copies.append(gradient.clone())
-            seen.add(address)
-    return copies
-
-
-class _Ready:
-    """A gradient hook that marks when a gradient is ready to be added to one that exists already."""
-
-    def __init__(self, watch: Watch, index: int) -> None:
-        self._watch, self._index = watch, index
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        self._watch.mark("ready", self._index, keys=(self._watch.key(gradient),))
 
 
 def build_profile(

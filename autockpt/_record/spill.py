@@ -90,26 +90,25 @@ def _flat(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 class _SpilledStorage:
-    """A storage that autograd saved: itself or a copy of it while anything holds one, else its bytes in the store."""
+    """A storage that autograd saved: itself or a copy of it while anything holds one, else its bytes in the store.
+
+    A gradient may be a part of a copy. Autograd adds nothing to it in place, since Python made the copy; so it is in
+    the real step, whose saved storages the recorder looks at from Python.
+    """
 
     def __init__(self, store: _Store, storage: torch.UntypedStorage, version: int) -> None:
-        self.version = version
         self._store, self._size, self._device = store, storage.nbytes(), storage.device
-        self._token = store.put(storage)
         self._alive = weakref.ref(storage)
-        self._is_copy = False
-        self._saves = 0
-        self._kept: torch.UntypedStorage | None = None
+        self._version, self._token = version, store.put(storage)
 
     def is_of(self, storage: torch.UntypedStorage) -> bool:
         """Whether it stands for this storage, and not for an older one at the same address."""
         return self._alive() is storage
 
-    def save(self, storage: torch.UntypedStorage, version: int) -> None:
-        """Note one more save, which may find the storage changed."""
-        self._saves += 1
-        if version != self.version:
-            self.version, self._token = version, self._store.put(storage)
+    def refresh(self, storage: torch.UntypedStorage, version: int) -> None:
+        """Take the bytes anew if they have changed since."""
+        if version != self._version:
+            self._version, self._token = version, self._store.put(storage)
 
     def storage(self) -> torch.UntypedStorage:
         """Return the storage, or a copy if it died."""
@@ -117,17 +116,8 @@ class _SpilledStorage:
         if storage is None:
             storage = torch.UntypedStorage(self._size, device=self._device)
             self._store.get(self._token, storage)
-            self._alive, self._is_copy = weakref.ref(storage), True
+            self._alive = weakref.ref(storage)
         return storage
-
-    def release(self) -> None:
-        """Note that a save was released.
-
-        A copy that its node leaves behind is part of a gradient. The plain step's other saves of the storage would
-        hold it too, and because of that autograd would not add to it in place.
-        """
-        self._saves -= 1
-        self._kept = self._alive() if self._is_copy and self._saves else None
 
 
 class SpilledTensor:
@@ -146,9 +136,6 @@ class SpilledTensor:
         tensor = torch.empty(0, dtype=self._dtype, device=storage.device).set_(storage, *self._geometry)
         return tensor.conj() if self._conjugate else tensor
 
-    def __del__(self) -> None:
-        self._storage.release()
-
 
 class Spill:
     """Takes what autograd saves off the device.
@@ -166,8 +153,7 @@ class Spill:
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
-        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-        if not plain or tensor.device.type != self._device.type or tensor.is_neg():
+        if tensor.device.type != self._device.type or not _told_by_bytes(tensor):
             return tensor
         key, storage, version = private.storage_key(tensor), tensor.untyped_storage(), private.version(tensor)
         if key in self._held or not storage.nbytes():
@@ -175,8 +161,17 @@ class Spill:
         spilled = self._spilled.get(key)
         if spilled is None or not spilled.is_of(storage):
             spilled = self._spilled[key] = _SpilledStorage(self._store, storage, version)
-        spilled.save(storage, version)
+        spilled.refresh(storage, version)
         return SpilledTensor(spilled, tensor)
+
+
+def _told_by_bytes(tensor: torch.Tensor) -> bool:
+    """Whether bytes, type, sizes and strides are all that there is to a tensor."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and not (tensor.is_neg() or tensor.is_nested or tensor.is_quantized)
+    )
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ Nothing but forward itself keeps a storage alive in a spilled step, so its free 
 step would have held, and until when, follows from the markers of saves; copies that backward read are no storages of
 the plain step, and go.
 
-    spilled    alloc 7 · mark pack 7 · free 7 · ...                     · alloc 9 · mark unpack 9 · free 9 · mark release
-    natural    alloc 1 · mark pack 1 · free 1 · ...                               · mark unpack 1          · mark release
-    plain      alloc 1 · mark pack 1          · ...                               · mark unpack 1          · mark release · free 1
+    spilled    alloc 7 · pack 7 · free 7 · ...            · alloc 9 · unpack 9 · free 9 · release
+    natural    alloc 1 · pack 1 · free 1 · ...                      · unpack 1          · release
+    plain      alloc 1 · pack 1          · ...                      · unpack 1          · release · free 1
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_a_solver_that_does_not_exist_lists_those_that_do() -> None:
 
 
 def test_an_unknown_mode_lists_those_that_exist() -> None:
-    with pytest.raises(ProfilingError, match="auto, real, forward and fake"):
+    with pytest.raises(ProfilingError, match="auto, real, spill, forward and fake"):
         autockpt.profile(stack(), BATCH, mode="imaginary")  # type: ignore[arg-type]
 
 

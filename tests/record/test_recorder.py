@@ -16,7 +16,7 @@ from autockpt._candidates import find_candidates
 from autockpt.solvers import simulate
 from tests.zoo import ZOO, build
 
-MODES = ["real", "forward", "fake"]
+MODES = ["real", "spill", "forward", "fake"]
 
 
 class Stateful(nn.Module):
