@@ -24,10 +24,11 @@ def without_times() -> Iterator[None]:
     Menus look at one that goes faster, so that they end too, and always at the same entries.
     """
     looks = itertools.count()
+    leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
     hasty = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-3)
     with (
         contextlib.ExitStack() as stack,
-        mock.patch.object(clocks, "time", SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6)),
+        mock.patch.object(clocks, "time", leisurely),
         mock.patch.object(recorder, "host_costs", lambda: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
