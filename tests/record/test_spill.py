@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,9 +34,12 @@ WIDTH = 16
 
 
 @pytest.fixture(autouse=True)
-def timeless() -> Iterator[None]:
+def quick() -> Iterator[None]:
+    """Do not time what is recorded, and do not look for garbage among what was there before, such as transformers."""
+    gc.freeze()
     with without_times():
         yield
+    gc.unfreeze()
 
 
 def images(batch: int, size: int) -> dict[str, Any]:
@@ -135,9 +139,8 @@ def test_a_spilled_step_is_recorded_as_the_real_one(name: str) -> None:
     assert any("temporary file" in note for note in spilled.notes)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "unet"])
-def test_plans_have_the_same_peak_in_both_profiles(name: str) -> None:
-    case = warm(name)
+def test_plans_have_the_same_peak_in_both_profiles() -> None:
+    case = warm("gpt2")
     problems = [find_candidates(autockpt.profile(case.model, case.kwargs, mode=m)).problem for m in ("real", "spill")]
     plans = [(), *(lowest(problems[0], solver) for solver in ("all", "sqrt", "auto"))]
     plain, deepest = (simulate(problems[0], chosen).peak_bytes for chosen in (plans[0], plans[-1]))
