@@ -1,11 +1,14 @@
 """Recording: from a model and a batch to a profile.
 
 recorder.py   which runs are made, and what the profile takes from each
+runs.py       those runs, and what each says of the step
 step.py       the training step that is recorded
 sandbox.py    leaving no trace
 tape.py       allocations, frees and markers of a run, in order
 routing.py    standing around forwards and torch functions
 watch.py      calls, functions and saves of a run, as markers
+spill.py      where saves wait that must not be held
+spilled_tape.py  from the tape of a step whose saves waited there to that of the plain step
 clocks.py     time without waiting for the device
 structure.py  what calls do: random numbers, mutations, of a forward of its own
 dataflow.py   what functions and operators read and make in that forward

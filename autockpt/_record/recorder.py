@@ -62,7 +62,7 @@ def profile(
             outputs that require gradients.
         optimizer: counts its state as static bytes.
         mode: ``real`` runs a whole step; ``spill`` runs one too, but what forward saves waits on the host, or for
-            models on the CPU in a temporary file, so that it needs no more memory than the deepest plan does;
+            models on the CPU in a temporary file (in ``TMPDIR``), so that it needs no more than the deepest plan does;
             ``forward`` runs forward only, dropping what it saves, and synthesises backward; ``fake`` runs nothing;
             ``auto`` is ``real``, ``spill`` where that does not fit, and ``forward`` where neither does.
         device: in fake mode, the device whose roofline gives the seconds (`autockpt._record.fake.DEVICES`).

@@ -197,8 +197,8 @@ def test_no_run_of_a_spilled_profile_holds_more_than_the_deepest_plan(
         return measuring
 
     monkeypatch.setattr(recorder, "AllocatorTape", Tape)
-    for other in (recorder.observe_structure, recorder.stamped_seconds, recorder.step_seconds):
-        monkeypatch.setattr(recorder, other.__name__, measured(other))
+    for name in ("observe_structure", "stamped_seconds", "step_seconds"):
+        monkeypatch.setattr(recorder, name, measured(getattr(recorder, name)))
     autockpt.profile(case.model, case.kwargs, mode="spill")
     assert set(seen) == {"the step", "observe_structure", "stamped_seconds"}
     assert max(seen.values()) <= deepest - profile.static.total_bytes
