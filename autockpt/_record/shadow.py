@@ -66,8 +66,8 @@ def shadow_step(
         tape.mark()
         tape.guard(optimizer)
         step(shadow)
-        if _go_far(shadow):
-            step(shadow)
+        _go_far(shadow)
+        step(shadow)
         tape.mark()
     (held_bytes, _, last_bytes), peak_bytes = _levels(tape.events(), device_type)
     return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device_type), peak_bytes - last_bytes
@@ -178,17 +178,14 @@ def _hollow(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> 
     return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _go_far(shadow: Optimizer) -> bool:
-    """Put the counters of steps far into training; whether there are any."""
-    found = False
+def _go_far(shadow: Optimizer) -> None:
+    """Put the counters of steps far into training."""
     for values in shadow.state.values():
         step = values.get("step") if isinstance(values, dict) else None
         if isinstance(step, torch.Tensor):
             step.fill_(FAR_STEP)
         elif step is not None:
             values["step"] = type(step)(FAR_STEP)
-        found = found or step is not None
-    return found
 
 
 def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
