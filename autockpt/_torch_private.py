@@ -18,7 +18,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer, optimizer
-from torch.utils import _foreach_utils
 
 __all__ = [
     "AllocationEvent",
@@ -340,7 +339,7 @@ def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], devi
     modules = [sys.modules.get(base.__module__) for base in kind.__mro__ if issubclass(base, Optimizer)]
     asks = any(hasattr(module, "_default_to_fused_or_foreach") for module in modules if module is not optimizer)
     known = (FakeTensor, *optimizer._foreach_supported_types)
-    supported = device_type in _foreach_utils._get_foreach_kernels_supported_devices()
+    supported = device_type in optimizer._get_foreach_kernels_supported_devices()
     return asks and supported and all(type(parameter) in known for parameter in parameters)
 
 

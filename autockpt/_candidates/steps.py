@@ -123,7 +123,7 @@ def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step
     steps = [Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True)]
     if profile.optimizer:
         end_bytes = int(level[-1]) + profile.optimizer_step_bytes
-        steps.append(Step(name="the optimizer step", base_bytes=end_bytes))
+        steps.append(Step(name="optimizer step", base_bytes=end_bytes))
     return tuple(steps)
 
 

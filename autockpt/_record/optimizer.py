@@ -220,8 +220,8 @@ def _known_bytes(optimizer: Optimizer, device_type: str) -> int:
     """State that exists, or, before the first step, the state that the optimizer's options imply."""
     if optimizer.state:
         held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
-        sizes = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
-        return sum(allocated(size, device_type) for size in sizes.values())
+        storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
+        return sum(allocated(size, device_type) for size in storages.values())
     total = 0
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))

@@ -142,7 +142,8 @@ def _shadow(
     own = {key: value for key, value in vars(shadow).items() if key not in ("state", "param_groups")}
     vars(shadow).update(tree_map_only(torch.Tensor, hollow, own))
     shadow.state = defaultdict(dict)
-    for key, values in optimizer.state.items():
+    state: Mapping[Any, Any] = optimizer.state  # some keep what belongs to no parameter under names
+    for key, values in state.items():
         if id(key) in twins:
             shadow.state[twins[id(key)]] = hollow_state(key, values)
         elif not isinstance(key, torch.Tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -14,9 +15,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 import autockpt
-from autockpt import ProfilingError
+from autockpt import Infeasible, ProfilingError
 from autockpt._candidates import find_candidates
-from autockpt._record.optimizer import choose_optimizers, optimizer_memory, optimizers_of
+from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory, optimizers_of
 from autockpt.solvers import simulate
 
 CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
@@ -99,21 +100,19 @@ def measured_step(model: nn.Module, batch: torch.Tensor, optimizer: Optimizer) -
     return measured
 
 
-def assert_steps_as_predicted(recorded: Recorded, optimizer: Optimizer) -> bool:
-    """Hold the first two steps against the predicted peak and state; whether the optimizer's step is the peak."""
-    model = recorded.model
-    predicted = None
+def assert_steps_as_predicted(recorded: Recorded, optimizer: Optimizer) -> OptimizerMemory:
+    """Hold the first two steps against the predicted peak and state, and return what was predicted."""
+    predicted = optimizer_memory(choose_optimizers(optimizer, recorded.model), range(100), "cpu")
+    *before, after = recorded.level_bytes
     for _ in range(2):
-        memory = optimizer_memory(choose_optimizers(optimizer, model), range(100), "cpu")
-        *before, after = recorded.level_bytes
-        held_bytes = state_bytes(optimizer)  # what is missing of it grows in the optimizer's step
-        peak_bytes = max(max(before) + held_bytes, after + memory.state_bytes + memory.step_bytes)
-        measured_bytes = measured_step(model, recorded.batch, optimizer)
+        held_bytes = state_bytes(optimizer)  # what is missing of the state grows in the optimizer's step
+        peak_bytes = max(max(before) + held_bytes, after + predicted.state_bytes + predicted.step_bytes)
+        measured_bytes = measured_step(recorded.model, recorded.batch, optimizer)
         assert measured_bytes == pytest.approx(peak_bytes - recorded.static_bytes - held_bytes, rel=1e-3)
-        assert state_bytes(optimizer) == memory.state_bytes
-        assert predicted in (None, (memory.state_bytes, memory.step_bytes))
-        predicted = memory.state_bytes, memory.step_bytes
-    return after + memory.step_bytes > max(before)
+        assert state_bytes(optimizer) == predicted.state_bytes
+        again = optimizer_memory(choose_optimizers(optimizer, recorded.model), range(100), "cpu")
+        assert (again.state_bytes, again.step_bytes) == (predicted.state_bytes, predicted.step_bytes)
+    return predicted
 
 
 @pytest.mark.parametrize(("kind", "options"), VARIANTS, ids=_named)
@@ -121,7 +120,9 @@ def test_a_step_that_peaks_in_the_optimizer_peaks_as_predicted(
     kind: Callable[..., Optimizer], options: dict[str, Any]
 ) -> None:
     recorded = record(wide)
-    assert_steps_as_predicted(recorded, kind(recorded.model.parameters(), **options))
+    memory = assert_steps_as_predicted(recorded, kind(recorded.model.parameters(), **options))
+    *before, after = recorded.level_bytes
+    assert memory.step_bytes == 0 or after + memory.step_bytes > max(before)
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES[1::3], ids=_named)
@@ -129,4 +130,177 @@ def test_a_step_that_peaks_in_backward_peaks_as_predicted(
     kind: Callable[..., Optimizer], options: dict[str, Any]
 ) -> None:
     recorded = record(deep)
-    assert not assert_steps_as_predicted(recorded, kind(recorded.model.parameters(), **options))
+    *before, after = recorded.level_bytes
+    assert max(before) > 2 * after
+    assert_steps_as_predicted(recorded, kind(recorded.model.parameters(), **options))
+
+
+def test_the_profile_ends_with_the_optimizer_step_and_plans_keep_to_it() -> None:
+    model, batch = wide()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    profile = autockpt.profile(model, batch, optimizer=optimizer)
+    problem = find_candidates(profile).problem
+    assert profile.optimizer == "AdamW, before its first step"
+    assert problem.steps[-1].name == "optimizer step"
+    assert simulate(problem, ()).peak_step == len(problem.steps) - 1
+    peak_bytes = simulate(problem, ()).peak_bytes
+    assert autockpt.solve(profile, peak_bytes).segments == ()
+    with pytest.raises(Infeasible) as refused:
+        autockpt.solve(profile, peak_bytes - 1)
+    assert refused.value.minimum_bytes == peak_bytes and "'optimizer step'" in refused.value.dominated_by
+    assert [plan.peak_bytes for plan in autockpt.frontier(profile).plans] == [peak_bytes]
+    lighter = autockpt.profile(model, batch, optimizer="sgd")
+    assert simulate(find_candidates(lighter).problem, ()).peak_bytes < peak_bytes - profile.static.optimizer_bytes
+
+
+def test_whole_planned_steps_keep_within_a_budget_that_counts_the_optimizer() -> None:
+    model, batch = deep()
+    optimizer = torch.optim.Adam(model.parameters())
+    profile = autockpt.profile(model, batch, optimizer=optimizer)
+    static_bytes = profile.static.total_bytes - profile.static.optimizer_bytes
+    budget_bytes = autockpt.solve(profile, "1GB").peak_bytes * 4 // 5
+    for solver in ("chain", "ilp", "articulation", "auto"):
+        plan = autockpt.solve(profile, budget_bytes, solver=solver)
+        assert plan.segments and plan.peak_bytes <= budget_bytes
+        autockpt.apply(model, plan=plan)
+        held_bytes = static_bytes + state_bytes(optimizer)  # none, in the first of these steps
+        assert held_bytes + measured_step(model, batch, optimizer) <= plan.peak_bytes * 1.001
+
+
+def test_parameters_that_get_no_gradient_get_no_state() -> None:
+    class Partly(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.used(x)
+            return out
+
+    model, batch = Partly(), torch.randn(2, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    modes: list[Any] = ["real", "forward"]
+    told = [autockpt.profile(model, batch, optimizer=optimizer, mode=mode).static.optimizer_bytes for mode in modes]
+    measured_step(model, batch, optimizer)
+    assert told == [state_bytes(optimizer)] * 2
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
+def test_the_optimizer_is_left_as_it_is(kind: Callable[..., Optimizer], stepped: bool) -> None:
+    model, batch = deep()
+    optimizer = kind(model.parameters(), weight_decay=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    fired: list[object] = []
+    optimizer.register_step_pre_hook(lambda *_: fired.append(1))
+    optimizer.register_step_post_hook(lambda *_: fired.append(1))
+    if stepped:
+        model(batch).sum().backward()
+        optimizer.step()
+        fired.clear()
+    before = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict(), dict(model.named_parameters())))
+    generator = torch.get_rng_state()
+    attributes, keys = dict(vars(optimizer)), list(optimizer.state)
+    versions = [parameter._version for parameter in model.parameters()]
+    autockpt.profile(model, batch, optimizer=optimizer)
+    after = optimizer.state_dict(), scheduler.state_dict(), dict(model.named_parameters())
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert [parameter._version for parameter in model.parameters()] == versions
+    assert vars(optimizer) == attributes and list(map(id, optimizer.state)) == list(map(id, keys))
+    assert not fired
+
+
+def test_names_stand_for_defaults() -> None:
+    model, batch = wide()
+    named = autockpt.profile(model, batch, optimizer="aDaMw")
+    given = autockpt.profile(model, batch, optimizer=torch.optim.AdamW(model.parameters()))
+    assert named.static == given.static and named.optimizer_step_bytes == given.optimizer_step_bytes
+    assert (named.optimizer, given.optimizer) == (
+        "aDaMw, by its defaults: an estimate",
+        "AdamW, before its first step",
+    )
+
+
+def test_what_is_no_optimizer_of_the_model_is_refused() -> None:
+    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    with pytest.raises(ProfilingError, match="'adamm'; did you mean 'adam'"):
+        autockpt.profile(model, torch.randn(2, 4), optimizer="adamm")
+    with pytest.raises(ProfilingError, match="SGD trains 2 parameters, and none of them is one of the 2 of Linear"):
+        autockpt.profile(model, torch.randn(2, 4), optimizer=torch.optim.SGD(other.parameters()))
+    with pytest.raises(ProfilingError, match="found a Linear"):
+        autockpt.profile(model, torch.randn(2, 4), optimizer=other)  # type: ignore[arg-type]
+    with pytest.raises(ProfilingError, match="Muon cannot be built with its defaults"):
+        autockpt.profile(model, torch.randn(2, 4), optimizer="muon")
+
+
+def test_an_optimizer_that_trains_more_counts_whole_and_several_add_up() -> None:
+    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    both = torch.optim.Adam([*model.parameters(), *other.parameters()])
+    profile = autockpt.profile(model, torch.randn(2, 4), optimizer=both)
+    alone = autockpt.profile(model, torch.randn(2, 4), optimizer="adam")
+    assert profile.static.optimizer_bytes == 2 * alone.static.optimizer_bytes
+    assert "2 of the 4 parameters that Adam trains are not the model's; its state counts whole" in profile.notes
+    parts = [torch.optim.Adam([parameter]) for parameter in model.parameters()]
+    several = autockpt.profile(model, torch.randn(2, 4), optimizer=parts)
+    assert several.static == alone.static
+    assert several.optimizer == "Adam, before its first step; Adam, before its first step"
+
+
+class Wrapped(Optimizer):
+    """Steps by another optimizer, whose groups it shares."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+class Hidden(Wrapped):
+    """Hides that other optimizer from whoever looks for it."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        super().__init__(inner)
+        self.inner = [inner]  # type: ignore[assignment]
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner[0].step(closure)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam, Wrapped, Hidden])
+def test_a_step_that_cannot_be_followed_is_an_estimate_and_does_not_happen(kind: Callable[..., Optimizer]) -> None:
+    model, batch = deep()
+    inner = torch.optim.SGD(model.parameters())
+    model(batch).sum().backward()
+    before = [parameter.clone() for parameter in model.parameters()]
+    optimizer = kind(inner) if kind in (Wrapped, Hidden) else kind(model.parameters())
+    profile = autockpt.profile(model, batch, optimizer=optimizer)
+    assert profile.optimizer.endswith("by its options: an estimate") and profile.optimizer_step_bytes == 0
+    assert any("could not be followed" in note for note in profile.notes)
+    assert all(map(torch.equal, model.parameters(), before))
+
+
+def test_on_a_gpu_all_parameters_are_updated_at_once_and_sizes_round_up() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(30, 30), nn.Linear(30, 30))
+    profile = autockpt.profile(model, torch.randn(2, 30, device="meta"), mode="fake", optimizer="adamw")
+    rounded_bytes = 2 * (4096 + 512)  # of 3600 and 120 bytes each
+    assert profile.static.optimizer_bytes == 2 * rounded_bytes  # the counters of steps are on the host
+    assert profile.optimizer_step_bytes == rounded_bytes
+    fused = torch.optim.AdamW(model.parameters(), fused=True)
+    chosen = choose_optimizers(fused, model)
+    memory = optimizer_memory(chosen, range(4), "cuda")
+    assert (memory.state_bytes, memory.step_bytes) == (2 * rounded_bytes + 4 * 512, 0)
+
+
+def test_live_optimizers_are_found_by_what_they_train() -> None:
+    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    weight, bias = model.parameters()
+    optimizers = [torch.optim.SGD([weight]), torch.optim.Adam([bias, *other.parameters()])]
+    assert {id(found) for found in optimizers_of([weight, bias])} == {id(each) for each in optimizers}
+    assert optimizers_of([weight]) == optimizers[:1]
+    assert optimizers_of(nn.Linear(4, 4).parameters()) == []
+    del optimizers
+    assert optimizers_of([weight, bias]) == []
