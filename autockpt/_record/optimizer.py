@@ -186,7 +186,7 @@ def _given(optimizer: object, model: torch.nn.Module) -> Chosen:
 def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> OptimizerMemory:
     """What one optimizer needs."""
     optimizer, name = chosen.optimizer, type(chosen.optimizer).__name__
-    existed = any(optimizer.state.values())
+    existed = bool(optimizer.state)
 
     def gets_gradient(parameter: torch.Tensor) -> bool:
         leaf = chosen.leaves.get(id(parameter))

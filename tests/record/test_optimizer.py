@@ -162,6 +162,7 @@ def test_whole_planned_steps_keep_within_a_budget_that_counts_the_optimizer() ->
     for solver in ("chain", "ilp", "articulation", "auto"):
         plan = autockpt.solve(profile, budget_bytes, solver=solver)
         assert plan.segments and plan.peak_bytes <= budget_bytes
+        assert plan.lower_bound_seconds is not None and plan.lower_bound_seconds <= plan.recompute_seconds
         autockpt.apply(model, plan=plan)
         held_bytes = static_bytes + state_bytes(optimizer)  # none, in the first of these steps
         assert held_bytes + measured_step(model, batch, optimizer) <= plan.peak_bytes * 1.001
@@ -293,6 +294,26 @@ def test_on_a_gpu_all_parameters_are_updated_at_once_and_sizes_round_up() -> Non
     chosen = choose_optimizers(fused, model)
     memory = optimizer_memory(chosen, range(4), "cuda")
     assert (memory.state_bytes, memory.step_bytes) == (2 * rounded_bytes + 4 * 512, 0)
+
+
+class Passing(Optimizer):
+    """Has no groups of its own, as wrappers of training frameworks."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.inner = inner
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.inner.param_groups
+
+
+def test_a_wrapper_stands_for_what_it_wraps() -> None:
+    model, batch = wide()
+    inner = torch.optim.Adam(model.parameters())
+    wrapped = autockpt.profile(model, batch, optimizer=Passing(inner))
+    alone = autockpt.profile(model, batch, optimizer=inner)
+    assert (wrapped.static, wrapped.optimizer) == (alone.static, alone.optimizer)
+    assert optimizers_of(model.parameters()) == [inner]
 
 
 def test_live_optimizers_are_found_by_what_they_train() -> None:
