@@ -339,7 +339,7 @@ def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], devi
     modules = [sys.modules.get(base.__module__) for base in kind.__mro__ if issubclass(base, Optimizer)]
     asks = any(hasattr(module, "_default_to_fused_or_foreach") for module in modules if module is not optimizer)
     known = (FakeTensor, *optimizer._foreach_supported_types)
-    supported = device_type in optimizer._get_foreach_kernels_supported_devices()
+    supported = device_type in optimizer._get_foreach_kernels_supported_devices()  # type: ignore[attr-defined]
     return asks and supported and all(type(parameter) in known for parameter in parameters)
 
 

@@ -210,12 +210,11 @@ def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
 def _counter_bytes(
     shadow: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device_type: str
 ) -> int:
-    """Bytes of counters that the shadow has on the host and the optimizer on its device."""
+    """Bytes of counters, which the shadow has for real, as far as the optimizer has them on its device."""
     total = 0
     for group in groups:
-        if device_type != "cpu" and not group.get("fused") and not group.get("capturable"):
-            continue
+        places = {device_type, "cpu"} if group.get("fused") or group.get("capturable") else {device_type}
         leaves = tree_leaves([shadow.state.get(twins[id(parameter)], {}) for parameter in group["params"]])
-        counters = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta"]
+        counters = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type in places]
         total += sum(allocated(counter.nbytes, device_type) for counter in counters)
     return total
