@@ -171,16 +171,9 @@ def _given(optimizer: object, model: torch.nn.Module) -> Chosen:
             f"{name} trains {foreign} parameters, and none of them is one of the {len(owned)} of "
             f"{type(model).__name__}. Give the optimizer that trains this model."
         )
-    return Chosen(
-        optimizer=optimizer,
-        leaves={id(p): i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)},
-        notes=(
-            f"{foreign} of the {len(trained)} parameters that {name} trains are not the model's; its state counts "
-            "whole",
-        )
-        if foreign
-        else (),
-    )
+    leaves = {id(p): i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+    note = f"{foreign} of the {len(trained)} parameters that {name} trains are not the model's; its state counts whole"
+    return Chosen(optimizer=optimizer, leaves=leaves, notes=(note,) if foreign else ())
 
 
 def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> OptimizerMemory:

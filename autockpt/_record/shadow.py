@@ -158,7 +158,7 @@ def _shadow_group(
     """Return a group of twins, whose options choose what the real one chooses on its device."""
     options = {key: value for key, value in group.items() if key != "params"}
     made: Group = tree_map_only(torch.Tensor, lambda tensor: tensor.item(), options)
-    if group.get("foreach", False) is None and not group.get("fused") and not group.get("differentiable"):
+    if (group.get("foreach", False), group.get("fused")) == (None, None) and not group.get("differentiable"):
         plain = group.get("capturable") or not isinstance(group.get("lr"), torch.Tensor)
         made["foreach"] = plain and private.foreach_by_default(type(optimizer), group["params"], device_type)
     for option in ("fused", "capturable"):  # these want tensors on a device
