@@ -12,6 +12,7 @@ from ._install import install, installed_plan, uninstall
 from ._pins import Patterns, refuse_pins
 from ._plan import Plan
 from ._record import profile
+from ._record.optimizer import Optimizers
 from ._solve import solve
 from .solvers import parse_bytes
 
@@ -27,7 +28,7 @@ def apply(
     plan: Plan | None = None,
     inputs: object = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     solver: str = "auto",
     time_limit_seconds: float = 3.0,
     keep: Patterns = (),
@@ -48,7 +49,8 @@ def apply(
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
-        optimizer: counts its state in the budget.
+        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
+            stands for a class of ``torch.optim`` with its defaults.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search.
         keep: patterns of calls that must not run again, with a budget only; see `solve`.
@@ -103,7 +105,7 @@ def plan_for(
     budget: int | str,
     *,
     loss: Callable[[Any], torch.Tensor] | None,
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: Optimizers | None,
     solver: str,
     time_limit_seconds: float = 3.0,
     keep: Patterns,

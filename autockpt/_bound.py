@@ -64,10 +64,12 @@ class PeakBound:
         for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True):
             if tensor in reads and unpack < profile.ticks:
                 reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
+        steps = base_steps(profile, book, edges)
+        free_ticks = [int(book.natural[tensor]) for tensor in tensors]
         lives = Lives(
-            base_bytes=tuple(each.base_bytes for each in base_steps(profile, book, edges)),
+            base_bytes=tuple(each.base_bytes for each in steps),
             run_step=tuple(step(tick) for tick in op_ticks),
-            free_step=tuple(bisect.bisect_left(edges, int(book.natural[tensor])) for tensor in tensors),
+            free_step=tuple(bisect.bisect_left(edges, t) if t < profile.ticks else len(steps) for t in free_ticks),
             read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
         )
         return cls(flow=flow, lives=lives)

@@ -16,6 +16,8 @@ __all__ = ["validate"]
 
 def validate(profile: Profile) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
+    if profile.optimizer_step_bytes and not profile.optimizer:
+        raise InvalidFile(f"the step of no optimizer needs {profile.optimizer_step_bytes:,} bytes")
     _check_calls(profile)
     _check_tensors(profile)
     _check_saves(profile)

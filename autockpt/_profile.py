@@ -254,6 +254,8 @@ class Profile(_Part, frozen=True, kw_only=True):
         recorded: date and time, ISO 8601.
         plain_seconds: seconds of the plain step.
         static: bytes that are there before the step.
+        optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
+        optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended.
         generator_bytes: bytes of a generator's state, allocated for a moment where a replay sets it.
@@ -280,6 +282,8 @@ class Profile(_Part, frozen=True, kw_only=True):
     recorded: str
     plain_seconds: Seconds
     static: Static
+    optimizer: str = ""
+    optimizer_step_bytes: Bytes = 0
     ticks: Index
     forward_ticks: Index
     generator_bytes: Bytes = 0

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
-from autockpt import Plan, Refusal, Segment
-from autockpt._explain import explain_plan, explain_profile
+import msgspec
+import pytest
+
+from autockpt import InvalidFile, Plan, Refusal, Segment
+from autockpt._candidates import find_candidates
+from autockpt._explain import explain_plan, explain_profile, report_profile
+from autockpt.solvers import simulate
 from tests.handmade import chain_profile
 
 MIB = 2**20
@@ -92,6 +97,20 @@ def test_segments_that_differ_by_layer_share_a_row() -> None:
         "f.3#1",
         "the whole model",
     ]
+
+
+def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
+    plain = chain_profile()
+    assert "optimizer" not in explain_profile(plain)
+    told = msgspec.structs.replace(plain, optimizer="AdamW, as it is", optimizer_step_bytes=900 * MIB)
+    text = explain_profile(told)
+    assert "predicted optimizer step  900.00 MiB  beside its state: AdamW, as it is\n" in text
+    assert "recorded plain peak" in explain_profile(plain) and "predicted plain peak" in text
+    report, problem = report_profile(told), find_candidates(told).problem
+    assert report.plain_peak_bytes == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
+    assert simulate(problem, ()).level_bytes[:-1] == simulate(find_candidates(plain).problem, ()).level_bytes
+    with pytest.raises(InvalidFile, match="no optimizer needs 943,718,400 bytes"):
+        msgspec.structs.replace(told, optimizer="")
 
 
 def test_the_text_fits_sixty_columns() -> None:

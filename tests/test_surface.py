@@ -47,9 +47,9 @@ COMMANDS = {
     "demo": {"--json"},
     "explain": {"FILE", "--budget", "--json"},
     "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--json"},
-    "profile": {"TARGET", "--mode", "--device", "-o", "--output", "--json"},
+    "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "solve": {"PROFILE", "--budget", "--solver", "--keep", "--recompute", "--time-limit", "-o", "--output", "--json"},
-    "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--keep", "--recompute", "--json"},
+    "verify": {"TARGET", "--plan", "--budget", "--steps", "--solver", "--optimizer", "--keep", "--recompute", "--json"},
 }
 
 

@@ -32,7 +32,7 @@ class Candidates:
         problem: what the solver sees.
         runs: for each candidate of the problem, the calls it stands for.
         refused: calls that save something but cannot be replayed exactly, with the reason.
-        edges: tick of the profile at which each step of the problem begins.
+        edges: tick of the profile at which each step of the problem begins; that of an optimizer comes after them.
         pinned_keep: patterns of calls that none of them runs again.
         pinned_recompute: patterns of calls that the problem requires to run again.
         notes: where ways to recompute a part of a call may be missing, and why.

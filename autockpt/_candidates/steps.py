@@ -37,23 +37,24 @@ def state_problem(
     """State the problem in steps, which begin at the `edges`; some drafts bear the name of a preset."""
     saves, movable = profile.saves, _movable(profile, drafts)
     step_of = {edge: step for step, edge in enumerate(edges)}
+    steps = base_steps(profile, book, edges)
 
     def step(tick: int) -> int:
-        return step_of.get(tick, len(edges))
+        return step_of.get(tick, len(steps))
 
     by_tensor: dict[int, list[Save]] = defaultdict(list)
     for tensor, call, release in zip(saves.tensor, saves.call, saves.release, strict=True):
         by_tensor[tensor].append(Save(call=call, until=step(release)))
     number = {tensor: i for i, tensor in enumerate(movable)}
     return Problem(
-        steps=base_steps(profile, book, edges),
+        steps=steps,
         calls=tuple(Call(name=call.key, parent=call.parent, stop=call.stop) for call in profile.calls),
         tensors=tuple(
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
             for t in movable
         ),
         candidates=tuple(
-            _candidate(profile.calls, draft, number, step_of, len(edges), presets.get(i, ""))
+            _candidate(profile.calls, draft, number, step_of, len(steps), presets.get(i, ""))
             for i, draft in enumerate(drafts)
         ),
     )
@@ -103,7 +104,7 @@ def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str
 
 
 def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step, ...]:
-    """Highest base level between the edges: everything that no decision changes."""
+    """Highest base level between the edges, and in the optimizer step: everything that no decision changes."""
     tensors, saves = profile.tensors, profile.saves
     held = book.natural.copy()
     for tensor, release in zip(saves.tensor, saves.release, strict=True):
@@ -119,7 +120,11 @@ def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step
     level = np.cumsum(change)[:-1] + profile.static.total_bytes
     base = np.maximum.reduceat(level, edges) if len(level) else np.zeros(len(edges), np.int64)
     names = _names(profile, book, level, edges)
-    return tuple(Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True))
+    steps = [Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True)]
+    if profile.optimizer:
+        end_bytes = int(level[-1]) + profile.optimizer_step_bytes
+        steps.append(Step(name="optimizer step", base_bytes=end_bytes))
+    return tuple(steps)
 
 
 def _names(profile: Profile, book: Book, level: Ints, edges: Sequence[int]) -> list[str]:

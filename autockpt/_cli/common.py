@@ -27,6 +27,7 @@ __all__ = [
     "hush_profiler",
     "json_option",
     "keep_option",
+    "optimizer_option",
     "output_option",
     "print_json",
     "progress",
@@ -55,6 +56,11 @@ keep_option = click.option(
 )
 recompute_option = click.option(
     "--recompute", multiple=True, metavar="PATTERN", help="Calls always to run again. May be given several times."
+)
+optimizer_option = click.option(
+    "--optimizer",
+    metavar="NAME",
+    help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
 )
 output_option = click.option(
     "-o",

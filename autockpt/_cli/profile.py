@@ -7,7 +7,17 @@ from typing import Literal
 import click
 
 from .._explain import explain_profile
-from .common import errors, hush_profiler, json_option, output_option, print_json, progress, width, write
+from .common import (
+    errors,
+    hush_profiler,
+    json_option,
+    optimizer_option,
+    output_option,
+    print_json,
+    progress,
+    width,
+    write,
+)
 from .target import build
 
 __all__ = ["profile"]
@@ -24,12 +34,14 @@ __all__ = ["profile"]
     "fake: run nothing. auto: the first that fits.",
 )
 @click.option("--device", help="With --mode fake: the device whose seconds to predict.")
+@optimizer_option
 @output_option
 @json_option
 def profile(
     target: str,
     mode: Literal["auto", "real", "spill", "forward", "fake"],
     device: str | None,
+    optimizer: str | None,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -45,7 +57,7 @@ def profile(
         with progress(f"importing {target}"):
             model, inputs = build(target)
         with progress(f"recording a step of {type(model).__name__}"):
-            recorded = record(model, inputs, mode=mode, device=device)
+            recorded = record(model, inputs, optimizer=optimizer, mode=mode, device=device)
     write(recorded, output)
     if as_json:
         print_json(recorded)

@@ -13,6 +13,7 @@ from .common import (
     hush_profiler,
     json_option,
     keep_option,
+    optimizer_option,
     print_json,
     progress,
     read,
@@ -30,6 +31,7 @@ __all__ = ["verify"]
 @click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 8GB, 80%, or a number of bytes.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
 @click.option("--solver", default="auto", show_default=True, help="With --budget: one solver by name.")
+@optimizer_option
 @keep_option
 @recompute_option
 @json_option
@@ -39,6 +41,7 @@ def verify(
     budget: str | None,
     steps: int,
     solver: str,
+    optimizer: str | None,
     keep: tuple[str, ...],
     recompute: tuple[str, ...],
     as_json: bool,
@@ -67,7 +70,15 @@ def verify(
             model, inputs = build(target)
         with progress(f"verifying {type(model).__name__}"):
             found = run(
-                model, inputs, plan=plan, budget=budget, solver=solver, steps=steps, keep=keep, recompute=recompute
+                model,
+                inputs,
+                plan=plan,
+                budget=budget,
+                optimizer=optimizer,
+                solver=solver,
+                steps=steps,
+                keep=keep,
+                recompute=recompute,
             )
     if as_json:
         print_json(found)

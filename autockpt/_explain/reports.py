@@ -121,6 +121,8 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     plain_peak_bytes: int
     plain_seconds: float
     static_bytes: dict[str, int]
+    optimizer: str
+    optimizer_step_bytes: int
     activation_bytes: int
     modules: tuple[ModuleRow, ...]
     refused: tuple[RefusalRow, ...]
@@ -222,6 +224,8 @@ def report_profile(profile: Profile) -> ProfileReport:
             "gradients": static.gradient_bytes,
             "optimizer state": static.optimizer_bytes,
         },
+        optimizer=profile.optimizer,
+        optimizer_step_bytes=profile.optimizer_step_bytes,
         activation_bytes=activation_bytes,
         modules=tuple(rows),
         refused=_by_reason((call.key, call.refused) for call in profile.calls if call.refused),
@@ -275,12 +279,13 @@ def _from_parent(call: CallRecord, calls: Sequence[CallRecord]) -> str:
 
 
 def _plain_peak_bytes(profile: Profile) -> int:
-    """Return the highest level of the recorded step, static bytes included."""
+    """Return the highest level of the recorded step and of the optimizer's, static bytes included."""
     change = [0] * (profile.ticks + 1)
     for size, birth, death in zip(profile.tensors.bytes, profile.tensors.birth, profile.tensors.death, strict=True):
         change[birth] += size
         change[death] -= size
-    return profile.static.total_bytes + max(itertools.accumulate(change))
+    level = list(itertools.accumulate(change))
+    return profile.static.total_bytes + max(*level, level[profile.ticks - 1] + profile.optimizer_step_bytes)
 
 
 def _by_reason(refused: Iterable[tuple[str, str]]) -> tuple[RefusalRow, ...]:

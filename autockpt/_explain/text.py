@@ -98,7 +98,7 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     width = max(width, MINIMUM_WIDTH)
     head = f"Profile of {report.model}, recorded {report.recorded} on {report.device}, torch {report.torch_version}"
     parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    peak = "recorded" if report.mode == "real" else "predicted"
+    peak = "recorded" if report.mode == "real" and not report.optimizer else "predicted"
     saved = "predicted" if report.mode == "fake" else "recorded"
     times = "recorded" if report.times == "measured" else "predicted"
     totals = [
@@ -108,6 +108,9 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
         (f"{times} plain step", format_seconds(report.plain_seconds), ""),
         ("mode", report.mode, _MODES[report.mode]),
     ]
+    if report.optimizer:
+        needed = format_bytes(report.optimizer_step_bytes)
+        totals.insert(2, ("predicted optimizer step", needed, f"beside its state: {report.optimizer}"))
     blocks = [_fill(head, width), _totals(totals, width)]
 
     table = []

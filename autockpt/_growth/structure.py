@@ -11,8 +11,9 @@ from .._profile import Profile
 
 __all__ = ["FREE", "is_bytes", "is_seconds", "same_structure"]
 
-FREE = frozenset({"recorded", "notes", "signature"})
-"""What differs besides: when it was recorded, what was noted, and signatures, which are made of shapes."""
+FREE = frozenset({"recorded", "notes", "optimizer", "signature"})
+"""What differs besides: when it was recorded, what was noted, words on the optimizer, and signatures, which are made of
+shapes."""
 
 ALIKE = ("model", "mode", "times", "device", "torch_version")
 

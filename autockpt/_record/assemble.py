@@ -32,12 +32,14 @@ class WatchedRun:
         marks: the markers, by their number on the tape.
         calls: the calls that were opened, in pre-order.
         functions: the torch functions that they called, in order.
+        reached: which of the step's leaves get a gradient.
     """
 
     events: list[Event]
     marks: list[Mark]
     calls: list[OpenedCall]
     functions: list[OpenedFunction]
+    reached: frozenset[int]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Recording where nothing runs: fake tensors, a tape of their storages, and the roofline of a named device.
+"""Recording where nothing runs: fake tensors, and the roofline of a named device.
 
 What fake mode cannot see is said in the profile: buffers inside kernels, and that some models run other
 operators when their tensors are fake.
@@ -6,10 +6,8 @@ operators when their tensors are fake.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -22,12 +20,13 @@ from .._errors import ProfilingError
 from .._profile import Profile
 from .assemble import mark_seconds
 from .functions import function_seconds
-from .recorder import build_profile, static_bytes
+from .optimizer import Chosen, optimizer_memory
+from .recorder import build_profile
 from .runs import real_step, run_forward, run_step
 from .sandbox import Sandbox
 from .step import Loss, training_step
+from .storages import StorageTape
 from .structure import observe_structure
-from .tape import Event
 
 __all__ = ["DEVICES", "Device", "profile_fake"]
 
@@ -68,7 +67,7 @@ def profile_fake(
     inputs: object,
     *,
     loss: Loss | None,
-    optimizer: torch.optim.Optimizer | None,
+    optimizers: Sequence[Chosen],
     device: str | None,
 ) -> Profile:
     """Record a step of fake tensors; see `autockpt.profile`.
@@ -89,9 +88,9 @@ def profile_fake(
         clock = RooflineClock(DEVICES[name])
         with mode:
             with clock:
-                structure = observe_structure(model, step.forward, FakeTape(), clock, values=False)
-                run = run_step(step, FakeTape(), clock)
-            dropped, _ = run_forward(step, FakeTape(), clock)
+                structure = observe_structure(model, step.forward, StorageTape(), clock, values=False)
+                run = run_step(step, StorageTape(), clock)
+            dropped, _ = run_forward(step, StorageTape(), clock)
         seconds = mark_seconds(run, clock, None)
         return build_profile(
             step,
@@ -101,67 +100,12 @@ def profile_fake(
             function_seconds(run, dict(enumerate(seconds))),
             clock,
             plain_seconds=seconds[-1],
-            static=static_bytes(step, optimizer),
+            optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
             times="roofline",
             device=name,
         )
-
-
-class FakeTape(TorchDispatchMode):
-    """A tape of storages as operators make them and Python lets them go."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._events: list[Event] = []
-        self._live: dict[int, weakref.ref[Any]] = {}
-        self._marks = 0
-        self._open = False
-
-    def __enter__(self) -> FakeTape:
-        self._open = True
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self._open = False
-
-    def mark(self) -> int:
-        self._events.append(Event("mark", self._marks))
-        self._marks += 1
-        return self._marks - 1
-
-    def key(self, tensor: torch.Tensor) -> int:
-        return private.storage_key(tensor)
-
-    def events(self) -> list[Event]:
-        return self._events
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func.namespace == "prim":
-            return func(*args, **(kwargs or {}))
-        known = {self.key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        output = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, torch.Tensor) and (key := self.key(leaf)) not in known and key not in self._live:
-                self._born(key, leaf.untyped_storage())
-        return output
-
-    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
-        if storage.nbytes():
-            self._live[key] = weakref.ref(storage, lambda _: self._gone(key))
-            self._events.append(Event("alloc", key, storage.nbytes()))
-
-    def _gone(self, key: int) -> None:
-        self._live.pop(key, None)
-        if self._open:
-            self._events.append(Event("free", key))
 
 
 class RooflineClock(TorchDispatchMode):

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import gc
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -20,6 +20,7 @@ from .calibrate import HostCosts, host_costs
 from .clocks import clock_of
 from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
 from .operators import Operators
+from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .runs import Parts, forward_only, real_step, run_forward, run_step, spilled_step
 from .sandbox import Sandbox, compile_notes, uncompiled
 from .spill import NoRoom, spilling
@@ -42,7 +43,7 @@ def profile(
     inputs: object,
     *,
     loss: Loss | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     mode: Mode = "auto",
     device: str | None = None,
 ) -> Profile:
@@ -60,7 +61,9 @@ def profile(
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
-        optimizer: counts its state as static bytes.
+        optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
+            training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
+            ``torch.optim`` with its defaults, a list for several that step one after the other.
         mode: ``real`` runs a whole step; ``spill`` runs one too, but what forward saves waits on the host, or for
             models on the CPU in a temporary file (in ``TMPDIR``), so that it needs no more than the deepest plan does;
             ``forward`` runs forward only, dropping what it saves, and synthesises backward; ``fake`` runs nothing;
@@ -72,8 +75,8 @@ def profile(
 
     Raises:
         NotApplicable: the model has no trainable parameters.
-        ProfilingError: the model cannot be recorded: no loss, an unknown mode or device, a gradient taken inside
-            forward, or a profiler that is already running.
+        ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
+            trains something else, a gradient taken inside forward, or a profiler that is already running.
         Exception: whatever the model's own forward raises, with the model as it was.
 
     Example:
@@ -88,14 +91,13 @@ def profile(
         from .fake import profile_fake
 
         with set_aside(model), uncompiled():
-            return profile_fake(model, inputs, loss=loss, optimizer=optimizer, device=device)
+            return profile_fake(model, inputs, loss=loss, optimizers=choose_optimizers(optimizer, model), device=device)
     return record_step(training_step(model, inputs, loss), mode=mode, optimizer=optimizer)
 
 
-def record_step(
-    step: TrainingStep, *, mode: RunMode = "auto", optimizer: torch.optim.Optimizer | None = None
-) -> Profile:
+def record_step(step: TrainingStep, *, mode: RunMode = "auto", optimizer: Optimizers | None = None) -> Profile:
     """Record a step that runs; arguments, errors and what is put back as for `profile`."""
+    chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     with (
@@ -103,10 +105,10 @@ def record_step(
         uncompiled(),
         Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values())) as sandbox,
     ):
-        return _record(step, sandbox, mode, static_bytes(step, optimizer))
+        return _record(step, sandbox, mode, chosen)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, static: Static) -> Profile:
+def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Sequence[Chosen]) -> Profile:
     """Run the structural forward, then the step in the first way that fits, then what is only timed."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
@@ -133,7 +135,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, static: Static)
         own,
         clock,
         plain_seconds=plain_seconds,
-        static=static,
+        optimizer=optimizer_memory(optimizers, parts.run.reached, step.device.type),
         notes=sandbox.notes(),
     )
 
@@ -176,7 +178,7 @@ def build_profile(
     clock: Clock,
     *,
     plain_seconds: float,
-    static: Static,
+    optimizer: OptimizerMemory,
     notes: Iterable[str],
     mode: Literal["real", "forward", "fake"] | None = None,
     times: Literal["measured", "roofline"] = "measured",
@@ -192,7 +194,7 @@ def build_profile(
         own_seconds: of each function.
         clock: timed the operators of the structural forward.
         plain_seconds: of the whole step.
-        static: bytes that are there before the step.
+        optimizer: what the optimizer needs.
         notes: what else could not be seen or put back.
         mode: where it is not that of `parts`.
         times: whether anything was timed.
@@ -214,7 +216,9 @@ def build_profile(
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=plain_seconds,
-        static=static,
+        static=_static_bytes(step, optimizer.state_bytes),
+        optimizer=optimizer.source,
+        optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
         replay_host_seconds=host.replay_seconds,
@@ -232,6 +236,7 @@ def build_profile(
             *_checkpointing_notes(structure.calls),
             *compile_notes(step.model),
             *(() if flow is not None else (UNSEEN,)),
+            *optimizer.notes,
             *notes,
         ),
     )
@@ -248,7 +253,7 @@ def _checkpointing_notes(structures: list[CallStructure]) -> list[str]:
     ]
 
 
-def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) -> Static:
+def _static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
     gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
@@ -257,27 +262,13 @@ def static_bytes(step: TrainingStep, optimizer: torch.optim.Optimizer | None) ->
         buffer_bytes=_storage_bytes(model.buffers()),
         input_bytes=_storage_bytes(step.inputs()),
         gradient_bytes=_storage_bytes(gradients),
-        optimizer_bytes=_optimizer_bytes(optimizer) if optimizer is not None else 0,
+        optimizer_bytes=optimizer_bytes,
     )
 
 
 def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
     return sum({private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
-
-
-def _optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """State that exists, or, before the first step, the state that the optimizer's options imply."""
-    if optimizer.state:
-        held = [value for state in optimizer.state.values() for value in state.values()]
-        return _storage_bytes(value for value in held if isinstance(value, torch.Tensor))
-    total = 0
-    for group in optimizer.param_groups:
-        size = sum(parameter.nbytes for parameter in group["params"] if parameter.requires_grad)
-        moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
-        moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
-        total += moments * size
-    return total
 
 
 def _device_name(device: torch.device) -> str:

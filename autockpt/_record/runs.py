@@ -43,6 +43,7 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | Non
                 outputs, scalar = step.forward()
             watch.end_forward()
             gradients = step.gradients(scalar)
+            reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             copies = _copies_of_shared(gradients)
             watch.end()
             del outputs, scalar, gradients, copies
@@ -50,7 +51,7 @@ def run_step(step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | Non
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions)
+    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions, reached)
 
 
 def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRun, list[GraphNode]]:
@@ -63,7 +64,8 @@ def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRu
         graph = read_graph(scalar, step.leaves)
         watch.end()
         del outputs, scalar
-    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions), graph
+    reached = frozenset(node.leaf for node in graph if node.leaf is not None)
+    return WatchedRun(tape.events(), watch.marks, watch.calls, watch.functions, reached), graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

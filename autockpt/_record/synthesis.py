@@ -165,7 +165,7 @@ def synthesise_backward(
     for mark, tick in zip(backward.marks, found.mark_ticks, strict=True):
         if mark.kind == "release" and (tensor := saved_tensors[mark.index]) >= 0:
             found.death[tensor] = max(found.death[tensor], tick + 1)
-    return WatchedRun([], backward.marks, run.calls, run.functions), found, natural
+    return WatchedRun([], backward.marks, run.calls, run.functions, run.reached), found, natural
 
 
 def _run_engine(

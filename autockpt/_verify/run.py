@@ -16,6 +16,7 @@ from .._frames import watching_replays
 from .._install import install, installed_plan, set_aside, uninstall
 from .._pins import Patterns, refuse_pins
 from .._plan import Plan, Segment
+from .._record.optimizer import Optimizers
 from .._record.sandbox import Sandbox
 from .._record.step import TrainingStep, training_step
 from .compare import compare
@@ -35,7 +36,7 @@ def verify(
     plan: Plan | None = None,
     budget: int | str | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     solver: str = "auto",
     steps: int = 1,
     keep: Patterns = (),
@@ -58,7 +59,8 @@ def verify(
         budget: check the plan that `apply` would choose for this budget.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
-        optimizer: counts its state in the budget.
+        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
+            stands for a class of ``torch.optim`` with its defaults.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
         keep: patterns of calls that must not run again, with a budget only; see `solve`.

@@ -85,6 +85,15 @@ def test_profile_of_a_wrong_target(run: Run, models_file: Path, target: str, sta
     assert words in result.err
 
 
+def test_profile_with_an_optimizer_by_name(run: Run, models_file: Path) -> None:
+    found = json.loads(run("profile", f"{models_file}:tiny", "--mode", "fake", "--optimizer", "adamw", "--json").out)
+    assert found["optimizer"] == "adamw, by its defaults: an estimate"
+    assert found["static"]["optimizer_bytes"] == 2 * found["optimizer_step_bytes"] > 0
+    unknown = run("profile", f"{models_file}:tiny", "--optimizer", "adamwx")
+    assert (unknown.status, unknown.out) == (1, "")
+    assert "did you mean 'adamw'" in unknown.err
+
+
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the demo's model; half of the peak stays within reach."""

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer, optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from autockpt import _torch_private
@@ -217,3 +219,67 @@ def test_a_function_mode_is_switched_off_where_it_is_the_innermost() -> None:
         with Sees():
             assert not _torch_private.suspend_function_mode(mode)
     assert seen == [Tensor.sin]
+
+
+OPTIMIZERS = [
+    kind
+    for name, kind in sorted(vars(torch.optim).items())
+    if isinstance(kind, type) and issubclass(kind, Optimizer) and name not in ("LBFGS", "Optimizer", "SparseAdam")
+]
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the operators that run, and whether a value is read."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+        self.items = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        self.items += _torch_private.is_item(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_reading_a_value_is_seen() -> None:
+    with _Operators() as seen:
+        assert torch.ones(()).item() == 1.0
+    assert seen.items == 1
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: str(kind.__name__))
+@pytest.mark.parametrize("supported", [False, True])
+def test_whether_optimizers_update_all_parameters_at_once(
+    kind: Any, supported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = ["cpu"] if supported else []  # as if foreach were the default here, as it is on a GPU
+    monkeypatch.setattr(optimizer, "_get_foreach_kernels_supported_devices", lambda: devices)
+    weights = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.ones(2, 2)
+    live = kind(weights)
+    with _Operators() as seen:
+        live.step()
+    at_once = any("_foreach_" in name for name in seen.names)
+    assert _torch_private.foreach_by_default(kind, weights, "cpu") == at_once
+    assert not _torch_private.foreach_by_default(kind, weights, "meta")
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: str(kind.__name__))
+def test_a_bare_step_of_a_blank_optimizer_does_what_the_real_one_does_without_hooks(kind: Any) -> None:
+    fired: list[object] = []
+    weights = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.full((2, 2), 0.5)
+    live, control = kind(weights[:1]), kind(weights[1:])
+    control.step()
+    live.step = lambda: fired.append(live)
+    live.register_step_pre_hook(lambda *_: fired.append(1))
+    handles = [optimizer.register_optimizer_step_post_hook(lambda *_: fired.append(2))]
+    blank = _torch_private.blank_optimizer(live)
+    with torch.no_grad():
+        _torch_private.bare_step(type(live))(blank)
+    handles[0].remove()
+    assert type(blank) is type(live) and not fired
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], torch.ones(2, 2))

@@ -203,3 +203,12 @@ def chosen(profile: Profile, candidates: Any, budget_bytes: int) -> tuple[int, .
     except Infeasible as error:
         assert error.chosen is not None
         return error.chosen
+
+
+def test_the_optimizer_needs_the_same_at_every_size() -> None:
+    before, after = (
+        msgspec.structs.replace(chain_profile(), optimizer=words, optimizer_step_bytes=5)
+        for words in ("AdamW, before its first step", "AdamW, as it is")
+    )
+    found = Growth.of({2: before, 4: after}).at(9)
+    assert (found.optimizer, found.optimizer_step_bytes) == (before.optimizer, 5)

@@ -85,6 +85,14 @@ def test_the_text_begins_with_the_verdict_and_the_exit_status_follows_it(
     assert (found.schema, found.verdict) == (Verification.SCHEMA, verdict)
 
 
+def test_the_budget_counts_an_optimizer_by_name(run: Run) -> None:
+    plain, counted = (
+        msgspec.json.decode(run("good", "--budget", "1000", "--json", *more).out)["minimum_bytes"]
+        for more in ([], ["--optimizer", "adam"])
+    )
+    assert counted > plain
+
+
 def test_a_budget_that_nothing_meets(run: Run) -> None:
     result = run("good", "--budget", "1000", "--json")
     assert (result.status, msgspec.json.decode(result.out)["status"]) == (1, "infeasible")

@@ -1,0 +1,228 @@
+"""The optimizer in the training step: which one is meant, what it holds, and what its step needs besides."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .._errors import ProfilingError
+from .shadow import allocated, shadow_step, state_tensors, twin_of
+
+__all__ = ["Chosen", "OptimizerMemory", "Optimizers", "choose_optimizers", "optimizer_memory", "optimizers_of"]
+
+Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
+"""One optimizer, several that take their steps one after the other, or the name of a class in ``torch.optim``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """An optimizer whose step belongs to the training step.
+
+    Attributes:
+        optimizer: the user's, or one built by name over parameters without memory.
+        asked: that name; empty where it is the user's.
+        leaves: by id, which of the model's trainable parameters a parameter of the optimizer stands for.
+        notes: what is odd about it.
+    """
+
+    optimizer: Optimizer
+    asked: str = ""
+    leaves: Mapping[int, int]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerMemory:
+    """What optimizers need.
+
+    Attributes:
+        state_bytes: their state, after a step.
+        step_bytes: what a step needs besides, the next one or one far into training, whichever needs more: with
+            everything else that lives at the end of backward and `state_bytes` it is the peak of the step.
+        source: where the figures come from, in words; empty where there is no optimizer.
+        notes: what is not exact about them.
+    """
+
+    state_bytes: int = 0
+    step_bytes: int = 0
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> tuple[Chosen, ...]:
+    """Find the optimizers that are meant.
+
+    Args:
+        optimizer: as a user gives it.
+        model: the model that they train.
+
+    Returns:
+        One for each optimizer; none for None.
+
+    Raises:
+        ProfilingError: there is no optimizer of that name, it cannot be built with its defaults, what is given is no
+            optimizer, or one trains none of the model's parameters.
+    """
+    if optimizer is None:
+        return ()
+    if isinstance(optimizer, str):
+        return (_by_name(optimizer, model),)
+    given = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
+    return tuple(_given(each, model) for each in given)
+
+
+def optimizers_of(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
+    """Find the live optimizers that train any of these parameters.
+
+    Args:
+        parameters: tensors, compared by identity.
+
+    Returns:
+        Every ``torch.optim.Optimizer`` that Python knows of and that has one of them in groups of its own, which
+        leaves out wrappers that pass on another's.
+
+    Example:
+        >>> import torch
+        >>> from autockpt._record.optimizer import optimizers_of
+        >>> model = torch.nn.Linear(4, 4)
+        >>> optimizer = torch.optim.SGD(model.parameters())
+        >>> optimizers_of(model.parameters()) == [optimizer]
+        True
+    """
+    wanted = {id(parameter) for parameter in parameters}
+    live = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
+    return [
+        optimizer
+        for optimizer in live
+        if any(id(p) in wanted for group in vars(optimizer).get("param_groups", ()) for p in group["params"])
+    ]
+
+
+def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device_type: str) -> OptimizerMemory:
+    """Say what optimizers hold and what their steps need besides.
+
+    They are left as they are and nothing is computed: shadows of them take the steps. Exact but for buffers inside
+    kernels; O(operators of two steps).
+
+    Args:
+        chosen: the optimizers.
+        reached: which of the model's trainable parameters get a gradient in the training step.
+        device_type: where they train, ``cpu`` or ``cuda``.
+
+    Returns:
+        The sum of what they hold, and the most that any of their steps needs: they take them one after the other.
+    """
+    each = [_memory(one, frozenset(reached), device_type) for one in chosen]
+    return OptimizerMemory(
+        state_bytes=sum(memory.state_bytes for memory in each),
+        step_bytes=max((memory.step_bytes for memory in each), default=0),
+        source="; ".join(memory.source for memory in each),
+        notes=tuple(note for memory in each for note in memory.notes),
+    )
+
+
+def _by_name(name: str, model: torch.nn.Module) -> Chosen:
+    """Build the optimizer of that name with its defaults, over twins of the trainable parameters."""
+    kinds = {
+        known.lower(): kind
+        for known, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }
+    kind: Any = kinds.get(name.lower())
+    if kind is None:
+        nearest = difflib.get_close_matches(name.lower(), kinds, n=1, cutoff=0.0)[0]
+        raise ProfilingError(
+            f"torch.optim has no optimizer {name!r}; did you mean {nearest!r}? There are {', '.join(sorted(kinds))}. "
+            "Any other can be given itself: optimizer=my_optimizer."
+        )
+    twins = [twin_of(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        optimizer = kind(twins)
+    except Exception as error:
+        raise ProfilingError(
+            f"{kind.__name__} cannot be built with its defaults over these parameters ({_said(error)}). "
+            "Give the optimizer itself: optimizer=my_optimizer."
+        ) from error
+    return Chosen(optimizer=optimizer, asked=name, leaves={id(twin): i for i, twin in enumerate(twins)})
+
+
+def _given(optimizer: object, model: torch.nn.Module) -> Chosen:
+    """Check an optimizer that was given."""
+    if not isinstance(optimizer, Optimizer):
+        raise ProfilingError(
+            "optimizer= takes a torch.optim.Optimizer, several of them, or a name such as 'adamw'; found a "
+            f"{type(optimizer).__name__}"
+        )
+    inner = [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
+    if "param_groups" not in vars(optimizer) and inner:  # a wrapper that passes on another's groups
+        return _given(inner[0], model)
+    name, owned = type(optimizer).__name__, {id(parameter) for parameter in model.parameters()}
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in owned for parameter in trained)
+    if foreign == len(trained):
+        raise ProfilingError(
+            f"{name} trains {foreign} parameters, and none of them is one of the {len(owned)} of "
+            f"{type(model).__name__}. Give the optimizer that trains this model."
+        )
+    leaves = {id(p): i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+    note = f"{foreign} of the {len(trained)} parameters that {name} trains are not the model's; its state counts whole"
+    return Chosen(optimizer=optimizer, leaves=leaves, notes=(note,) if foreign else ())
+
+
+def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> OptimizerMemory:
+    """What one optimizer needs."""
+    optimizer, name = chosen.optimizer, type(chosen.optimizer).__name__
+    existed = bool(optimizer.state)
+
+    def gets_gradient(parameter: torch.Tensor) -> bool:
+        leaf = chosen.leaves.get(id(parameter))
+        return parameter.grad is not None or (parameter.requires_grad and (leaf is None or leaf in reached))
+
+    state_bytes = step_bytes = 0
+    try:
+        for fused in (False, True):
+            groups = [group for group in optimizer.param_groups if bool(group.get("fused")) is fused]
+            held, needed = shadow_step(optimizer, groups, gets_gradient, device_type) if groups else (0, 0)
+            state_bytes += held
+            step_bytes = max(step_bytes, 0 if fused else needed)  # fused kernels need nothing besides
+    except Exception as error:  # whatever somebody's optimizer does with tensors that have no values
+        known = "state" if existed else "options"
+        return OptimizerMemory(
+            state_bytes=_known_bytes(optimizer, device_type),
+            source=f"{chosen.asked or name}, by its {known}: an estimate",
+            notes=(
+                *chosen.notes,
+                f"the step of {name} could not be followed ({_said(error)}): its state is counted by its {known}, and "
+                "what its step needs besides is not",
+            ),
+        )
+    source = f"{name}, {'as it is' if existed or not state_bytes else 'before its first step'}"
+    if chosen.asked:
+        source = f"{chosen.asked}, by its defaults: an estimate"
+    return OptimizerMemory(state_bytes=state_bytes, step_bytes=step_bytes, source=source, notes=chosen.notes)
+
+
+def _known_bytes(optimizer: Optimizer, device_type: str) -> int:
+    """State that exists, or, before the first step, the state that the optimizer's options imply."""
+    if optimizer.state:
+        held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
+        storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
+        return sum(allocated(size, device_type) for size in storages.values())
+    total = 0
+    for group in optimizer.param_groups:
+        moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
+        moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
+        sizes = [allocated(parameter.nbytes, device_type) for parameter in group["params"] if parameter.requires_grad]
+        total += moments * sum(sizes)
+    return total
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,220 @@
+"""A step of an optimizer that changes nothing and computes nothing, for what it does to memory.
+
+A *shadow* of the optimizer takes the step: an object of the same class with the same attributes, whose parameters,
+gradients and state are on the meta device. A tape of their storages tells the rest:
+
+    level   ╭╮    ╭─╮ ╭─╮ ╭─╮
+            ││ ╭──╯ ╰─╯ ╰─╯ ╰   step_bytes: how far the highest level stands above the last
+          ╭─╯╰─╯                state_bytes: how far the last level stands above parameters and gradients
+        ──╯                     parameters and gradients
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from .. import _torch_private as private
+from .storages import StorageTape
+from .tape import Event
+
+__all__ = ["allocated", "shadow_step", "state_tensors", "twin_of"]
+
+Group = dict[str, Any]
+
+FAR_STEP = 1000
+"""A step far into training: some optimizers (RAdam) need more after their first steps."""
+
+CUDA_GRAIN_BYTES = 512
+"""CUDA's allocator hands out multiples of this."""
+
+
+def shadow_step(
+    optimizer: Optimizer, groups: Sequence[Group], gets_gradient: Callable[[torch.Tensor], bool], device_type: str
+) -> tuple[int, int]:
+    """Let a shadow of `optimizer` take its next step and one far into training.
+
+    Args:
+        optimizer: stays as it is; neither its hooks nor patches of its ``step`` run.
+        groups: which of its groups take part.
+        gets_gradient: whether a parameter has a gradient when the step is taken.
+        device_type: where it trains, ``cpu`` or ``cuda``.
+
+    Returns:
+        Bytes of the state after the steps, and the most bytes that one of them needs besides.
+
+    Raises:
+        Exception: whatever the optimizer raises on tensors without values; TypeError where it reaches for others.
+    """
+    if any(isinstance(value, Optimizer) for value in vars(optimizer).values()):
+        raise TypeError("it passes its step on to another optimizer")
+    step = private.bare_step(type(optimizer))
+    tape = _ShadowTape()
+    with tape, torch.no_grad():
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        twins = {id(parameter): twin_of(parameter) for parameter in parameters}
+        gradients = {id(p): torch.empty_like(twins[id(p)]) for p in parameters if gets_gradient(p)}
+        for key, gradient in gradients.items():  # which stay alive, also where the step drops them
+            twins[key].grad = gradient
+        tape.mark()
+        shadow = _shadow(optimizer, groups, twins, device_type)
+        tape.mark()
+        tape.guard(optimizer)
+        step(shadow)
+        _go_far(shadow)
+        step(shadow)
+        tape.mark()
+    (held_bytes, _, last_bytes), peak_bytes = _levels(tape.events(), device_type)
+    return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device_type), peak_bytes - last_bytes
+
+
+def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
+    """Return a parameter of the same shape without memory."""
+    shape, strides = private.geometry(parameter)
+    hollow = torch.empty_strided(shape, strides, dtype=parameter.dtype, device="meta")
+    return torch.nn.Parameter(hollow, requires_grad=parameter.requires_grad)
+
+
+def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the tensors of an optimizer's state."""
+    leaves = tree_leaves(list(optimizer.state.values()))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def allocated(size: int, device_type: str) -> int:
+    """Return what the allocator of a device hands out for so many bytes."""
+    return -(-size // CUDA_GRAIN_BYTES) * CUDA_GRAIN_BYTES if device_type == "cuda" else size
+
+
+class _ShadowTape(StorageTape):
+    """A tape of storages on the meta device, where reading a value gives a made-up one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._untouchable: frozenset[int] = frozenset()
+
+    def guard(self, optimizer: Optimizer) -> None:
+        """Refuse from now on every operator that gets the optimizer's own parameters, gradients or state."""
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        own += [parameter.grad for parameter in own if parameter.grad is not None]
+        self._untouchable = frozenset(self.key(tensor) for tensor in (*own, *state_tensors(optimizer))) - {0}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if private.is_item(func) and args[0].device.type == "meta":
+            return torch.full((), 0.5, dtype=torch.float64).to(args[0].dtype).item()
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not self._untouchable.isdisjoint(map(self.key, tensors)):
+            raise TypeError("it reaches for tensors by another way than its groups and its state")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
+        if storage.device.type == "meta":
+            super()._born(key, storage)
+
+
+def _shadow(
+    optimizer: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device_type: str
+) -> Optimizer:
+    """Return a shadow that trains the twins of the parameters in `groups`."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def hollow(tensor: torch.Tensor) -> torch.Tensor:
+        return twins[id(tensor)] if id(tensor) in twins else _hollow(tensor, storages)
+
+    def counter(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.device.type == "cpu" and not tensor.dim() else hollow(tensor)
+
+    def hollow_state(parameter: torch.Tensor, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return tree_map_only(torch.Tensor, hollow, values)
+        # On the host, other numbers (moments of a parameter that is one) may have to lie where the parameter does.
+        kept = {key: counter if key == "step" or parameter.device.type != "cpu" else hollow for key in values}
+        return {key: tree_map_only(torch.Tensor, kept[key], value) for key, value in values.items()}
+
+    shadow = private.blank_optimizer(optimizer)
+    own = {key: value for key, value in vars(shadow).items() if key not in ("state", "param_groups")}
+    vars(shadow).update(tree_map_only(torch.Tensor, hollow, own))
+    shadow.state = defaultdict(dict)
+    state: Mapping[Any, Any] = optimizer.state  # some keep what belongs to no parameter under names
+    for key, values in state.items():
+        if id(key) in twins:
+            shadow.state[twins[id(key)]] = hollow_state(key, values)
+        elif not isinstance(key, torch.Tensor):
+            shadow.state[key] = tree_map_only(torch.Tensor, counter, values)
+    shadow.param_groups = [_shadow_group(optimizer, group, twins, device_type) for group in groups]
+    return shadow
+
+
+def _shadow_group(
+    optimizer: Optimizer, group: Group, twins: Mapping[int, torch.Tensor], device_type: str
+) -> dict[str, Any]:
+    """Return a group of twins, whose options choose what the real one chooses on its device."""
+    options = {key: value for key, value in group.items() if key != "params"}
+    made: Group = tree_map_only(torch.Tensor, lambda tensor: tensor.item(), options)
+    if (group.get("foreach", False), group.get("fused")) == (None, None) and not group.get("differentiable"):
+        plain = group.get("capturable") or not isinstance(group.get("lr"), torch.Tensor)
+        made["foreach"] = plain and private.foreach_by_default(type(optimizer), group["params"], device_type)
+    for option in ("fused", "capturable"):  # these want tensors on a device
+        if group.get(option):
+            made[option] = False
+    return {**made, "params": [twins[id(parameter)] for parameter in group["params"]]}
+
+
+def _hollow(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """A tensor like this one without memory, on a storage of the same size, shared where that is."""
+    if tensor.layout != torch.strided:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    key = private.storage_key(tensor)
+    if key not in storages:
+        size = tensor.untyped_storage().nbytes()
+        storages[key] = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
+    empty = torch.empty(0, dtype=tensor.dtype, device="meta")
+    return empty.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _go_far(shadow: Optimizer) -> None:
+    """Put the counters of steps far into training."""
+    for values in shadow.state.values():
+        step = values.get("step") if isinstance(values, dict) else None
+        if isinstance(step, torch.Tensor):
+            step.fill_(FAR_STEP)
+        elif step is not None:
+            values["step"] = type(step)(FAR_STEP)
+
+
+def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
+    """Return the level at each marker, and the highest from the second marker on."""
+    sizes: dict[int, int] = {}
+    level_bytes = peak_bytes = 0
+    marked: list[int] = []
+    for event in events:
+        if event.kind == "mark":
+            marked.append(level_bytes)
+        elif event.kind == "alloc":
+            sizes[event.key] = allocated(event.bytes, device_type)
+            level_bytes += sizes[event.key]
+        else:
+            level_bytes -= sizes.pop(event.key)
+        if len(marked) > 1:
+            peak_bytes = max(peak_bytes, level_bytes)
+    return marked, peak_bytes
+
+
+def _counter_bytes(
+    shadow: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device_type: str
+) -> int:
+    """Bytes of counters, which the shadow has for real, as far as the optimizer has them on its device."""
+    total = 0
+    for group in groups:
+        places = {device_type, "cpu"} if group.get("fused") or group.get("capturable") else {device_type}
+        leaves = tree_leaves([shadow.state.get(twins[id(parameter)], {}) for parameter in group["params"]])
+        counters = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type in places]
+        total += sum(allocated(counter.nbytes, device_type) for counter in counters)
+    return total
