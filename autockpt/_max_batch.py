@@ -135,7 +135,8 @@ def max_batch(
 
     Returns:
         The number of samples, its plan, and the throughput of several sizes up to it. For one sample more the solver
-        finds no plan within the budget, as far as that step can be predicted from the recorded ones.
+        finds no plan within the budget, as far as that step can be predicted from the recorded ones; where recordings
+        and predictions never agree, the largest of a few sizes that were recorded and fit.
 
     Raises:
         BudgetError: the budget does not parse, or `most` is below 4.

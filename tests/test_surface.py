@@ -99,6 +99,7 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "import autockpt._cli",
+        "import autockpt._growth.recordings, autockpt._growth.search",
     ],
 )
 def test_no_torch_is_imported(code: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import count
 
 from .._candidates import Candidates, Run, find_candidates
 from .._candidates.book import Book
@@ -20,8 +19,8 @@ __all__ = ["SEARCH_SECONDS", "Fitting", "largest_plain"]
 SEARCH_SECONDS = 1.0
 """For a solver at one size; the plan that is wanted in the end has a search of its own."""
 
-GUESSES = 5
-"""After so many straight lines what is left is halved instead, which ends for certain."""
+MOST_GUESSES = 5
+"""After so many straight lines what is left is halved instead, which ends soon for certain."""
 
 Name = tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]
 """What a candidate stands for at every size: calls, kept and skipped units."""
@@ -59,20 +58,20 @@ class Fitting:
                 fits = max(fits, size)
             elif fits < size:
                 fits_not = size if fits_not is None else min(fits_not, size)
-        for turn in count():
-            if fits_not is not None and fits_not - fits <= 1:
-                return fits
-            if fits_not is not None and turn >= GUESSES:
+        guesses = 0
+        while fits_not is None or fits_not - fits > 1:
+            if fits_not is not None and guesses >= MOST_GUESSES:
                 size = (fits + fits_not) // 2
             else:
                 size = max(self._crossing(peaks), fits + 1)
                 size = size if fits_not is None else min(size, fits_not - 1)
+                guesses += 1
             peaks[size] = self._peak_bytes(growth.at(size), budget_bytes=self._budget_bytes)
             if peaks[size] <= self._budget_bytes:
                 fits = size
             else:
                 fits_not = size
-        raise AssertionError("a count never ends")
+        return fits
 
     def _crossing(self, peaks: dict[int, int]) -> int:
         """Where the straight line through the sizes nearest to the budget meets it; twice as far if it never does."""
