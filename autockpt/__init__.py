@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from ._frames import is_recomputing
     from ._frontier import Frontier, frontier
+    from ._max_batch import MaxBatch, max_batch
     from ._measure import Measurement, measure
     from ._plan import Plan, Refusal, Segment
     from ._profile import Profile
@@ -46,6 +47,7 @@ __all__ = [
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
+    "MaxBatch",
     "Measurement",
     "NotApplicable",
     "PinError",
@@ -61,6 +63,7 @@ __all__ = [
     "apply",
     "frontier",
     "is_recomputing",
+    "max_batch",
     "measure",
     "plan_of",
     "profile",
@@ -77,6 +80,7 @@ _HOME = {
     "Infeasible": "_errors",
     "InvalidFile": "_errors",
     "InvalidProblem": "_errors",
+    "MaxBatch": "_max_batch",
     "Measurement": "_measure",
     "NotApplicable": "_errors",
     "PinError": "_errors",
@@ -91,6 +95,7 @@ _HOME = {
     "apply": "_apply",
     "frontier": "_frontier",
     "is_recomputing": "_frames",
+    "max_batch": "_max_batch",
     "measure": "_measure",
     "plan_of": "_apply",
     "profile": "_record",

@@ -16,7 +16,7 @@ from ._record.optimizer import Optimizers
 from ._solve import solve
 from .solvers import parse_bytes
 
-__all__ = ["apply", "plan_for", "plan_of", "remove"]
+__all__ = ["apply", "device_bytes", "plan_for", "plan_of", "remove"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -112,7 +112,7 @@ def plan_for(
     recompute: Patterns,
 ) -> Plan:
     """Record a step of `model` and return a plan that fits it into `budget`; arguments and errors as for `apply`."""
-    budget_bytes = parse_bytes(budget, total_bytes=_device_bytes(model))  # before anything runs
+    budget_bytes = parse_bytes(budget, total_bytes=device_bytes(model))  # before anything runs
     recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
     return solve(
         recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
@@ -140,7 +140,7 @@ def plan_of(model: torch.nn.Module) -> Plan | None:
     return installed_plan(model)
 
 
-def _device_bytes(model: torch.nn.Module) -> int | None:
+def device_bytes(model: torch.nn.Module) -> int | None:
     """Memory of the model's device, where it has one of its own."""
     parameter = next(model.parameters(), None)
     if parameter is None or parameter.device.type != "cuda":

@@ -20,6 +20,7 @@ NAMES = {
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
+    "MaxBatch",
     "Measurement",
     "NotApplicable",
     "PinError",
@@ -35,6 +36,7 @@ NAMES = {
     "apply",
     "frontier",
     "is_recomputing",
+    "max_batch",
     "measure",
     "plan_of",
     "profile",
@@ -97,6 +99,7 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "import autockpt._cli",
+        "import autockpt._growth.recordings, autockpt._growth.search",
     ],
 )
 def test_no_torch_is_imported(code: str) -> None:

@@ -3,6 +3,8 @@
 structure.py   whether two profiles are of one structure, and where they part
 laws.py        how bytes and seconds grow from one size to another
 growth.py      a whole profile at another size
+search.py      the largest size that fits a budget, as predicted
+recordings.py  which sizes are recorded for that
 """
 
 from __future__ import annotations

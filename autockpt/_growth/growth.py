@@ -102,9 +102,11 @@ class Growth:
                 exit_seconds=marks[one.exit],
                 signature=f"{one.signature} {other.signature}".strip(),
             )
-            for one, other in zip(first.calls, second.calls, strict=True)
+            for one, other in zip(parts["calls"], second.calls, strict=True)
         )
-        parts["saves"] = msgspec.structs.replace(first.saves, seconds=tuple(marks[pack] for pack in first.saves.pack))
+        parts["saves"] = msgspec.structs.replace(
+            parts["saves"], seconds=tuple(map(marks.__getitem__, first.saves.pack))
+        )
         parts["ops"] = _shared_out(parts["ops"], parts["functions"])
         recorded = " and ".join(map(_words, self.sizes))
         note = f"predicted for a batch of size {_words(wanted)}, from steps that were recorded at {recorded}"
@@ -129,7 +131,9 @@ def _grown(laws: Laws, name: str, first: Any, second: Any) -> Any:
     if isinstance(first, tuple):
         if is_seconds(name):
             return _column(laws, first, second)
-        return tuple(laws.bytes(*pair) for pair in zip(first, second, strict=True)) if is_bytes(name) else first
+        if is_bytes(name) or any(isinstance(each, msgspec.Struct) for each in first):
+            return tuple(_grown(laws, name, *pair) for pair in zip(first, second, strict=True))
+        return first
     if name.endswith("host_seconds"):
         return (first + second) / 2  # of the host, whatever the size
     if is_seconds(name):

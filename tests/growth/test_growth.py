@@ -166,7 +166,7 @@ ZOO = {
 }
 
 
-QUICK = ("eager", "resnet")
+QUICK = ("eager",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.sweep) for name in ZOO])

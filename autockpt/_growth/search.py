@@ -1,0 +1,124 @@
+"""The largest size whose predicted step fits a budget. No torch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from .._candidates import Candidates, Run, find_candidates
+from .._candidates.book import Book
+from .._candidates.steps import cut_clock, state_problem
+from .._pins import Patterns, pin
+from .._profile import Profile
+from ..solvers import Infeasible, simulate
+from ..solvers import solve as solve_problem
+from .growth import Growth
+
+__all__ = ["SEARCH_SECONDS", "Fitting", "largest_plain"]
+
+SEARCH_SECONDS = 1.0
+"""For a solver at one size; the plan that is wanted in the end has a search of its own."""
+
+MOST_GUESSES = 5
+"""After so many straight lines what is left is halved instead, which ends soon for certain."""
+
+Name = tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]
+"""What a candidate stands for at every size: calls, kept and skipped units."""
+
+
+class Fitting:
+    """Finds out what fits a budget, by plans that got low at other sizes before it asks a solver.
+
+    Args:
+        budget_bytes: highest peak of the whole step.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        keep: patterns of calls that must not run again.
+        recompute: patterns of calls that must.
+    """
+
+    def __init__(self, budget_bytes: int, *, solver: str, keep: Patterns = (), recompute: Patterns = ()) -> None:
+        self._budget_bytes, self._solver = budget_bytes, solver
+        self._keep, self._recompute = keep, recompute
+        self._low: list[list[Name]] = []
+
+    def largest(self, growth: Growth, fits: int, fits_not: int | None) -> int:
+        """Return the largest size that fits, of one dimension.
+
+        Args:
+            growth: predicts the steps.
+            fits: a size that does; 0 if none is known.
+            fits_not: a larger one that does not, or is not wanted; None if none is known.
+
+        The lowest peak rises nearly in a straight line with the size, so that few sizes are tried; at most
+        O(log sizes), each with all candidates and a solver's search of a second.
+        """
+        peaks = {size: self._peak_bytes(growth.at(size), budget_bytes=1) for (size,) in growth.sizes}
+        for size, peak_bytes in peaks.items():
+            if peak_bytes <= self._budget_bytes:
+                fits = max(fits, size)
+            elif fits < size:
+                fits_not = size if fits_not is None else min(fits_not, size)
+        guesses = 0
+        while fits_not is None or fits_not - fits > 1:
+            if fits_not is not None and guesses >= MOST_GUESSES:
+                size = (fits + fits_not) // 2
+            else:
+                size = max(self._crossing(peaks), fits + 1)
+                size = size if fits_not is None else min(size, fits_not - 1)
+                guesses += 1
+            peaks[size] = self._peak_bytes(growth.at(size), budget_bytes=self._budget_bytes)
+            if peaks[size] <= self._budget_bytes:
+                fits = size
+            else:
+                fits_not = size
+        return fits
+
+    def _crossing(self, peaks: dict[int, int]) -> int:
+        """Where the straight line through the sizes nearest to the budget meets it; twice as far if it never does."""
+        sizes = sorted(peaks)
+        above = next((i for i, size in enumerate(sizes) if peaks[size] > self._budget_bytes), len(sizes))
+        first = min(max(above - 1, 0), len(sizes) - 2)
+        one, other = sizes[first], sizes[first + 1]
+        rise = peaks[other] - peaks[one]
+        return one + (self._budget_bytes - peaks[one]) * (other - one) // rise if rise > 0 else 2 * other
+
+    def _peak_bytes(self, profile: Profile, *, budget_bytes: int) -> int:
+        """Return the peak of the first plan found within a budget, or of the lowest where none is."""
+        candidates = pin(profile, find_candidates(profile), keep=self._keep, recompute=self._recompute)
+        for plan in reversed(self._low):
+            chosen = _indices(plan, candidates)
+            if chosen is not None and (peak_bytes := simulate(candidates.problem, chosen).peak_bytes) <= budget_bytes:
+                return peak_bytes
+        try:
+            return solve_problem(
+                candidates.problem, budget_bytes, solver=self._solver, time_limit_seconds=SEARCH_SECONDS
+            ).peak_bytes
+        except Infeasible as error:
+            if error.chosen is not None:
+                self._low.append([_name(candidates.runs[i]) for i in error.chosen])
+            return error.minimum_bytes
+
+
+def largest_plain(profile_at: Callable[[int], Profile], budget_bytes: int, most: int) -> int:
+    """Return the largest size up to `most` whose plain step fits a budget; 0 where none does.
+
+    O(log most) problems without candidates.
+    """
+
+    def peak_bytes(size: int) -> int:
+        profile = profile_at(size)
+        book = Book(profile)
+        return simulate(state_problem(profile, book, [], cut_clock(profile, book, [])), ()).peak_bytes
+
+    return bisect_right(range(1, most + 1), budget_bytes, key=peak_bytes)
+
+
+def _name(run: Run) -> Name:
+    return run.members, run.keep, run.skip
+
+
+def _indices(plan: list[Name], candidates: Candidates) -> list[int] | None:
+    """Where the candidates of a plan stand; None where one is not offered."""
+    place = {_name(run): i for i, run in enumerate(candidates.runs)}
+    chosen = [place[name] for name in plan if name in place]
+    return chosen if len(chosen) == len(plan) else None
