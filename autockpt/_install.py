@@ -121,8 +121,9 @@ def installed_plan(model: nn.Module) -> Plan | None:
 def governor_of(model: nn.Module) -> Governor | None:
     """Return who holds `model` to a budget, None if nobody does."""
     patch = model.__dict__.get("forward")
-    governed = isinstance(patch, functools.partial) and patch.func is governed_forward
-    governor: Governor | None = patch.args[2] if governed else None
+    if not isinstance(patch, functools.partial) or patch.func is not governed_forward:
+        return None
+    governor: Governor = patch.args[2]
     return governor
 
 
