@@ -70,7 +70,7 @@ def solve(
     except Infeasible as error:
         unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
         plan = _lowest_plan(profile, candidates, error)
-        raise error.with_plan(plan, unpinned_minimum_bytes=unpinned_bytes) from None
+        raise error.carrying(plan=plan, unpinned_minimum_bytes=unpinned_bytes) from None
     bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
     return make_plan(profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds)
 
