@@ -25,15 +25,19 @@ if TYPE_CHECKING:
         PinError,
         ProfilingError,
         ReplayError,
+        TooCostly,
         UnknownSolver,
     )
     from ._frames import is_recomputing
     from ._frontier import Frontier, frontier
+    from ._goal import Goal
     from ._measure import Measurement, measure
+    from ._parts import PeakParts
     from ._plan import Plan, Refusal, Segment
     from ._profile import Profile
     from ._record import profile
     from ._solve import solve
+    from ._timeline import MemoryStep, MemoryTimeline
     from ._verify import Verification, verify
 
 __version__ = "0.1.0"
@@ -42,12 +46,16 @@ __all__ = [
     "AutockptError",
     "BudgetError",
     "Frontier",
+    "Goal",
     "GrowthError",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
     "Measurement",
+    "MemoryStep",
+    "MemoryTimeline",
     "NotApplicable",
+    "PeakParts",
     "PinError",
     "Plan",
     "Profile",
@@ -55,6 +63,7 @@ __all__ = [
     "Refusal",
     "ReplayError",
     "Segment",
+    "TooCostly",
     "UnknownSolver",
     "Verification",
     "__version__",
@@ -73,12 +82,16 @@ _HOME = {
     "AutockptError": "_errors",
     "BudgetError": "_errors",
     "Frontier": "_frontier",
+    "Goal": "_goal",
     "GrowthError": "_errors",
     "Infeasible": "_errors",
     "InvalidFile": "_errors",
     "InvalidProblem": "_errors",
     "Measurement": "_measure",
+    "MemoryStep": "_timeline",
+    "MemoryTimeline": "_timeline",
     "NotApplicable": "_errors",
+    "PeakParts": "_parts",
     "PinError": "_errors",
     "Plan": "_plan",
     "Profile": "_profile",
@@ -86,6 +99,7 @@ _HOME = {
     "Refusal": "_plan",
     "ReplayError": "_errors",
     "Segment": "_plan",
+    "TooCostly": "_errors",
     "UnknownSolver": "_errors",
     "Verification": "_verify",
     "apply": "_apply",

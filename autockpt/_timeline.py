@@ -169,9 +169,7 @@ def split_levels(profile: Profile, candidates: Candidates, chosen: Sequence[int]
             )
         )
     levels = [step.level_bytes for step in steps]
-    return MemoryTimeline(
-        model=profile.model, ticks=profile.ticks, peak=levels.index(max(levels)), steps=tuple(steps)
-    )
+    return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=levels.index(max(levels)), steps=tuple(steps))
 
 
 def _held(problem: Problem, chosen: Sequence[int]) -> tuple[Ints, Ints]:

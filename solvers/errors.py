@@ -172,7 +172,8 @@ class TooCostly(_Told):
             asked = f"a recompute overhead of {most_seconds / plain_seconds:.2%}"
             least = f"{least_seconds / plain_seconds:.2%}, {least} seconds of a plain step of {plain_seconds:.3g}"
         or_unpin = ", take pins away" if pinned else ""
+        or_auto = "" if solver == "auto" else ", ask solver 'auto'"
         super().__init__(
             f"solver {solver!r} finds no plan within {asked}: the cheapest that it makes{' with the pins' * pinned} "
-            f"has {least}. Allow for more{or_unpin}, or take a solver that keeps more: 'auto'."
+            f"has {least}. Allow for more{or_unpin}{or_auto}."
         )
