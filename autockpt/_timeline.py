@@ -211,7 +211,8 @@ def _between(length: int, start: Ints, until: Ints, sizes: Ints) -> Ints:
     until = np.maximum(start, until)
     np.add.at(change, np.minimum(start, length), sizes)
     np.add.at(change, np.minimum(until, length), -sizes)
-    return np.asarray(np.cumsum(change)[:-1])
+    level: Ints = np.cumsum(change)[:-1]
+    return level
 
 
 def _at(level: Ints, tops: Sequence[int], after: int) -> Ints:

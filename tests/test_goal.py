@@ -83,7 +83,8 @@ def test_an_overhead_is_kept_or_the_least_is_told(solver: str, pins: dict[str, A
         assert plan.recompute_overhead <= error.plan.recompute_overhead
         return
     assert plan.recompute_overhead <= 0.05
-    assert plan.peak_bytes == plan.budget_bytes <= PLAIN_BYTES
+    assert plan.peak_bytes == plan.budget_bytes
+    assert plan.peak_bytes <= PLAIN_BYTES
     assert plan.goal == Goal(max_overhead=0.05)
     if solver in ("auto", "ilp", "exhaustive"):
         below = autockpt.solve(PROFILE, plan.peak_bytes - 1, solver=solver, **pins)
@@ -200,7 +201,8 @@ def test_a_share_of_a_cpu_is_one_of_the_physical_memory() -> None:
     assert lowest is not None and lowest.segments
     found = autockpt.verify(model, batch, max_overhead=lowest.recompute_overhead * 2)
     assert found.exact
-    for wrong in ({"budget": "1GB", "plan": lowest}, {"max_overhead": 0.1, "plan": lowest}, {}):
+    several: list[dict[str, Any]] = [{"budget": "1GB", "plan": lowest}, {"max_overhead": 0.1, "plan": lowest}, {}]
+    for wrong in several:
         with pytest.raises(BudgetError, match="only one of them"):
             autockpt.apply(model, inputs=batch, **wrong)
     with pytest.raises(BudgetError, match="only one of them"):

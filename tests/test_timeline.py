@@ -113,20 +113,21 @@ def test_a_plan_of_another_model_is_refused(plan: Plan, words: str) -> None:
         plan.timeline(PROFILES[3])
 
 
-def models() -> Iterator[object]:
-    """A model with units to keep, gradients and an output; its second profile begins with gradients that exist."""
+def recorded() -> Iterator[tuple[int, Profile]]:
+    """Bytes of a model's parameters and its profile, without gradients and then with gradients that exist."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
-    block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 96), torch.nn.GELU(), torch.nn.Linear(96, 32))  # noqa: E731
-    model, batch = torch.nn.Sequential(*(block() for _ in range(4))), torch.randn(128, 32)
-    yield model, autockpt.profile(model, batch)
+    nn = torch.nn
+    blocks = (nn.Sequential(nn.Linear(32, 96), nn.GELU(), nn.Linear(96, 32)) for _ in range(4))
+    model, batch = nn.Sequential(*blocks), torch.randn(128, 32)
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    yield size, autockpt.profile(model, batch)
     model(batch).sum().backward()
-    yield model, autockpt.profile(model, batch)
+    yield size, autockpt.profile(model, batch)
 
 
 def test_a_recorded_step_ends_with_its_gradients_and_its_output() -> None:
-    for model, profile in models():  # type: ignore[misc]
-        size = sum(parameter.nbytes for parameter in model.parameters())
+    for size, profile in recorded():
         found = find_candidates(profile)
         assert any(run.keep or run.skip for run in found.runs)
         for c in range(len(found.runs)):

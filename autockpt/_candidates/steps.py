@@ -104,7 +104,7 @@ def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str
 
 def held_until(profile: Profile, book: Book) -> Ints:
     """For each tensor, the tick until which it stands naturally or for a save."""
-    held = book.natural.copy()
+    held: Ints = book.natural.copy()
     for tensor, release in zip(profile.saves.tensor, profile.saves.release, strict=True):
         if tensor >= 0:
             held[tensor] = max(held[tensor], release)
@@ -121,7 +121,8 @@ def base_level(profile: Profile, book: Book) -> Ints:
     late = death > held  # something that is no save kept it: not ours to free
     np.add.at(change, held[late], book.bytes[late])
     np.add.at(change, death[late], -book.bytes[late])
-    return np.asarray(np.cumsum(change)[:-1] + profile.static.total_bytes)
+    level: Ints = np.cumsum(change)[:-1] + profile.static.total_bytes
+    return level
 
 
 def top_ticks(level: Ints, edges: Sequence[int]) -> list[int]:
