@@ -78,7 +78,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return None if self.budget is None or self.is_minimum else self._parsed()
 
     def most_seconds(self, plain_seconds: float) -> float:
-        """Return the recompute seconds allowed where the lowest peak is asked for.
+        """Return the recompute seconds allowed: any number where no overhead was given.
 
         Raises:
             BudgetError: an overhead is a share of the plain step's seconds, and there are none.

@@ -93,7 +93,7 @@ def solve_for(
     menu_seconds: float = MENU_SECONDS,
 ) -> Plan:
     """Choose what to recompute for a goal; see `solve`."""
-    most_seconds = goal.most_seconds(profile.plain_seconds) if goal.budget_bytes is None else math.inf
+    most_seconds = goal.most_seconds(profile.plain_seconds)
     found = find_candidates(profile, menu_seconds=menu_seconds)
     candidates = pin(profile, found, keep=keep, recompute=recompute)
     if goal.budget_bytes is not None:
