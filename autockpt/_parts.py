@@ -182,6 +182,11 @@ def advise(
             f"A smaller batch alone does not help: {format_bytes(grows)} of the peak grow with it, and "
             f"{format_bytes(missing)} are missing."
         )
+    if parts.phase == "optimizer" and parts.transient_bytes > SMALL * missing:
+        lines.append(
+            f"The peak stands in the optimizer's own step, which no plan changes: its temporaries are "
+            f"{format_bytes(parts.transient_bytes)}."
+        )
     if parts.output_bytes > SMALL * missing:
         lines.append(
             f"Return less, or let go of outputs before backward: those that the caller holds are "

@@ -43,7 +43,8 @@ def solve(
             within it; ``"min"`` for the lowest peak that the solver reaches, and the cheapest plan that has it.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
+        solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
+            ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
         time_limit_seconds: how long the solver may search; the best plan found by then is returned. With
             `max_overhead` some tenths of a second for each of about ten budgets come on top.
         total_bytes: memory of the device, for a budget in percent.

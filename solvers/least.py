@@ -117,7 +117,7 @@ def _asked(problem: Problem, top_bytes: int, most_seconds: float, solver: str, t
     if not _allowed(top, most_seconds):
         raise _too_costly(top, most_seconds, solver)
     bracket = _Bracket(low_bytes=lowest.peak_bytes, best=top, most_seconds=most_seconds)
-    bracket.narrow(ask, deadline=deadline)
+    bracket.narrow(ask, grain_bytes=int(GRAIN * (top.peak_bytes - lowest.peak_bytes)), deadline=deadline)
     return bracket.best
 
 

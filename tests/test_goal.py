@@ -136,8 +136,8 @@ def test_a_frontier_answers_the_same_questions() -> None:
     assert found.within(max_overhead=found.plans[-1].recompute_overhead) is found.plans[-1]
 
 
-@settings(max_examples=40)
-@given(st.integers(1, 60), st.sampled_from(["articulation", "sqrt", "none", "auto"]))
+@settings(max_examples=20)
+@given(st.integers(1, 60), st.sampled_from(["articulation", "sqrt", "auto"]))
 def test_infeasible_says_what_the_minimum_consists_of(budget_mib: int, solver: str) -> None:
     try:
         autockpt.solve(PROFILE, budget_mib * MIB, solver=solver)
@@ -156,15 +156,17 @@ def test_infeasible_says_what_the_minimum_consists_of(budget_mib: int, solver: s
         assert budget_mib * MIB >= autockpt.solve(PROFILE, "min", solver=solver).peak_bytes
 
 
-def advice(budget_mib: float, *, minimum_mib: int, unpinned_mib: int | None = None, **sizes: int) -> str:
+def advice(
+    budget_mib: int, *, minimum_mib: int, unpinned_mib: int | None = None, phase: str = "backward", **sizes: int
+) -> str:
     """What is advised where the peak consists of these parts, in MiB."""
     found = find_candidates(PROFILE)
     nothing = {name: 0 for name in autockpt.PeakParts.__struct_fields__ if name.endswith("_bytes")}
     given = {f"{name}_bytes": size * MIB for name, size in sizes.items()}
-    parts = msgspec.structs.replace(peak_parts(PROFILE, found, ()), **nothing | given)
+    parts = msgspec.structs.replace(peak_parts(PROFILE, found, ()), phase=phase, **nothing | given)
     assert parts.peak_bytes == minimum_mib * MIB
     unpinned_bytes = None if unpinned_mib is None else unpinned_mib * MIB
-    return " ".join(advise(parts, int(budget_mib * MIB), unpinned_bytes=unpinned_bytes))
+    return " ".join(advise(parts, budget_mib * MIB, unpinned_bytes=unpinned_bytes))
 
 
 def test_advice_follows_from_the_figures() -> None:
@@ -179,6 +181,9 @@ def test_advice_follows_from_the_figures() -> None:
     text = advice(30, minimum_mib=100, parameter=20, gradient=40, optimizer=5, transient=35)
     assert "A smaller batch alone does not help" in text
     assert "An optimizer without state would spare 7% of the 70.00 MiB missing" in text
+    text = advice(60, minimum_mib=100, parameter=20, gradient=20, transient=60, phase="optimizer")
+    assert "the optimizer's own step, which no plan changes: its temporaries are 60.00 MiB" in text
+    assert "A smaller batch alone does not help: 0 B of the peak" in text
     assert "Lift pins: without them the same solver fits" in advice(
         60, minimum_mib=100, unpinned_mib=60, parameter=20, output=80
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import autockpt
 from autockpt import MemoryStep, MemoryTimeline, NotApplicable, Plan
 from autockpt._candidates import Candidates, find_candidates
 from autockpt._explain.chart import LAYERS, timeline_chart
+from autockpt._parts import peak_parts
 from autockpt._profile import Profile
 from autockpt._solve import segments_of
 from autockpt._timeline import split_levels
@@ -53,7 +55,7 @@ def check(profile: Profile, found: Candidates, chosen: tuple[int, ...]) -> Memor
     return again
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_it_stands_where_the_judge_says_for_drawn_plans(data: st.DataObject) -> None:
     which = data.draw(st.sampled_from(range(len(PROFILES))))
@@ -137,6 +139,25 @@ def test_a_recorded_step_ends_with_its_gradients_and_its_output() -> None:
             assert last.output_bytes >= 128 * 32 * 4
             assert last.activation_bytes == last.boundary_bytes == last.restored_bytes == 0
             assert timeline.steps[0].gradient_bytes == profile.static.gradient_bytes
+
+
+def test_the_operator_at_a_peak_in_forward_is_named() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Wide(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(x) * x.repeat(1, 500).exp().mean()
+
+    profile = autockpt.profile(Wide(), torch.randn(64, 8))
+    found = find_candidates(profile)
+    parts = peak_parts(profile, found, ())
+    assert (parts.phase, parts.op, parts.segment) == ("forward", "aten.exp.default", "")
+    assert parts.peak_bytes == simulate(found.problem, ()).peak_bytes
+    assert 2 * 64 * 8 * 500 * 4 <= parts.transient_bytes < 2.1 * 64 * 8 * 500 * 4
 
 
 @pytest.mark.parametrize("width", [60, 77, 100])

@@ -1,7 +1,7 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
 A profile is laid out as a `book`; every run of calls becomes one of the `drafts`, blocks `selective` ones too; `steps`
-states them all as a problem.
+states them all as a problem. `planned` states the segments of a plan in the same way.
 """
 
 from __future__ import annotations
