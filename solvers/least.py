@@ -42,7 +42,7 @@ LOOKING_SHARE = 0.75
 TURN_SHARE = 1 / 3
 """Share of the time left that one budget gets."""
 
-LATE = "the time ran out before it was known that no lower peak costs as little"
+LATE = "it was not proven in time that no lower peak costs as little"
 
 
 def least_peak(
