@@ -25,16 +25,20 @@ if TYPE_CHECKING:
         PinError,
         ProfilingError,
         ReplayError,
+        TooCostly,
         UnknownSolver,
     )
     from ._frames import is_recomputing
     from ._frontier import Frontier, frontier
+    from ._goal import Goal
     from ._max_batch import MaxBatch, max_batch
     from ._measure import Measurement, measure
+    from ._parts import PeakParts
     from ._plan import Plan, Refusal, Segment
     from ._profile import Profile
     from ._record import profile
     from ._solve import solve
+    from ._timeline import MemoryStep, MemoryTimeline
     from ._verify import Verification, verify
 
 __version__ = "0.1.0"
@@ -43,13 +47,17 @@ __all__ = [
     "AutockptError",
     "BudgetError",
     "Frontier",
+    "Goal",
     "GrowthError",
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
     "MaxBatch",
     "Measurement",
+    "MemoryStep",
+    "MemoryTimeline",
     "NotApplicable",
+    "PeakParts",
     "PinError",
     "Plan",
     "Profile",
@@ -57,6 +65,7 @@ __all__ = [
     "Refusal",
     "ReplayError",
     "Segment",
+    "TooCostly",
     "UnknownSolver",
     "Verification",
     "__version__",
@@ -76,13 +85,17 @@ _HOME = {
     "AutockptError": "_errors",
     "BudgetError": "_errors",
     "Frontier": "_frontier",
+    "Goal": "_goal",
     "GrowthError": "_errors",
     "Infeasible": "_errors",
     "InvalidFile": "_errors",
     "InvalidProblem": "_errors",
     "MaxBatch": "_max_batch",
     "Measurement": "_measure",
+    "MemoryStep": "_timeline",
+    "MemoryTimeline": "_timeline",
     "NotApplicable": "_errors",
+    "PeakParts": "_parts",
     "PinError": "_errors",
     "Plan": "_plan",
     "Profile": "_profile",
@@ -90,6 +103,7 @@ _HOME = {
     "Refusal": "_plan",
     "ReplayError": "_errors",
     "Segment": "_plan",
+    "TooCostly": "_errors",
     "UnknownSolver": "_errors",
     "Verification": "_verify",
     "apply": "_apply",

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 from ._errors import BudgetError, NotApplicable
+from ._goal import Goal
 from ._install import install, installed_plan, uninstall
 from ._pins import Patterns, refuse_pins
 from ._plan import Plan
 from ._record import profile
 from ._record.optimizer import Optimizers
-from ._solve import solve
-from .solvers import parse_bytes
+from ._solve import solve_for
 
-__all__ = ["apply", "device_bytes", "plan_for", "plan_of", "remove"]
+__all__ = ["apply", "goal_for", "plan_for", "plan_of", "remove"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -25,6 +26,7 @@ def apply(
     model: M,
     budget: int | str | None = None,
     *,
+    max_overhead: float | None = None,
     plan: Plan | None = None,
     inputs: object = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
@@ -44,8 +46,11 @@ def apply(
 
     Args:
         model: any eager module.
-        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device.
-        plan: a plan to apply as it is, instead of a budget.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
+            CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
+        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
+            within it.
+        plan: a plan to apply as it is, instead of either.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
@@ -60,11 +65,13 @@ def apply(
         The model itself.
 
     Raises:
-        BudgetError: the budget does not parse, or both or neither of `budget` and `plan` are given.
-        Infeasible: no plan meets the budget; carries the minimum reachable bytes, and the plan that reaches it.
+        BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
+            help, and the plan that reaches them.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
         Exception: whatever the model's own forward raises.
 
@@ -76,18 +83,21 @@ def apply(
         >>> len(autockpt.plan_of(model).segments) > 0
         True
     """
-    if (budget is None) == (plan is None):
-        raise BudgetError("give either a budget or a plan, and not both: apply(model, budget='8GB', inputs=batch)")
+    if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: "
+            "apply(model, budget='8GB', inputs=batch)"
+        )
     if plan is not None:
         refuse_pins(keep, recompute)
     else:
-        assert budget is not None
+        goal = goal_for(model, budget, max_overhead)
         if inputs is None:
             raise NotApplicable("a budget needs a batch to plan on: apply(model, budget=..., inputs=batch)")
         plan = plan_for(
             model,
             inputs,
-            budget,
+            goal,
             loss=loss,
             optimizer=optimizer,
             solver=solver,
@@ -99,10 +109,16 @@ def apply(
     return model
 
 
+def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
+    """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
+    total_bytes, memory = _memory(model)
+    return Goal.of(budget, max_overhead, total_bytes=total_bytes, memory=memory)
+
+
 def plan_for(
     model: torch.nn.Module,
     inputs: object,
-    budget: int | str,
+    goal: Goal,
     *,
     loss: Callable[[Any], torch.Tensor] | None,
     optimizer: Optimizers | None,
@@ -111,11 +127,10 @@ def plan_for(
     keep: Patterns,
     recompute: Patterns,
 ) -> Plan:
-    """Record a step of `model` and return a plan that fits it into `budget`; arguments and errors as for `apply`."""
-    budget_bytes = parse_bytes(budget, total_bytes=device_bytes(model))  # before anything runs
+    """Record a step of `model` and return a plan that does what is asked; arguments and errors as for `apply`."""
     recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-    return solve(
-        recorded, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
+    return solve_for(
+        recorded, goal, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
     )
 
 
@@ -140,9 +155,12 @@ def plan_of(model: torch.nn.Module) -> Plan | None:
     return installed_plan(model)
 
 
-def device_bytes(model: torch.nn.Module) -> int | None:
-    """Memory of the model's device, where it has one of its own."""
+def _memory(model: torch.nn.Module) -> tuple[int | None, str]:
+    """Bytes of memory where the model is, None if they are not known, and what memory that is."""
     parameter = next(model.parameters(), None)
-    if parameter is None or parameter.device.type != "cuda":
-        return None
-    return torch.cuda.get_device_properties(parameter.device).total_memory
+    kind = "" if parameter is None else parameter.device.type
+    if parameter is not None and kind == "cuda":
+        return torch.cuda.get_device_properties(parameter.device).total_memory, "device memory"
+    if kind == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "physical memory"
+    return None, ""

@@ -1,7 +1,7 @@
 """Errors that users see; continues the tree of `autockpt.solvers.errors`.
 
 AutockptError (ValueError)
-├── BudgetError, Infeasible, InvalidProblem, UnknownSolver     from the solvers
+├── BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver     from the solvers
 ├── GrowthError          profiles that do not tell that of another size
 ├── InvalidFile          a profile, plan or frontier file that does not parse or validate
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
@@ -12,7 +12,7 @@ AutockptError (ValueError)
 
 from __future__ import annotations
 
-from .solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProblem, UnknownSolver
+from .solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver
 
 __all__ = [
     "AutockptError",
@@ -25,6 +25,7 @@ __all__ = [
     "PinError",
     "ProfilingError",
     "ReplayError",
+    "TooCostly",
     "UnknownSolver",
 ]
 

@@ -14,6 +14,7 @@ from . import _files
 from ._bound import BOUND_SECONDS, PeakBound
 from ._candidates import find_candidates
 from ._errors import Infeasible, InvalidFile
+from ._goal import Goal
 from ._plan import Plan
 from ._profile import Profile
 from ._solve import believed, make_plan
@@ -75,21 +76,30 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Lowest predicted peak."""
         return self.plans[-1].peak_bytes
 
-    def within(self, budget: int | str, *, total_bytes: int | None = None) -> Plan:
-        """Pick the cheapest plan whose predicted peak stays within `budget`.
+    def within(
+        self, budget: int | str | None = None, *, max_overhead: float | None = None, total_bytes: int | None = None
+    ) -> Plan:
+        """Pick the cheapest plan whose predicted peak stays within `budget`, or the lowest within `max_overhead`.
 
         Args:
-            budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`.
+            budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`; ``"min"`` for the
+                lowest peak.
+            max_overhead: instead of a budget, the highest recompute overhead, a ratio.
             total_bytes: memory of the device, for a budget in percent.
 
         Returns:
-            One of the plans. `solve`, asked for this very budget, may find a cheaper one between two of them.
+            One of the plans. `solve`, asked the very same, may find a better one between two of them.
 
         Raises:
-            BudgetError: the budget does not parse.
+            BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
             Infeasible: the budget is below the minimum, which the error carries with its plan.
         """
-        budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
+        goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
+        if max_overhead is not None:
+            return next(plan for plan in reversed(self.plans) if plan.recompute_overhead <= max_overhead)
+        if goal.budget_bytes is None:
+            return self.plans[-1]
+        budget_bytes = goal.budget_bytes
         for plan in self.plans:
             if plan.peak_bytes <= budget_bytes:
                 return plan

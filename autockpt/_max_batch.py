@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ._apply import device_bytes
+from ._apply import goal_for
 from ._errors import BudgetError, Infeasible
 from ._growth.recordings import FIRST_SIZES, Recordings, agree
 from ._growth.search import SEARCH_SECONDS, Fitting, largest_plain
@@ -19,7 +19,7 @@ from ._profile import Profile
 from ._record import profile
 from ._record.recorder import Mode
 from ._solve import solve
-from .solvers import format_bytes, format_seconds, parse_bytes
+from .solvers import format_bytes, format_seconds
 
 __all__ = ["MaxBatch", "Throughput", "max_batch"]
 
@@ -159,7 +159,9 @@ def max_batch(
 
     Heuristic as the solver is: about ten searches of a second, and `time_limit_seconds` for the plan itself.
     """
-    budget_bytes = parse_bytes(budget, total_bytes=device_bytes(model))
+    budget_bytes = goal_for(model, budget, None).budget_bytes
+    if budget_bytes is None:
+        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
     if most is not None and most < FIRST_SIZES[1]:
         raise BudgetError(f"most is at least {FIRST_SIZES[1]} samples, which are recorded in any case; this is {most}")
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
 from . import _files
 from ._errors import InvalidFile
+from ._goal import Goal
+
+if TYPE_CHECKING:
+    from ._profile import Profile
+    from ._timeline import MemoryTimeline
 
 __all__ = ["Plan", "Refusal", "Segment"]
 
@@ -69,7 +74,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         segments: what is recomputed; everything else is kept.
         solver: who chose; ``manual`` for a plan written by hand.
         status: ``optimal``, ``feasible`` or ``manual``.
-        budget_bytes: what was asked for; None for a plan written by hand.
+        goal: what was asked for; None for a plan written by hand, and for one of a frontier.
+        budget_bytes: the peak that it keeps to: the budget, or its own peak where the lowest was asked for; None for a
+            plan written by hand.
         peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
         plain_peak_bytes: predicted peak of the plain step.
         recompute_seconds: predicted extra forward seconds per step.
@@ -91,6 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     segments: tuple[Segment, ...] = ()
     solver: str = "manual"
     status: Literal["optimal", "feasible", "manual"] = "manual"
+    goal: Goal | None = None
     budget_bytes: Bytes | None = None
     peak_bytes: Bytes = 0
     plain_peak_bytes: Bytes = 0
@@ -158,11 +166,42 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return 0.0
         return (self.recompute_seconds - bound_seconds) / self.recompute_seconds
 
-    def explain(self) -> str:
-        """Return the plan as text: totals, what is recomputed, what was refused and why."""
+    def timeline(self, profile: Profile) -> MemoryTimeline:
+        """Predict the memory of the recorded step under this plan, step by step, split by what stands there.
+
+        Args:
+            profile: the recorded step, as a rule the one that the plan was made from. A plan written by hand has a
+                timeline too.
+
+        Returns:
+            The timeline. Its peak is `peak_bytes`, to the byte, where the plan was made from this profile.
+
+        Raises:
+            InvalidProblem: two segments overlap.
+            NotApplicable: the plan does not fit the recorded step.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> plan = autockpt.solve(profile, "min")
+            >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
+            True
+        """
+        from ._timeline import predict_timeline
+
+        return predict_timeline(profile, self)
+
+    def explain(self, profile: Profile | None = None) -> str:
+        """Return the plan as text: totals, what is recomputed, what was refused and why.
+
+        Args:
+            profile: the profile that it was made from, for a chart of the predicted memory over the step.
+        """
         from ._explain import explain_plan
 
-        return explain_plan(self)
+        return explain_plan(self, profile)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to `path` as JSON."""

@@ -1,4 +1,4 @@
-"""`solve`: from a profile and a budget to a plan. No torch."""
+"""`solve`: from a profile and what is asked of it to a plan. No torch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterable
 
 from ._bound import least_recompute_seconds
 from ._candidates import MENU_SECONDS, Candidates, find_candidates
+from ._errors import TooCostly
+from ._goal import Goal
+from ._parts import advise, peak_parts
 from ._pins import Patterns, pin
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
-from .solvers import Infeasible, Solution, parse_bytes, simulate
+from .solvers import Infeasible, Solution, least_peak, simulate
 from .solvers import solve as solve_problem
 from .solvers.families import judged
 
-__all__ = ["believed", "make_plan", "segments_of", "solve"]
+__all__ = ["believed", "make_plan", "segments_of", "solve", "solve_for"]
 
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""
@@ -22,8 +25,9 @@ CLOSE = 1e-6
 
 def solve(
     profile: Profile,
-    budget: int | str,
+    budget: int | str | None = None,
     *,
+    max_overhead: float | None = None,
     solver: str = "auto",
     time_limit_seconds: float = 3.0,
     total_bytes: int | None = None,
@@ -31,13 +35,18 @@ def solve(
     recompute: Patterns = (),
     menu_seconds: float = MENU_SECONDS,
 ) -> Plan:
-    """Choose what to recompute so that the predicted peak of the whole step stays within `budget`.
+    """Choose what to recompute so that the predicted peak of the whole step stays within `budget`, or is the lowest.
 
     Args:
         profile: the recorded step.
-        budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`.
-        solver: a name in ``autockpt.solvers.SOLVERS``.
-        time_limit_seconds: how long the solver may search; the best plan found by then is returned.
+        budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`, for the cheapest plan
+            within it; ``"min"`` for the lowest peak that the solver reaches, and the cheapest plan that has it.
+        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
+            within it.
+        solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
+            ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
+        time_limit_seconds: how long the solver may search; the best plan found by then is returned. With
+            `max_overhead` some tenths of a second for each of about ten budgets come on top.
         total_bytes: memory of the device, for a budget in percent.
         keep: patterns of calls that must not run again: qualified names, in which ``*`` stands for anything, dots
             too; ``"h.3.mlp#1"`` is the second call of a module. A segment around one may keep it as a unit.
@@ -50,10 +59,11 @@ def solve(
 
     Raises:
         AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
-        BudgetError: the budget does not parse.
+        BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
         Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
-            and without, and the plan that reaches it.
+            and without, what they consist of, what would help, and the plan that reaches them.
         PinError: a pattern matches no call, or no plan can honour the pins.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
 
     Example:
@@ -62,17 +72,81 @@ def solve(
         >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
         ()
     """
-    budget_bytes = parse_bytes(budget, total_bytes=total_bytes)
+    return solve_for(
+        profile,
+        Goal.of(budget, max_overhead, total_bytes=total_bytes),
+        solver=solver,
+        time_limit_seconds=time_limit_seconds,
+        keep=keep,
+        recompute=recompute,
+        menu_seconds=menu_seconds,
+    )
+
+
+def solve_for(
+    profile: Profile,
+    goal: Goal,
+    *,
+    solver: str,
+    time_limit_seconds: float,
+    keep: Patterns = (),
+    recompute: Patterns = (),
+    menu_seconds: float = MENU_SECONDS,
+) -> Plan:
+    """Choose what to recompute for a goal; see `solve`."""
+    most_seconds = goal.most_seconds(profile.plain_seconds)
     found = find_candidates(profile, menu_seconds=menu_seconds)
     candidates = pin(profile, found, keep=keep, recompute=recompute)
-    try:
-        solution = solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
-    except Infeasible as error:
-        unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
-        plan = _lowest_plan(profile, candidates, error)
-        raise error.with_plan(plan, unpinned_minimum_bytes=unpinned_bytes) from None
+    if goal.budget_bytes is not None:
+        solution = _within(profile, found, candidates, goal.budget_bytes, solver, time_limit_seconds)
+        budget_bytes = goal.budget_bytes
+    else:
+        solution = _lowest(profile, candidates, most_seconds, solver, time_limit_seconds)
+        budget_bytes = solution.peak_bytes
     bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
-    return make_plan(profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds)
+    return make_plan(
+        profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal
+    )
+
+
+def _within(
+    profile: Profile,
+    found: Candidates,
+    candidates: Candidates,
+    budget_bytes: int,
+    solver: str,
+    time_limit_seconds: float,
+) -> Solution:
+    """The cheapest plan within a budget, among candidates that pins may have left of those found."""
+    try:
+        return solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+    except Infeasible as error:
+        if error.chosen is None:
+            raise
+        unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
+        parts = peak_parts(profile, candidates, error.chosen)
+        raise error.carrying(
+            plan=_plan_of(profile, candidates, error.chosen, error.solver, error.notes),
+            unpinned_minimum_bytes=unpinned_bytes,
+            parts=parts,
+            advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=solver)),
+        ) from None
+
+
+def _lowest(
+    profile: Profile, candidates: Candidates, most_seconds: float, solver: str, time_limit_seconds: float
+) -> Solution:
+    """The plan with the lowest peak within so many recompute seconds."""
+    try:
+        return least_peak(
+            candidates.problem, most_seconds=most_seconds, solver=solver, time_limit_seconds=time_limit_seconds
+        )
+    except TooCostly as error:
+        raise error.carrying(
+            plan=_plan_of(profile, candidates, error.chosen, error.solver),
+            plain_seconds=profile.plain_seconds,
+            pinned=bool(candidates.pinned_recompute),
+        ) from None
 
 
 def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: float) -> int:
@@ -83,11 +157,11 @@ def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: floa
         return error.minimum_bytes
 
 
-def _lowest_plan(profile: Profile, candidates: Candidates, error: Infeasible) -> Plan | None:
-    """The plan with the lowest peak that a solver reached."""
-    if error.chosen is None:
-        return None
-    solution = judged(candidates.problem, error.chosen, solver=error.solver, notes=error.notes)
+def _plan_of(
+    profile: Profile, candidates: Candidates, chosen: Iterable[int], solver: str, notes: Iterable[str] = ()
+) -> Plan:
+    """State as a plan what an error carries; its budget is its own peak."""
+    solution = judged(candidates.problem, chosen, solver=solver, notes=notes)
     return make_plan(profile, candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=None)
 
 
@@ -98,6 +172,7 @@ def make_plan(
     *,
     budget_bytes: int,
     lower_bound_seconds: float | None,
+    goal: Goal | None = None,
 ) -> Plan:
     """State a solution as a plan.
 
@@ -108,6 +183,7 @@ def make_plan(
         budget_bytes: the peak that it keeps to.
         lower_bound_seconds: no method that keeps to it recomputes less; None if no bound is known. One above the
             judge's cost of the solution is wrong, and left out.
+        goal: what was asked for.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -117,6 +193,7 @@ def make_plan(
         segments=segments_of(profile, candidates, solution.chosen),
         solver=solution.solver,
         status="optimal" if solution.status.value == "optimal" else "feasible",
+        goal=goal,
         budget_bytes=budget_bytes,
         peak_bytes=solution.peak_bytes,
         plain_peak_bytes=simulate(candidates.problem, ()).peak_bytes,

@@ -16,8 +16,10 @@ from .errors import (
     Infeasible,
     InvalidProblem,
     ProblemTooLarge,
+    TooCostly,
     UnknownSolver,
 )
+from .least import least_peak
 from .lives import Lives
 from .menu import Entry, Menu, make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
@@ -59,10 +61,12 @@ __all__ = [
     "Step",
     "Tensor",
     "Timeline",
+    "TooCostly",
     "Unit",
     "UnknownSolver",
     "format_bytes",
     "format_seconds",
+    "least_peak",
     "make_menu",
     "parse_bytes",
     "peak_bound",

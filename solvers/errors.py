@@ -6,6 +6,7 @@
     ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
     ├── InvalidProblem       a problem whose parts contradict each other
     ├── ProblemTooLarge      a solver that does not take problems of this size
+    ├── TooCostly            no plan costs as little as asked; carries the least recompute seconds
     └── UnknownSolver        a solver name that does not exist
 
 The torch side adds its own branches in ``autockpt._errors``.
@@ -14,7 +15,7 @@ The torch side adds its own branches in ``autockpt._errors``.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = [
     "AutockptError",
@@ -23,8 +24,12 @@ __all__ = [
     "Infeasible",
     "InvalidProblem",
     "ProblemTooLarge",
+    "TooCostly",
     "UnknownSolver",
 ]
+
+
+T = TypeVar("T", bound="_Told")
 
 
 class AutockptError(ValueError):
@@ -51,7 +56,26 @@ class UnknownSolver(AutockptError):
     """A solver name that is not in the registry."""
 
 
-class Infeasible(AutockptError):
+class _Told(AutockptError):
+    """Base of the errors that carry figures: pickles, and can be made again with more of them."""
+
+    def carrying(self: T, **more: object) -> T:
+        """Return the same error, which carries more besides."""
+        return _made(type(self), {**self._parts(), **more})
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _made, (type(self), self._parts())
+
+
+def _made(kind: type[T], parts: dict[str, Any]) -> T:
+    """Make an error from its parts, as pickle does."""
+    return kind(**parts)
+
+
+class Infeasible(_Told):
     """No plan of this solver meets the budget.
 
     Attributes:
@@ -64,6 +88,9 @@ class Infeasible(AutockptError):
         notes: what kept the solver from looking further, in words.
         unpinned_minimum_bytes: the lowest peak that the solver reaches without the pins that bind it; None where no
             pins do.
+        parts: what stands at that lowest peak, and where, an `autockpt.PeakParts`; None where only solvers were
+            asked.
+        advice: what would help, in sentences that follow from the parts.
     """
 
     def __init__(
@@ -77,6 +104,8 @@ class Infeasible(AutockptError):
         plan: Any = None,
         notes: tuple[str, ...] = (),
         unpinned_minimum_bytes: int | None = None,
+        parts: Any = None,
+        advice: tuple[str, ...] = (),
     ) -> None:
         self.budget_bytes = budget_bytes
         self.minimum_bytes = minimum_bytes
@@ -86,6 +115,8 @@ class Infeasible(AutockptError):
         self.plan = plan
         self.notes = notes
         self.unpinned_minimum_bytes = unpinned_minimum_bytes
+        self.parts = parts
+        self.advice = advice
         reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
         if unpinned_minimum_bytes is not None:
             reaches = (
@@ -94,23 +125,55 @@ class Infeasible(AutockptError):
             )
             or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
         because = "".join(f" Note that {note}." for note in notes)
-        super().__init__(
-            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it {reaches}. "
+        help_ = " ".join(advice) or (
             f"Ask for at least {minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
-            f"batch, a shorter sequence, a lighter optimizer.{because}"
+            "batch, a shorter sequence, a lighter optimizer."
+        )
+        consists = f". It consists of {parts}" if parts is not None else ""
+        super().__init__(
+            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it {reaches}"
+            f"{consists}. {help_}{because}"
         )
 
-    def with_plan(self, plan: object, *, unpinned_minimum_bytes: int | None = None) -> Infeasible:
-        """Return the same error, which carries a plan besides, and what the solver reaches without pins."""
-        return _infeasible({**self._parts(), "plan": plan, "unpinned_minimum_bytes": unpinned_minimum_bytes})
 
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in inspect.signature(Infeasible).parameters}
+class TooCostly(_Told):
+    """No plan of this solver costs as little as was asked.
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _infeasible, (self._parts(),)
+    Attributes:
+        most_seconds: the recompute seconds asked for.
+        least_seconds: those of the cheapest plan of this solver that recomputes all that it must.
+        solver: the solver that says so.
+        chosen: indices of the candidates of that plan.
+        plain_seconds: those of the plain step, where the question was a recompute overhead.
+        plan: that plan, ready for `autockpt.apply`; None where only solvers were asked.
+        pinned: whether pins bind the solver.
+    """
 
-
-def _infeasible(parts: dict[str, Any]) -> Infeasible:
-    """Make an `Infeasible` from its parts, as pickle does."""
-    return Infeasible(**parts)
+    def __init__(
+        self,
+        *,
+        most_seconds: float,
+        least_seconds: float,
+        solver: str,
+        chosen: tuple[int, ...],
+        plain_seconds: float | None = None,
+        plan: Any = None,
+        pinned: bool = False,
+    ) -> None:
+        self.most_seconds = most_seconds
+        self.least_seconds = least_seconds
+        self.solver = solver
+        self.chosen = chosen
+        self.plain_seconds = plain_seconds
+        self.plan = plan
+        self.pinned = pinned
+        asked, least = f"{most_seconds:.3g} recompute seconds", f"{least_seconds:.3g}"
+        if plain_seconds:
+            asked = f"a recompute overhead of {most_seconds / plain_seconds:.2%}"
+            least = f"{least_seconds / plain_seconds:.2%}, {least} seconds of a plain step of {plain_seconds:.3g}"
+        or_unpin = ", take pins away" if pinned else ""
+        or_auto = "" if solver == "auto" else ", ask solver 'auto'"
+        super().__init__(
+            f"solver {solver!r} finds no plan within {asked}: the cheapest that it makes{' with the pins' * pinned} "
+            f"has {least}. Allow for more{or_unpin}{or_auto}."
+        )

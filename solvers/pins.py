@@ -18,7 +18,7 @@ from .blocks import widest_candidates
 from .errors import InvalidProblem
 from .problem import Problem, Save, Tensor
 
-__all__ = ["completed", "coverable", "demand"]
+__all__ = ["completed", "coverable", "demand", "highest_bytes"]
 
 
 def demand(problem: Problem, budget_bytes: int) -> Problem:
@@ -45,7 +45,7 @@ def demand(problem: Problem, budget_bytes: int) -> Problem:
     sizes = [tensor.bytes for tensor in problem.tensors]
     sizes += [addition.bytes for candidate in problem.candidates for addition in candidate.additions]
     grain_bytes = math.gcd(*sizes) or 1  # a multiple of what all sizes are multiples of spares solvers rounding
-    too_many_bytes = (max(budget_bytes, _highest_bytes(problem)) // grain_bytes + 1) * grain_bytes
+    too_many_bytes = (max(budget_bytes, highest_bytes(problem)) // grain_bytes + 1) * grain_bytes
     last = len(problem.steps)
     return replace(
         problem,
@@ -122,8 +122,8 @@ def _cover(problem: Problem, demanded: Set[int], usable: Collection[int], wanted
     return tuple(sorted(chosen))
 
 
-def _highest_bytes(problem: Problem) -> int:
-    """No plan stands higher: everything held, and all that candidates which do not overlap can add at most."""
+def highest_bytes(problem: Problem) -> int:
+    """Bound the peak of any plan: everything held, and all that candidates which do not overlap can add; O(problem)."""
     added = [0] * (len(problem.calls) + 1)  # by what covers only calls from here on
     by_start: list[list[int]] = [[] for _ in problem.calls]
     for c, candidate in enumerate(problem.candidates):

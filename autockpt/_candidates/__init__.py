@@ -1,7 +1,7 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
 A profile is laid out as a `book`; every run of calls becomes one of the `drafts`, blocks `selective` ones too; `steps`
-states them all as a problem.
+states them all as a problem. `planned` states the segments of a plan in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .book import Book
 from .drafts import Draft, Run, make_draft
 from .presets import speed_drafts
 from .selective import MENU_SECONDS, selective_drafts
-from .steps import cut_clock, state_problem
+from .steps import cut_clock, movable, state_problem
 
 __all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates"]
 
@@ -33,6 +33,7 @@ class Candidates:
         runs: for each candidate of the problem, the calls it stands for.
         refused: calls that save something but cannot be replayed exactly, with the reason.
         edges: tick of the profile at which each step of the problem begins; that of an optimizer comes after them.
+        tensors: for each tensor of the problem, its index in the profile.
         pinned_keep: patterns of calls that none of them runs again.
         pinned_recompute: patterns of calls that the problem requires to run again.
         notes: where ways to recompute a part of a call may be missing, and why.
@@ -42,6 +43,7 @@ class Candidates:
     runs: tuple[Run, ...]
     refused: tuple[tuple[int, str], ...]
     edges: tuple[int, ...]
+    tensors: tuple[int, ...]
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -83,6 +85,7 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
         runs=tuple(draft.run for draft in drafts),
         refused=tuple(refused),
         edges=edges,
+        tensors=tuple(movable(profile, drafts)),
         notes=notes,
     )
 

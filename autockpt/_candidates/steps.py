@@ -14,12 +14,12 @@ from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, St
 from .book import Book, Ints
 from .drafts import Draft
 
-__all__ = ["base_steps", "cut_clock", "state_problem"]
+__all__ = ["base_level", "base_steps", "cut_clock", "held_until", "movable", "state_problem", "top_ticks"]
 
 
 def cut_clock(profile: Profile, book: Book, drafts: list[Draft]) -> tuple[int, ...]:
     """Ticks at which something that a decision changes begins or ends: each begins a step."""
-    cuts = {0, *(int(book.natural[t]) for t in _movable(profile, drafts)), *profile.saves.release}
+    cuts = {0, *(int(book.natural[t]) for t in movable(profile, drafts)), *profile.saves.release}
     for draft in drafts:
         cuts.update((draft.replay, draft.replay + 1))
         if draft.snapshot_bytes:
@@ -35,7 +35,7 @@ def state_problem(
     presets: Mapping[int, str] = MappingProxyType({}),
 ) -> Problem:
     """State the problem in steps, which begin at the `edges`; some drafts bear the name of a preset."""
-    saves, movable = profile.saves, _movable(profile, drafts)
+    saves, tensors = profile.saves, movable(profile, drafts)
     step_of = {edge: step for step, edge in enumerate(edges)}
     steps = base_steps(profile, book, edges)
 
@@ -45,13 +45,13 @@ def state_problem(
     by_tensor: dict[int, list[Save]] = defaultdict(list)
     for tensor, call, release in zip(saves.tensor, saves.call, saves.release, strict=True):
         by_tensor[tensor].append(Save(call=call, until=step(release)))
-    number = {tensor: i for i, tensor in enumerate(movable)}
+    number = {tensor: i for i, tensor in enumerate(tensors)}
     return Problem(
         steps=steps,
         calls=tuple(Call(name=call.key, parent=call.parent, stop=call.stop) for call in profile.calls),
         tensors=tuple(
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
-            for t in movable
+            for t in tensors
         ),
         candidates=tuple(
             _candidate(profile.calls, draft, number, step_of, len(steps), presets.get(i, ""))
@@ -60,8 +60,8 @@ def state_problem(
     )
 
 
-def _movable(profile: Profile, drafts: list[Draft]) -> list[int]:
-    """Tensors that backward, or a candidate, can keep alive."""
+def movable(profile: Profile, drafts: list[Draft]) -> list[int]:
+    """Tensors that backward, or a candidate, can keep alive: those of the problem, in its order."""
     return sorted({t for t in profile.saves.tensor if t >= 0} | {t for draft in drafts for t, _ in draft.held})
 
 
@@ -103,38 +103,53 @@ def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str
     return f"{name} but {', '.join((*keep, *skip))}" if keep or skip else name
 
 
-def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step, ...]:
-    """Highest base level between the edges, and in the optimizer step: everything that no decision changes."""
-    tensors, saves = profile.tensors, profile.saves
-    held = book.natural.copy()
-    for tensor, release in zip(saves.tensor, saves.release, strict=True):
+def held_until(profile: Profile, book: Book) -> Ints:
+    """For each tensor, the tick until which it stands naturally or for a save."""
+    held: Ints = book.natural.copy()
+    for tensor, release in zip(profile.saves.tensor, profile.saves.release, strict=True):
         if tensor >= 0:
             held[tensor] = max(held[tensor], release)
-    death = np.maximum(np.array(tensors.death, np.int64), book.natural)
+    return held
+
+
+def base_level(profile: Profile, book: Book) -> Ints:
+    """Level at each tick of everything that no decision changes."""
+    held = held_until(profile, book)
+    death = np.maximum(np.array(profile.tensors.death, np.int64), book.natural)
     change = np.zeros(profile.ticks + 1, np.int64)
     np.add.at(change, book.birth, book.bytes)
     np.add.at(change, book.natural, -book.bytes)
     late = death > held  # something that is no save kept it: not ours to free
     np.add.at(change, held[late], book.bytes[late])
     np.add.at(change, death[late], -book.bytes[late])
-    level = np.cumsum(change)[:-1] + profile.static.total_bytes
-    base = np.maximum.reduceat(level, edges) if len(level) else np.zeros(len(edges), np.int64)
-    names = _names(profile, book, level, edges)
-    steps = [Step(name=name, base_bytes=int(size)) for name, size in zip(names, base, strict=True)]
+    level: Ints = np.cumsum(change)[:-1] + profile.static.total_bytes
+    return level
+
+
+def top_ticks(level: Ints, edges: Sequence[int]) -> list[int]:
+    """For each step, the tick at which a level is highest."""
+    stops = [*edges[1:], len(level)]
+    return [edge + int(np.argmax(level[edge:stop])) for edge, stop in zip(edges, stops, strict=True)]
+
+
+def base_steps(profile: Profile, book: Book, edges: Sequence[int]) -> tuple[Step, ...]:
+    """Highest base level between the edges, and in the optimizer step: everything that no decision changes."""
+    level = base_level(profile, book)
+    tops = top_ticks(level, edges)
+    names = _names(profile, book, tops)
+    steps = [Step(name=name, base_bytes=int(level[top])) for name, top in zip(names, tops, strict=True)]
     if profile.optimizer:
-        end_bytes = int(level[-1]) + profile.optimizer_step_bytes
-        steps.append(Step(name="optimizer step", base_bytes=end_bytes))
+        steps.append(Step(name="optimizer step", base_bytes=int(level[-1]) + profile.optimizer_step_bytes))
     return tuple(steps)
 
 
-def _names(profile: Profile, book: Book, level: Ints, edges: Sequence[int]) -> list[str]:
+def _names(profile: Profile, book: Book, tops: Sequence[int]) -> list[str]:
     """Say for each step where its highest level stands."""
     saves = profile.saves
     backward = sorted((release, call) for release, call in zip(saves.release, saves.call, strict=True))
     ticks = [tick for tick, _ in backward]
     names = []
-    for edge, stop in zip(edges, [*edges[1:], profile.ticks], strict=True):
-        top = edge + int(np.argmax(level[edge:stop]))
+    for top in tops:
         if top < profile.forward_ticks:
             names.append(f"forward of {profile.calls[int(book.call_at[top])].key}")
         elif (i := bisect.bisect_left(ticks, top)) < len(backward):

@@ -16,12 +16,16 @@ import click
 import msgspec
 
 from .. import _files
-from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, UnknownSolver
+from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, TooCostly, UnknownSolver
+from .._explain import parts_text
+from .._parts import PeakParts
 from .._plan import Plan
 
 __all__ = [
     "Failure",
     "Misuse",
+    "at_most_one",
+    "budget_help",
     "errors",
     "file_type",
     "hush_profiler",
@@ -29,6 +33,7 @@ __all__ = [
     "keep_option",
     "optimizer_option",
     "output_option",
+    "overhead_option",
     "print_json",
     "progress",
     "read",
@@ -62,6 +67,13 @@ optimizer_option = click.option(
     metavar="NAME",
     help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
 )
+budget_help = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
+overhead_option = click.option(
+    "--max-overhead",
+    type=float,
+    metavar="RATIO",
+    help="Instead of a budget: the lowest peak within this recompute overhead, as 0.15 for 15 %.",
+)
 output_option = click.option(
     "-o",
     "--output",
@@ -83,6 +95,19 @@ class Misuse(click.ClickException):
     exit_code = 2
 
 
+def at_most_one(**options: object) -> str | None:
+    """Return the name of the option that was given; None where none was.
+
+    Raises:
+        UsageError: more than one was.
+    """
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        names = [f"--{name.replace('_', '-')}" for name in options]
+        raise click.UsageError(f"give at most one of {', '.join(names[:-1])} and {names[-1]}")
+    return given[0] if given else None
+
+
 class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The document that stands in for a plan where none meets the budget; it holds the one that reaches the minimum."""
 
@@ -92,6 +117,18 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     minimum_bytes: int
     unpinned_minimum_bytes: int | None
     dominated_by: str
+    parts: PeakParts | None
+    advice: tuple[str, ...]
+    plan: Plan | None
+
+
+class NoCheapPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that stands in for a plan where all cost more than was asked; it holds the cheapest."""
+
+    status: Literal["too costly"] = "too costly"
+    solver: str
+    max_overhead: float
+    least_overhead: float
     plan: Plan | None
 
 
@@ -99,7 +136,7 @@ class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
 def errors(*, as_json: bool) -> Iterator[None]:
     """Turn errors that autockpt raises on purpose into one line on stderr and an exit status.
 
-    With `as_json`, an infeasible budget also prints a `NoPlan` on stdout.
+    An infeasible budget also prints what the lowest peak consists of on stdout, with `as_json` as a `NoPlan`.
     """
     try:
         yield
@@ -114,6 +151,21 @@ def errors(*, as_json: bool) -> Iterator[None]:
                     minimum_bytes=error.minimum_bytes,
                     unpinned_minimum_bytes=error.unpinned_minimum_bytes,
                     dominated_by=error.dominated_by,
+                    parts=error.parts,
+                    advice=error.advice,
+                    plan=error.plan,
+                )
+            )
+        elif error.parts is not None:
+            click.echo(parts_text(error.parts, error.budget_bytes, width=width()), nl=False)
+        raise Failure(str(error)) from error
+    except TooCostly as error:
+        if as_json and error.plain_seconds:
+            print_json(
+                NoCheapPlan(
+                    solver=error.solver,
+                    max_overhead=error.most_seconds / error.plain_seconds,
+                    least_overhead=error.least_seconds / error.plain_seconds,
                     plan=error.plan,
                 )
             )

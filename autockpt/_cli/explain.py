@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import click
 import msgspec
 
@@ -20,24 +22,39 @@ from .._explain import (
 from .._frontier import Frontier
 from .._plan import Plan
 from .._profile import Profile
-from .common import Misuse, errors, file_type, json_option, print_json, progress, read, width
+from .common import (
+    Misuse,
+    at_most_one,
+    budget_help,
+    errors,
+    file_type,
+    json_option,
+    overhead_option,
+    print_json,
+    progress,
+    read,
+    width,
+)
 
 __all__ = ["explain"]
 
 
 @click.command(short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.")
 @click.argument("file", type=file_type, metavar="FILE")
-@click.option("--budget", help="With a profile or a frontier: explain the plan for this budget.")
+@click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {budget_help}")
+@overhead_option
+@click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart of the memory.")
 @json_option
-def explain(file: str, budget: str | None, as_json: bool) -> None:
+def explain(file: str, budget: str | None, max_overhead: float | None, profile_file: str | None, as_json: bool) -> None:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
-    FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, or - for stdin. With --budget, a
-    profile gets the plan that `autockpt solve` makes, and of a frontier it is the cheapest plan that fits. Imports
-    no torch.
+    FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, or - for stdin. With --budget or
+    --max-overhead, a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that
+    fits. Imports no torch.
     """
+    asked = Asked(budget, max_overhead) if at_most_one(budget=budget, max_overhead=max_overhead) else None
     with errors(as_json=as_json):
-        report = _report(*read(file), budget)
+        report = _report(*read(file), asked, profile_file)
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):
@@ -48,23 +65,37 @@ def explain(file: str, budget: str | None, as_json: bool) -> None:
         click.echo(profile_text(report, width=width()), nl=False)
 
 
-def _report(data: bytes, source: str, budget: str | None) -> PlanReport | FrontierReport | ProfileReport:
-    """Report what is in `data`; with a budget, the plan that a profile or a frontier has for it."""
+class Asked(NamedTuple):
+    """What is asked of a plan; one of the two is None."""
+
+    budget: str | None
+    max_overhead: float | None
+
+
+def _report(
+    data: bytes, source: str, asked: Asked | None, profile_file: str | None
+) -> PlanReport | FrontierReport | ProfileReport:
+    """Report what is in `data`; where something is asked, the plan that a profile or a frontier has for it."""
     schema = _schema(data)
+    profile = None if profile_file is None else _files.decode(read(profile_file)[0], Profile, source=profile_file)
+    if schema.startswith("autockpt.plan/"):
+        if asked is not None:
+            raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
+        return report_plan(_files.decode(data, Plan, source=source), profile)
     if schema.startswith("autockpt.frontier/"):
         frontier = _files.decode(data, Frontier, source=source)
-        return report_frontier(frontier) if budget is None else report_plan(frontier.within(budget))
-    if schema.startswith("autockpt.plan/"):
-        if budget is not None:
-            raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
-        return report_plan(_files.decode(data, Plan, source=source))
-    profile = _files.decode(data, Profile, source=source)
-    if budget is None:
-        return report_profile(profile)
+        if asked is None:
+            return report_frontier(frontier)
+        return report_plan(frontier.within(asked.budget, max_overhead=asked.max_overhead), profile)
+    if profile is not None:
+        raise Misuse(f"{source} is no plan; --profile goes with one, or with a frontier and a budget")
+    record = _files.decode(data, Profile, source=source)
+    if asked is None:
+        return report_profile(record)
     from .._solve import solve
 
-    with progress(f"solving for {budget}"):
-        return report_plan(solve(profile, budget))
+    with progress("solving"):
+        return report_plan(solve(record, asked.budget, max_overhead=asked.max_overhead), record)
 
 
 class _Head(msgspec.Struct):

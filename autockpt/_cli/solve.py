@@ -1,4 +1,4 @@
-"""``autockpt solve``: a plan for a profile and a budget. Imports no torch."""
+"""``autockpt solve``: a plan for a profile and what is asked of it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from .. import _files
 from .._explain import explain_plan
 from .._profile import Profile
 from .common import (
+    at_most_one,
+    budget_help,
     errors,
     file_type,
     json_option,
     keep_option,
     output_option,
+    overhead_option,
     print_json,
     progress,
     read,
@@ -26,7 +29,8 @@ __all__ = ["solve"]
 
 @click.command(short_help="Choose what to recompute so that a recorded step fits a budget.")
 @click.argument("profile", type=file_type)
-@click.option("--budget", required=True, help="For the whole step: 8GiB, 8GB, or a number of bytes.")
+@click.option("--budget", help=f"For the whole step: {budget_help}")
+@overhead_option
 @click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
 @keep_option
 @recompute_option
@@ -37,7 +41,8 @@ __all__ = ["solve"]
 @json_option
 def solve(
     profile: str,
-    budget: str,
+    budget: str | None,
+    max_overhead: float | None,
     solver: str,
     keep: tuple[str, ...],
     recompute: tuple[str, ...],
@@ -49,20 +54,28 @@ def solve(
 
     PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
 
-    Prints the plan. Where no plan meets the budget the exit status is 1; with --json a document that carries
-    the lowest reachable peak takes the place of the plan.
+    Prints the plan. Where no plan meets the budget the exit status is 1, and what the lowest reachable peak consists
+    of takes the place of the plan, with --json as a document.
     """
     from .._solve import solve as find_plan
 
+    if at_most_one(budget=budget, max_overhead=max_overhead) is None:
+        raise click.UsageError("give either --budget or --max-overhead")
     with errors(as_json=as_json):
         data, source = read(profile)
         record = _files.decode(data, Profile, source=source)
-        with progress(f"solving for {budget}"):
+        with progress(f"solving for {budget if budget is not None else max_overhead}"):
             plan = find_plan(
-                record, budget, solver=solver, time_limit_seconds=time_limit, keep=keep, recompute=recompute
+                record,
+                budget,
+                max_overhead=max_overhead,
+                solver=solver,
+                time_limit_seconds=time_limit,
+                keep=keep,
+                recompute=recompute,
             )
     write(plan, output)
     if as_json:
         print_json(plan)
     else:
-        click.echo(explain_plan(plan, width=width()), nl=False)
+        click.echo(explain_plan(plan, record, width=width()), nl=False)

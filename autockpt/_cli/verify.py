@@ -8,12 +8,14 @@ from .. import _files
 from .._plan import Plan
 from .common import (
     Failure,
+    at_most_one,
     errors,
     file_type,
     hush_profiler,
     json_option,
     keep_option,
     optimizer_option,
+    overhead_option,
     print_json,
     progress,
     read,
@@ -28,7 +30,8 @@ __all__ = ["verify"]
 @click.command(short_help="Run a plain and a planned step, and compare all that they make, bit for bit.")
 @click.argument("target")
 @click.option("--plan", "plan_file", type=file_type, help="The plan to check: a file of `autockpt solve`, or -.")
-@click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 8GB, 80%, or a number of bytes.")
+@click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, or a number of bytes.")
+@overhead_option
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
 @click.option("--solver", default="auto", show_default=True, help="With --budget: one solver by name.")
 @optimizer_option
@@ -39,6 +42,7 @@ def verify(
     target: str,
     plan_file: str | None,
     budget: str | None,
+    max_overhead: float | None,
     steps: int,
     solver: str,
     optimizer: str | None,
@@ -49,14 +53,13 @@ def verify(
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
-    a tuple of inputs is passed by position, a mapping by keyword. Without --plan and --budget, the plan that the
+    a tuple of inputs is passed by position, a mapping by keyword. Without a plan and a budget, the plan that the
     function has applied to the model is checked.
 
     Compares outputs, loss, gradients, buffers, parameters and generators. The plain step runs twice, so that its own
     noise is not blamed on the plan. The exit status is 1 where the verdict is not "exact".
     """
-    if plan_file is not None and budget is not None:
-        raise click.UsageError("give either --plan or --budget, and not both")
+    at_most_one(plan=plan_file, budget=budget, max_overhead=max_overhead)
     with errors(as_json=as_json):
         plan = None
         if plan_file is not None:
@@ -75,6 +78,7 @@ def verify(
                 plan=plan,
                 budget=budget,
                 optimizer=optimizer,
+                max_overhead=max_overhead,
                 solver=solver,
                 steps=steps,
                 keep=keep,

@@ -10,7 +10,7 @@ from .._plan import Plan
 from .._profile import Profile
 from .frontier import FrontierReport, report_frontier
 from .reports import PlanReport, ProfileReport, report_plan, report_profile
-from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, frontier_text, plan_text, profile_text
+from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, frontier_text, parts_text, plan_text, profile_text
 
 __all__ = [
     "MINIMUM_WIDTH",
@@ -22,6 +22,7 @@ __all__ = [
     "explain_profile",
     "format_table",
     "frontier_text",
+    "parts_text",
     "plan_text",
     "profile_text",
     "report_frontier",
@@ -30,9 +31,9 @@ __all__ = [
 ]
 
 
-def explain_plan(plan: Plan, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `plan` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
-    return plan_text(report_plan(plan), width=width)
+def explain_plan(plan: Plan, profile: Profile | None = None, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return `plan` as text of at most `width` columns (at least `MINIMUM_WIDTH`); given its profile, with a chart."""
+    return plan_text(report_plan(plan, profile), width=width)
 
 
 def explain_frontier(frontier: Frontier, *, width: int = DEFAULT_WIDTH) -> str:

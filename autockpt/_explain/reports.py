@@ -8,8 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from .._goal import Goal
 from .._plan import Plan, Segment
 from .._profile import CallRecord, Profile
+from .._timeline import MemoryTimeline
 
 __all__ = [
     "SMALL",
@@ -63,7 +65,7 @@ class RefusalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does and what it is predicted to cost."""
+    """What a plan does and what it is predicted to cost; its timeline where its profile is at hand."""
 
     kind: Literal["plan"] = "plan"
     model: str
@@ -73,6 +75,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     choice_gap: float | None
     lower_bound_seconds: float | None
     profile_mode: str | None
+    goal: Goal | None
     budget_bytes: int | None
     predicted_peak_bytes: int
     predicted_plain_peak_bytes: int
@@ -82,6 +85,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     pinned_keep: tuple[str, ...]
     pinned_recompute: tuple[str, ...]
     segments: tuple[SegmentRow, ...]
+    timeline: MemoryTimeline | None
     refused: tuple[RefusalRow, ...]
     notes: tuple[str, ...]
 
@@ -129,8 +133,8 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def report_plan(plan: Plan) -> PlanReport:
-    """Summarise `plan`: totals, rows of segments that look alike, refusals by reason."""
+def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
+    """Summarise `plan`: totals, rows of segments that look alike, refusals by reason; with its profile the timeline."""
     groups: dict[tuple[object, ...], list[Segment]] = {}
     for segment in plan.segments:
         calls, _ = _without_layer(segment.calls)
@@ -159,6 +163,7 @@ def report_plan(plan: Plan) -> PlanReport:
         choice_gap=plan.choice_gap,
         lower_bound_seconds=plan.lower_bound_seconds,
         profile_mode=plan.profile_mode,
+        goal=plan.goal,
         budget_bytes=plan.budget_bytes,
         predicted_peak_bytes=plan.peak_bytes,
         predicted_plain_peak_bytes=plan.plain_peak_bytes,
@@ -168,6 +173,7 @@ def report_plan(plan: Plan) -> PlanReport:
         pinned_keep=plan.pinned_keep,
         pinned_recompute=plan.pinned_recompute,
         segments=tuple(rows),
+        timeline=None if profile is None else plan.timeline(profile),
         refused=_by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
         notes=plan.notes,
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from .._parts import PeakParts
 from ..solvers.units import format_bytes, format_seconds
+from .chart import timeline_chart
 from .frontier import FrontierReport
 from .reports import SMALL, PlanReport, ProfileReport, RefusalRow, SegmentRow, label
 
-__all__ = ["DEFAULT_WIDTH", "MINIMUM_WIDTH", "format_table", "frontier_text", "plan_text", "profile_text"]
+__all__ = ["DEFAULT_WIDTH", "MINIMUM_WIDTH", "format_table", "frontier_text", "parts_text", "plan_text", "profile_text"]
 
 MINIMUM_WIDTH = 60
 
@@ -30,10 +32,16 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
     blocks = [_fill(f"Plan for {report.model or 'any model'}, {made_by}", width)]
 
     totals: list[tuple[str, str, str]] = []
-    if report.budget_bytes is not None:
-        totals.append(("budget", format_bytes(report.budget_bytes), ""))
+    goal, budget_bytes = report.goal, report.budget_bytes
+    if goal is not None and goal.budget_bytes is None:
+        overhead = goal.max_overhead
+        totals.append(("asked for", "min" if overhead is None else f"{overhead:.1%}", str(goal)))
+        budget_bytes = None
+    elif budget_bytes is not None:
+        share_of = str(goal) if goal is not None and goal.total_bytes is not None else ""
+        totals.append(("budget", format_bytes(budget_bytes), share_of))
     if report.predicted_peak_bytes:
-        share = f"{report.predicted_peak_bytes / report.budget_bytes:.1%} of the budget" if report.budget_bytes else ""
+        share = f"{report.predicted_peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
         totals.append(("predicted peak", format_bytes(report.predicted_peak_bytes), share))
         totals.append(("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""))
     if report.recorded_plain_seconds:
@@ -47,6 +55,8 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         totals.append(("profile", report.profile_mode, _MODES[report.profile_mode]))
     if totals:
         blocks.append(_totals(totals, width))
+    if report.timeline is not None:
+        blocks.append(timeline_chart(report.timeline, width=width))
     pins = (("keep", report.pinned_keep), ("recompute", report.pinned_recompute))
     pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
     if pinned:
@@ -82,6 +92,18 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
     else:
         blocks.append("Recomputed: nothing, every call is kept")
     return "\n\n".join([*blocks, *_refusals(report.refused, width), *_notes(report.notes, width)]) + "\n"
+
+
+def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
+    """Render what the lowest peak that can be reached consists of, beside the budget that it is above."""
+    width = max(width, MINIMUM_WIDTH)
+    missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
+    totals = [(name, format_bytes(size), f"{size / parts.peak_bytes:.0%}") for name, size in parts.named() if size]
+    where = f"It stands at: {parts.step}"
+    where += f", in {parts.op}" if parts.op else ""
+    where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""
+    head = _totals([("predicted minimum", format_bytes(parts.peak_bytes), missing)], width)
+    return "\n\n".join([head, _fill(where, width), _totals(totals, width)]) + "\n"
 
 
 def _selective(row: SegmentRow, width: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._apply import plan_for
+from .._apply import goal_for, plan_for
 from .._errors import BudgetError, NotApplicable
 from .._explain.reports import label
 from .._frames import watching_replays
@@ -35,6 +35,7 @@ def verify(
     *,
     plan: Plan | None = None,
     budget: int | str | None = None,
+    max_overhead: float | None = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Optimizers | None = None,
     solver: str = "auto",
@@ -57,6 +58,7 @@ def verify(
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
         plan: the plan to check; without it, and without a budget, the one that is applied to the model.
         budget: check the plan that `apply` would choose for this budget.
+        max_overhead: check the plan that `apply` would choose for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
@@ -70,12 +72,14 @@ def verify(
         What was found; as text it begins with the verdict.
 
     Raises:
-        BudgetError: the budget does not parse, both plan and budget are given, or neither and no plan is applied.
-        Infeasible: no plan meets the budget; carries the minimum reachable bytes.
+        BudgetError: the budget does not parse, more than one of plan, budget and overhead is given, or none and no
+            plan is applied.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, and what they consist of.
         NotApplicable: the plan does not fit the model, the model has nothing to train or a plan on a part of it, or
             there are no steps.
         PinError: a pattern matches no call, no plan can honour the pins, or there is no budget.
         ProfilingError: the model cannot be recorded, or its outputs give no loss.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
         Exception: whatever the plain step raises, with the model as it was.
 
@@ -87,19 +91,22 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
-    if plan is not None and budget is not None:
-        raise BudgetError("give either a budget or a plan, and not both: verify(model, batch, budget='8GB')")
+    if sum(given is not None for given in (plan, budget, max_overhead)) > 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
+        )
     if steps < 1:
         raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
-    if budget is None:
+    goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
+    if goal is None:
         refuse_pins(keep, recompute)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
-        if budget is not None:
+        if goal is not None:
             plan = plan_for(
                 model,
                 inputs,
-                budget,
+                goal,
                 loss=loss,
                 optimizer=optimizer,
                 solver=solver,

@@ -65,7 +65,7 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
 def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
     plan = run("solve", "-", "--budget", "80MiB", "--json", stdin=profile_file.read_bytes())
     assert plan.status == 0
-    explained = run("explain", "-", stdin=plan.out.encode())
+    explained = run("explain", "-", "--profile", profile_file, stdin=plan.out.encode())
     assert explained.status == 0
     assert explained.out == run("solve", profile_file, "--budget", "80MiB").out
 
@@ -76,11 +76,46 @@ def test_solve_infeasible(run: Run, profile_file: Path) -> None:
     assert result.err.startswith("Error: ")
     assert result.err.count("\n") == 1
     document = json.loads(result.out)
+    parts = document["parts"]
+    assert sum(size for name, size in parts.items() if name.endswith("_bytes")) == document["minimum_bytes"]
+    assert (parts["phase"], parts["parameter_bytes"], parts["segment"]) == ("backward", 4 * MIB, "h.1#0")
+    assert document["advice"] and all(line in result.err for line in document["advice"])
     assert document["status"] == "infeasible"
     assert document["minimum_bytes"] > document["budget_bytes"] == 6 * MIB
     plan = msgspec.convert(document["plan"], Plan)
     assert plan.segments and plan.peak_bytes == plan.budget_bytes == document["minimum_bytes"]
     assert run("solve", profile_file, "--budget", document["minimum_bytes"]).status == 0
+
+
+def test_solve_infeasible_for_people(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "6MiB")
+    assert (result.status, result.err.count("\n")) == (1, 1)
+    assert "It stands at: backward of h.1.mlp#0; most of what is restored belongs to h.1#0" in result.out
+    rows = {line.split("  ")[0]: line.split()[-1] for line in result.out.splitlines() if line.endswith("%")}
+    assert rows["restored by replays"] == "70%"
+    assert sum(int(share.rstrip("%")) for share in rows.values()) == pytest.approx(100, abs=len(rows))
+
+
+def test_solve_for_the_minimum_and_within_an_overhead(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    assert run("solve", profile_file, "--budget", "min", "-o", tmp_path / "min.json").status == 0
+    assert run("solve", profile_file, "--budget", "1", "--json").status == 1
+    lowest = Plan.load(tmp_path / "min.json")
+    assert lowest.peak_bytes == json.loads(run("solve", profile_file, "--budget", "1", "--json").out)["minimum_bytes"]
+    within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json")
+    assert "5.0%  the lowest peak within a recompute overhead of 0.05" in within.out
+    plan = Plan.load(tmp_path / "within.json")
+    assert plan.recompute_overhead <= 0.05
+    assert lowest.peak_bytes < plan.peak_bytes < plan.plain_peak_bytes
+    assert run("explain", profile_file, "--max-overhead", "0.05").out == within.out
+
+
+def test_solve_too_costly(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--max-overhead", "0.01", "--solver", "all", "--json")
+    assert (result.status, result.err.count("\n")) == (1, 1)
+    document = json.loads(result.out)
+    assert document["status"] == "too costly"
+    assert document["max_overhead"] == 0.01 < document["least_overhead"]
+    assert msgspec.convert(document["plan"], Plan).recompute_overhead == document["least_overhead"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +127,13 @@ def test_solve_infeasible(run: Run, profile_file: Path) -> None:
         (["--budget", "80MiB", "--solver", "best"], "there are all, "),
         (["--budget", "80MiB", "--time-limit", "0"], "--time-limit"),
         (["--budget", "80MiB", "-o", "missing/plan.json"], "missing/plan.json"),
-        ([], "--budget"),
+        (["--budget", "least"], 'budget="min" asks for the lowest peak'),
+        (["--budget", "80%"], "a device whose memory is known"),
+        (["--max-overhead", "0"], "a finite ratio above 0"),
+        (["--max-overhead", "nan"], "nan is none"),
+        (["--max-overhead", "15%"], "--max-overhead"),
+        (["--budget", "80MiB", "--max-overhead", "0.1"], "at most one of --budget and --max-overhead"),
+        ([], "either --budget or --max-overhead"),
     ],
 )
 def test_solve_misused(run: Run, profile_file: Path, arguments: list[str], words: str) -> None:
@@ -147,6 +188,24 @@ def test_explain_a_profile_for_a_budget(run: Run, profile_file: Path) -> None:
     document = json.loads(run("explain", profile_file, "--budget", "80MiB", "--json").out)
     assert document["kind"] == "plan"
     assert document["predicted_peak_bytes"] <= 80 * MIB
+
+
+def test_explain_shows_the_memory_of_a_plan_whose_profile_is_given(
+    run: Run, profile_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    run("solve", profile_file, "--budget", "60MiB", "-o", path)
+    assert "Predicted memory" not in run("explain", path).out
+    assert "Predicted memory over the step" in run("explain", path, "--profile", profile_file).out
+    document = json.loads(run("explain", path, "--profile", profile_file, "--json").out)
+    timeline = document["timeline"]
+    at = timeline["steps"][timeline["peak"]]
+    assert sum(size for name, size in at.items() if name.endswith("_bytes")) == document["predicted_peak_bytes"]
+    assert run("explain", profile_file, "--profile", profile_file).status == 2
+    other = tmp_path / "other.json"
+    Plan.of(["encoder.0"]).save(other)
+    result = run("explain", other, "--profile", profile_file)
+    assert (result.status, "makes no such call" in result.err) == (1, True)
 
 
 def test_explain_refuses_a_budget_for_a_plan(run: Run, tmp_path: Path) -> None:

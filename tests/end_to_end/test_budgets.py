@@ -50,6 +50,7 @@ def test_a_plan_keeps_its_budget_and_changes_nothing_else(
         assert not (solver in ("auto", "ilp") and (percent == 80 or (percent == 60 and model in ALWAYS_AT_60)))
         return
     assert plan.solver == solver or solver == "auto"
+    assert plan.timeline(plain.profile).peak_bytes == plan.peak_bytes
     prediction = tmp_path / "plan.json"
     plan.save(prediction)  # fixed before anything is measured
     check(plain, Plan.load(prediction), budget)

@@ -102,7 +102,7 @@ def test_a_budget_that_nothing_meets(run: Run) -> None:
     ("arguments", "status", "words"),
     [
         ([], 2, "there is no plan to verify"),
-        (["--plan", "{plan}", "--budget", "1GB"], 2, "either --plan or --budget"),
+        (["--plan", "{plan}", "--budget", "1GB"], 2, "at most one of --plan, --budget and --max-overhead"),
         (["--plan", "missing.json"], 2, "missing.json"),
         (["--plan", __file__], 2, "not a valid autockpt.plan/1 file"),
         (["--plan", "{plan}", "--steps", "0"], 2, "--steps"),

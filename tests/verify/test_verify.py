@@ -230,7 +230,7 @@ def test_the_applied_plan_is_verified_and_is_on_the_model_again() -> None:
 def test_without_any_plan_the_error_says_what_to_give() -> None:
     with pytest.raises(BudgetError, match="give a plan or a budget"):
         verify(plain_chain(), BATCH)
-    with pytest.raises(BudgetError, match="not both"):
+    with pytest.raises(BudgetError, match="only one of them"):
         verify(plain_chain(), BATCH, plan=BLOCKS, budget="1GB")
     with pytest.raises(NotApplicable, match="steps=0"):
         verify(plain_chain(), BATCH, plan=BLOCKS, steps=0)

@@ -1,0 +1,88 @@
+"""A plan as candidates: what its segments hold, restore and cost in the step that a profile recorded."""
+
+from __future__ import annotations
+
+from .._errors import NotApplicable
+from .._plan import Plan, Segment
+from .._profile import Profile
+from . import Candidates
+from .book import Book
+from .drafts import NOTHING_IDLE, Idle, make_draft
+from .idle import is_free, name_idle
+from .steps import cut_clock, movable, state_problem
+
+__all__ = ["find_planned"]
+
+
+def find_planned(profile: Profile, plan: Plan) -> Candidates:
+    """State the problem in which a plan's segments are all the candidates.
+
+    Args:
+        profile: the recorded step.
+        plan: made from this profile or from one like it, or written by hand.
+
+    Returns:
+        A candidate for each segment but those that would free nothing.
+
+    Raises:
+        NotApplicable: the step makes no such calls, they are no run of siblings, or no such units lie in them.
+
+    O(segments × calls and tensors inside).
+    """
+    book = Book(profile)
+    index = {call.key: i for i, call in enumerate(profile.calls)}
+    found = []
+    for segment in plan.segments:
+        members = _members(book, index, segment)
+        found.append(make_draft(book, members, _idle(book, index, members, segment)))
+    drafts = [draft for draft in found if draft is not None]
+    edges = cut_clock(profile, book, drafts)
+    return Candidates(
+        problem=state_problem(profile, book, drafts, edges),
+        runs=tuple(draft.run for draft in drafts),
+        refused=(),
+        edges=edges,
+        tensors=tuple(movable(profile, drafts)),
+    )
+
+
+def _members(book: Book, index: dict[str, int], segment: Segment) -> tuple[int, ...]:
+    """Find the calls of a segment in the profile."""
+    missing = [call for call in segment.calls if call not in index]
+    if missing:
+        raise NotApplicable(
+            f"the plan recomputes {missing[0]!r}, and the recorded step of {book.profile.model} makes no such call: "
+            "give the profile that the plan was made from"
+        )
+    members = tuple(index[call] for call in segment.calls)
+    parent = book.profile.calls[members[0]].parent
+    siblings = book.children[parent] if parent >= 0 else [0]
+    first = siblings.index(members[0])
+    if tuple(siblings[first : first + len(members)]) != members:
+        raise NotApplicable(
+            f"the recorded step of {book.profile.model} does not make the calls from {segment.calls[0]!r} to "
+            f"{segment.calls[-1]!r} one after the other from the same call, so they are no segment of it"
+        )
+    return members
+
+
+def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: Segment) -> Idle:
+    """Find the units of a segment in the profile."""
+    if not (segment.keep or segment.skip):
+        return NOTHING_IDLE
+    functions = book.profile.functions
+    idle: set[int] = set()
+    for unit in (*segment.keep, *segment.skip):
+        key, _, function = unit.partition("/")
+        inside = book.functions_of(index[key]) if key in index else ()
+        if function:
+            idle.update(f for f in inside if functions.call[f] == index[key] and functions.key(f) == function)
+        else:
+            idle.update(f for f in inside if not is_free(book, f))
+    found = name_idle(book, members[0], idle) if len(members) == 1 else NOTHING_IDLE
+    if (sorted(found.keep), sorted(found.skip)) != (sorted(segment.keep), sorted(segment.skip)):
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "
+            "does not have there: give the profile that the plan was made from"
+        )
+    return found
