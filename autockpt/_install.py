@@ -92,7 +92,6 @@ def unplanned(model: nn.Module, governor: Governor) -> Iterator[None]:
     try:
         yield
     finally:
-        governor.handle = handle
         if handle.plan is not None:
             replan(model, governor, handle.plan)
 
@@ -109,7 +108,10 @@ def uninstall(model: nn.Module) -> None:
         if strays and "forward" in model.__dict__:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
         return
-    _unpatch([*_patched_parts(model, handle), model])
+    parts, governor = _patched_parts(model, handle), governor_of(model)
+    if governor is not None:
+        governor.close()
+    _unpatch([*parts, model])
 
 
 def installed_plan(model: nn.Module) -> Plan | None:

@@ -13,7 +13,7 @@ import torch
 from . import _torch_private as private
 from ._errors import ProfilingError
 
-__all__ = ["Measurement", "Meter", "measure", "meter_of"]
+__all__ = ["Measurement", "Meter", "allocated_bytes", "measure", "meter_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,11 @@ class Meter(Protocol):
 def meter_of(device: torch.device) -> Meter:
     """Return what measures a step on `device`."""
     return _CudaMeter(device) if device.type == "cuda" else _CpuMeter()
+
+
+def allocated_bytes(device: torch.device) -> int:
+    """Bytes that are allocated now; on a CPU those of all tensors that Python can see."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else sum(_live_storages().values())
 
 
 class _CudaMeter:

@@ -47,6 +47,8 @@ class Static(_Part, frozen=True, kw_only=True):
         input_bytes: the batch.
         gradient_bytes: gradients that existed before the step.
         optimizer_bytes: optimizer state, 0 where no optimizer was given.
+        other_bytes: what else is alive, or was measured and is explained by none of these; negative where they
+            overstate what was measured.
     """
 
     parameter_bytes: Bytes
@@ -54,11 +56,13 @@ class Static(_Part, frozen=True, kw_only=True):
     input_bytes: Bytes
     gradient_bytes: Bytes = 0
     optimizer_bytes: Bytes = 0
+    other_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Sum of all parts."""
-        return self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
+        own = self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
+        return own + self.other_bytes
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -27,6 +27,9 @@ class Governor(Protocol):
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the plan right for the training step that begins with these arguments."""
 
+    def close(self) -> None:
+        """Let go of what is under way, since the model is about to be somebody else's."""
+
 
 def governed_forward(
     forward: Callable[..., Any], module: nn.Module, governor: Governor, /, *args: Any, **kwargs: Any

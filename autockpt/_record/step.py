@@ -13,7 +13,7 @@ from .. import _torch_private as private
 from .._errors import NotApplicable, ProfilingError
 from .._frames.tree import tensors
 
-__all__ = ["TrainingStep", "training_step"]
+__all__ = ["Loss", "TrainingStep", "step_of", "training_step"]
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -29,6 +29,8 @@ class TrainingStep:
         loss: maps the model's outputs to a scalar.
         device: where the parameters live.
         leaves: what gradients are taken of: parameters and inputs that require them.
+        hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
+            its forward was given, after its hooks.
     """
 
     model: torch.nn.Module
@@ -37,6 +39,7 @@ class TrainingStep:
     loss: Loss
     device: torch.device
     leaves: tuple[torch.Tensor, ...]
+    hooks: bool = True
 
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
@@ -52,7 +55,7 @@ class TrainingStep:
             raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
         torch.clear_autocast_cache()
         try:
-            outputs = self.model(*self.args, **self.kwargs)
+            outputs = (self.model if self.hooks else self.model.forward)(*self.args, **self.kwargs)
             scalar = self.loss(outputs)
         except RuntimeError as error:
             if "saved tensor hooks" not in str(error):
@@ -110,20 +113,21 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
     Raises:
         NotApplicable: the model has no parameter that requires a gradient.
     """
+    if isinstance(inputs, Mapping):
+        return step_of(model, (), inputs, loss)
+    return step_of(model, inputs if isinstance(inputs, tuple) else (inputs,), {}, loss)
+
+
+def step_of(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss: Loss | None, *, hooks: bool = True
+) -> TrainingStep:
+    """Make the step that `model` does on arguments by position and by keyword; see `training_step`."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise NotApplicable(
             f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
             "so nothing can be recomputed. Set requires_grad on what is to be trained."
         )
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
-    if isinstance(inputs, Mapping):
-        kwargs = inputs
-    elif isinstance(inputs, tuple):
-        args = inputs
-    else:
-        args = (inputs,)
     batch = [t for t in tensors((args, dict(kwargs))) if t.requires_grad and t.is_leaf]
     return TrainingStep(
         model=model,
@@ -132,6 +136,7 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
         loss=loss or _default_loss,
         device=trainable[0].device,
         leaves=(*trainable, *batch),
+        hooks=hooks,
     )
 
 

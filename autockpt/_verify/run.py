@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
-from .._apply import goal_for, plan_for
+from .._apply import goal_for
 from .._errors import BudgetError, NotApplicable
 from .._explain.reports import label
 from .._frames import watching_replays
 from .._install import install, installed_plan, set_aside, uninstall
 from .._pins import Patterns, refuse_pins
 from .._plan import Plan, Segment
+from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.sandbox import Sandbox
 from .._record.step import TrainingStep, training_step
+from .._solve import solve_for
 from .compare import compare
 from .outcome import Observed, observe
 from .report import Difference, Verdict, Verification
@@ -103,16 +105,8 @@ def verify(
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
         if goal is not None:
-            plan = plan_for(
-                model,
-                inputs,
-                goal,
-                loss=loss,
-                optimizer=optimizer,
-                solver=solver,
-                keep=keep,
-                recompute=recompute,
-            )
+            recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
+            plan = solve_for(recorded, goal, solver=solver, keep=keep, recompute=recompute)
         plan = applied if plan is None else plan
         if plan is None:
             raise BudgetError(

@@ -1,0 +1,17 @@
+"""Holding a model to a budget, step by step: plans are made when a step needs one, before it runs.
+
+request.py       what the user asked for
+governor.py      which plan is right for the step that begins
+batch.py         what a batch looks like
+unknown_loss.py  the memory of a loss that nobody has told
+surroundings.py  what is alive beside the step
+foresight.py     steps on batches that were never recorded
+gauge.py         what the first steps really need
+"""
+
+from __future__ import annotations
+
+from .governor import Governor, first_plan
+from .request import Request
+
+__all__ = ["Governor", "Request", "first_plan"]

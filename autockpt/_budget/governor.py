@@ -1,0 +1,257 @@
+"""Which plan is right for the training step that begins.
+
+first step             record the step, holding nothing; solve; train on, under the plan
+a smaller batch        the same plan
+a larger batch         a plan for it before it runs: of a recorded step, or, once two sizes were recorded, of a
+                       predicted one, for a size somewhat larger still
+gradients are there    (accumulation) a plan for steps that begin with them, and from then on always that
+a measured step        above the budget, or far below: the difference is added to what is alive, and solved again
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from .._errors import Infeasible
+from .._frames import Handle
+from .._install import replan, unplanned
+from .._plan import Plan
+from .._profile import Profile
+from .._record.recorder import profile, record_step
+from .._record.step import step_of, training_step
+from ..solvers.units import format_bytes
+from .batch import Batch, batch_of, enlarged
+from .foresight import MARGIN, Known, foreseen
+from .gauge import Gauge, Reading
+from .request import Request
+from .surroundings import optimizers_for, other_bytes
+from .unknown_loss import assumed_loss
+
+__all__ = ["Governor", "Ready", "first_plan"]
+
+_log = logging.getLogger("autockpt")
+
+MOST_CORRECTIONS = 3
+"""After so many the plan stays: what varies from step to step is not for a plan to follow."""
+
+LOOKS = 2
+"""Training steps at whose begin optimizers are looked for: they may be made after the first forward."""
+
+WELL_USED = 0.9
+"""A measured peak above this share of the budget is near enough to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A plan, and the steps that it keeps to the budget."""
+
+    known: Known
+    plan: Plan
+
+
+def first_plan(request: Request, model: nn.Module, inputs: object) -> Ready:
+    """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
+    recorded = profile(model, inputs, loss=request.loss, optimizer=request.optimizer or optimizers_for(model))
+    step = training_step(model, inputs, request.loss)
+    known = Known(
+        batch=batch_of(model.forward, step.args, step.kwargs),
+        gradients=begins_with_gradients(model),
+        profile=recorded,
+        recorded=True,
+    )
+    return Ready(known=known, plan=request.solve(recorded))
+
+
+class Governor:
+    """Holds a model to a budget, step by step.
+
+    It knows the model only while a step begins, so that copies and pickles of the model take it along; a copy makes
+    its own plans, for the same budget.
+
+    Args:
+        request: what the user asked for.
+        ready: a plan that is on the model already.
+
+    Attributes:
+        handle: what the root's forward knows of the plan that is on the model now.
+    """
+
+    handle: Handle
+
+    def __init__(self, request: Request, ready: Ready | None = None) -> None:
+        self._request = request
+        self._known = [ready.known] if ready is not None else []
+        self._ready = [ready] if ready is not None else []
+        self._current = ready
+        self._gauge = Gauge(request.measured_steps)
+        self._error_bytes = 0
+        self._looks = 0
+        self._corrections = 0
+        self._raised = False
+        self._busy = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
+        return _restored(dataclasses.replace(self._request, optimizer=None), self.handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A loss may be a lambda, and an optimizer would take the weights along a second time.
+        return _restored, (dataclasses.replace(self._request, loss=None, optimizer=None), self.handle)
+
+    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make the plan right for the training step that begins with these arguments.
+
+        Raises:
+            Infeasible: no plan keeps this step to the budget.
+            ProfilingError: the step cannot be recorded.
+            Exception: whatever the model's own forward raises.
+        """
+        if self._busy:  # the recorder runs the model
+            return
+        self._busy = True
+        try:
+            self._before(model, args, kwargs)
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """End a measurement that is under way."""
+        self._gauge.read()
+
+    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        reading = self._gauge.read()
+        if reading is not None:
+            self._correct(model, reading)
+        self._look_for_optimizers(model)
+        batch = batch_of(model.forward, args, kwargs)
+        gradients = begins_with_gradients(model)
+        current = [self._current] if self._current is not None else []  # first: a plan stays where it can
+        ready = next((each for each in (*current, *self._ready) if each.known.includes(batch, gradients)), None)
+        if ready is None:
+            ready = self._made(model, args, kwargs, batch, gradients)
+            self._ready.append(ready)
+        if ready is not self._current:
+            replan(model, self, ready.plan)
+            self._current = ready
+        if (ready.known.batch, ready.known.gradients) == (batch, gradients):  # else it foretold another step
+            self._gauge.open(ready.plan, next(model.parameters()).device)
+
+    def _look_for_optimizers(self, model: nn.Module) -> None:
+        """Forget what was planned without an optimizer, if there is one by now."""
+        if self._looks == LOOKS or self._request.optimizer is not None:
+            return
+        self._looks += 1
+        if self._known and not self._known[0].profile.optimizer and optimizers_for(model):
+            self._known, self._ready, self._current = [], [], None
+
+    def _made(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Batch, gradients: bool
+    ) -> Ready:
+        """Make a plan for the step that begins: from what is known, or from what it shows."""
+        ready = self._foreseen(batch, gradients)
+        if ready is None:
+            known = self._recorded(model, args, kwargs, batch, gradients)
+            self._known.append(known)
+            ready = self._foreseen(known.batch, gradients) or self._solved(known)
+        return ready
+
+    def _foreseen(self, batch: Batch, gradients: bool) -> Ready | None:
+        """Plan for steps that recorded ones foretell, None where they do not tell enough."""
+        for known in foreseen(batch, gradients, self._known):
+            try:
+                return self._solved(known)
+            except Infeasible:
+                continue  # less headroom may do, or a recorded step, which needs no margin
+        return None
+
+    def _recorded(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Batch, gradients: bool
+    ) -> Known:
+        """Record the step that begins, without holding its activations."""
+        request = self._request
+        if request.plan_for and not self._known:
+            args, kwargs = (), enlarged(model.forward, args, kwargs, request.plan_for)
+            batch = batch_of(model.forward, args, kwargs)
+        optimizer = request.optimizer or optimizers_for(model)
+        with unplanned(model, self):
+            step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
+            recorded = record_step(step, mode="spill", optimizer=optimizer)
+        if step.device.type == "cuda" or request.measured_steps:
+            recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
+        return Known(batch=batch, gradients=gradients, profile=recorded, recorded=True)
+
+    def _solved(self, known: Known) -> Ready:
+        """Plan for steps that are known, as far as measurements have corrected that by now."""
+        began = time.perf_counter()
+        corrected = _with_others(known.profile, self._error_bytes)
+        if known.recorded:
+            plan = self._request.solve(corrected)
+        else:
+            seconds = known.profile.plain_seconds
+            plan = self._request.solve(corrected, margin=MARGIN, within_seconds=seconds)
+        _log.info(
+            "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
+            known.batch.describe(),
+            "" if known.recorded else " (foretold from two recorded steps)",
+            self._request.goal,
+            format_bytes(plan.peak_bytes),
+            100 * plan.recompute_seconds / (plan.plain_seconds or math.inf),
+            time.perf_counter() - began,
+        )
+        return Ready(known=known, plan=plan)
+
+    def _correct(self, model: nn.Module, reading: Reading) -> None:
+        """Solve again where a measured step shows that the budget is exceeded, or far from used."""
+        budget_bytes, measured_bytes = self._request.goal.budget_bytes, reading.measurement.peak_bytes
+        if budget_bytes is None:  # the lowest peak was asked for, whatever it is
+            return
+        exceeded = measured_bytes > budget_bytes
+        unused = measured_bytes < WELL_USED * budget_bytes and reading.error_bytes < 0 and bool(reading.plan.segments)
+        # Once the error was raised it is not lowered again: else the two could follow each other for ever.
+        if self._corrections == MOST_CORRECTIONS or not (exceeded or (unused and not self._raised)):
+            return
+        self._corrections += 1
+        self._raised = self._raised or exceeded
+        self._error_bytes += reading.error_bytes
+        said = (
+            f"a step measured {format_bytes(measured_bytes)} where {format_bytes(reading.plan.peak_bytes)} was "
+            f"predicted and {format_bytes(budget_bytes)} is the budget"
+        )
+        assert self._current is not None
+        try:
+            ready = self._solved(self._current.known)
+        except Infeasible as error:
+            _log.warning("%s; no plan does better: %s", said, error)
+            return
+        _log.info("%s: planned again", said)
+        plan = msgspec.structs.replace(ready.plan, notes=(*ready.plan.notes, f"{said}; the difference is counted"))
+        self._current = Ready(known=ready.known, plan=plan)
+        self._ready = [self._current]  # the others did not know
+        replan(model, self, plan)
+
+
+def begins_with_gradients(model: nn.Module) -> bool:
+    """Whether a step that begins now adds its gradients to those of an earlier one."""
+    return any(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _with_others(profile: Profile, other_bytes: int) -> Profile:
+    """Count more, or less, that is alive beside the step."""
+    static = profile.static
+    return msgspec.structs.replace(
+        profile, static=msgspec.structs.replace(static, other_bytes=static.other_bytes + other_bytes)
+    )
+
+
+def _restored(request: Request, handle: Handle) -> Governor:
+    """A governor out of a pickle: the plan that is on the model stays until a step needs another."""
+    governor = Governor(request)
+    governor.handle = handle
+    return governor

@@ -1,0 +1,69 @@
+"""What a user asked `apply` for, where the plan is not given but made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .._candidates import MENU_SECONDS
+from .._goal import Goal
+from .._pins import Patterns
+from .._plan import Plan
+from .._profile import Profile
+from .._record.optimizer import Optimizers
+from .._solve import solve_for
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of plans, and what is known of the steps that they are for.
+
+    Attributes:
+        goal: what is asked, a budget for one.
+        loss: maps outputs to a scalar; None where it is the model's own, or not known.
+        optimizer: what trains the model, or the name of its class; None for whatever is found to.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        time_limit_seconds: how long the solver may search.
+        keep: patterns of calls that must not run again.
+        recompute: patterns of calls that must.
+        plan_for: largest shapes that tensors of the batch will have, by name of the argument.
+        measured_steps: how many steps to measure after a plan was made.
+    """
+
+    goal: Goal
+    loss: Callable[[Any], torch.Tensor] | None = None
+    optimizer: Optimizers | None = None
+    solver: str = "auto"
+    time_limit_seconds: float = 3.0
+    keep: Patterns = ()
+    recompute: Patterns = ()
+    plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    measured_steps: int = 0
+
+    def solve(self, profile: Profile, *, margin: float = 0.0, within_seconds: float | None = None) -> Plan:
+        """Return a plan for a recorded step.
+
+        Args:
+            profile: of the step.
+            margin: share of the budget that is left alone, a ratio.
+            within_seconds: how long to look for a good plan, at most; None for as long as the user said.
+        """
+        menu_seconds, limit_seconds = MENU_SECONDS, self.time_limit_seconds
+        if within_seconds is not None:
+            menu_seconds, limit_seconds = min(menu_seconds, within_seconds / 2), min(limit_seconds, within_seconds / 2)
+        budget_bytes = self.goal.budget_bytes
+        reduced = Goal(budget=int((1 - margin) * budget_bytes)) if margin and budget_bytes is not None else self.goal
+        return solve_for(
+            profile,
+            reduced,
+            solver=self.solver,
+            time_limit_seconds=limit_seconds,
+            keep=self.keep,
+            recompute=self.recompute,
+            menu_seconds=menu_seconds,
+        )
