@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -54,6 +55,17 @@ def test_a_plan_keeps_its_budget_and_changes_nothing_else(
     prediction = tmp_path / "plan.json"
     plan.save(prediction)  # fixed before anything is measured
     check(plain, Plan.load(prediction), budget)
+
+
+@pytest.mark.parametrize("asked", [{"budget": "min"}, {"max_overhead": 0.1}], ids=["min", "overhead"])
+@pytest.mark.parametrize("model", ["uneven", pytest.param("gpt2", marks=pytest.mark.sweep)])
+def test_the_lowest_peak_that_is_predicted_is_measured(model: str, asked: dict[str, Any]) -> None:
+    plain = reference(model)
+    plan = autockpt.solve(plain.profile, **asked)
+    assert plan.segments
+    assert plan.recompute_overhead <= asked.get("max_overhead", 1.0)
+    assert plan.timeline(plain.profile).peak_bytes == plan.peak_bytes
+    check(plain, plan, int(plan.peak_bytes * (1 + PREDICTION_TOLERANCE)))
 
 
 def check(plain: Reference, plan: Plan, budget: int) -> None:
