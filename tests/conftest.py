@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -25,6 +26,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected() -> None:
+    """Begin each module without the garbage of those before it."""
+    gc.unfreeze()
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def nothing_older(collected: None) -> None:
+    """Let profiles and measurements, which look through all that there is, leave out what was there before a test."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +41,6 @@ def _named(case: object) -> str | None:
     if isinstance(case, type):
         return case.__name__
     return "-".join(f"{key}={value}" for key, value in case.items()) if isinstance(case, dict) else None
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_older() -> Iterator[None]:
-    """Keep what was there before these tests out of the many measurements, which look through all that there is."""
-    autockpt.profile(nn.Linear(2, 2), torch.randn(2, 2), optimizer="sgd")  # which loads much of torch
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def wide() -> tuple[nn.Module, torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,11 +34,9 @@ WIDTH = 16
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """Do not time what is recorded, and do not look for garbage among what was there before, such as transformers."""
-    gc.freeze()
+    """Do not time what is recorded."""
     with without_times():
         yield
-    gc.unfreeze()
 
 
 def images(batch: int, size: int) -> dict[str, Any]:
