@@ -32,7 +32,7 @@ from .batch import Batch, batch_of, enlarged
 from .foresight import MARGIN, Known, foreseen
 from .gauge import Gauge, Reading
 from .request import Request
-from .surroundings import optimizers_for, other_bytes
+from .surroundings import optimizers_for, other_bytes, reserved_margin
 from .unknown_loss import assumed_loss
 
 __all__ = ["Governor", "Ready", "first_plan"]
@@ -67,7 +67,7 @@ def first_plan(request: Request, model: nn.Module, inputs: object) -> Ready:
         profile=recorded,
         recorded=True,
     )
-    return Ready(known=known, plan=request.solve(recorded))
+    return Ready(known=known, plan=request.solve(recorded, margin=reserved_margin(recorded)))
 
 
 class Governor:
@@ -191,11 +191,9 @@ class Governor:
         """Plan for steps that are known, as far as measurements have corrected that by now."""
         began = time.perf_counter()
         corrected = _with_others(known.profile, self._error_bytes)
-        if known.recorded:
-            plan = self._request.solve(corrected)
-        else:
-            seconds = known.profile.plain_seconds
-            plan = self._request.solve(corrected, margin=MARGIN, within_seconds=seconds)
+        margin = reserved_margin(corrected) + (0.0 if known.recorded else MARGIN)
+        within_seconds = None if known.recorded else corrected.plain_seconds
+        plan = self._request.solve(corrected, margin=margin, within_seconds=within_seconds)
         _log.info(
             "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
             known.batch.describe(),

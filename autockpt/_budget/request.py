@@ -56,11 +56,12 @@ class Request:
         menu_seconds, limit_seconds = MENU_SECONDS, self.time_limit_seconds
         if within_seconds is not None:
             menu_seconds, limit_seconds = min(menu_seconds, within_seconds / 2), min(limit_seconds, within_seconds / 2)
-        budget_bytes = self.goal.budget_bytes
-        reduced = Goal(budget=int((1 - margin) * budget_bytes)) if margin and budget_bytes is not None else self.goal
+        budget_bytes, goal = self.goal.budget_bytes, self.goal
+        if budget_bytes is not None and margin:
+            goal = Goal(budget=int((1 - margin) * budget_bytes))
         return solve_for(
             profile,
-            reduced,
+            goal,
             solver=self.solver,
             time_limit_seconds=limit_seconds,
             keep=self.keep,

@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from .._measure import allocated_bytes
-from .._profile import Static
+from .._profile import Profile, Static
 from .._record.optimizer import Optimizers, optimizers_of
 
-__all__ = ["optimizers_for", "other_bytes"]
+__all__ = ["optimizers_for", "other_bytes", "reserved_margin"]
+
+CACHING_MARGIN = 0.03
+"""Share of a budget left to CUDA's allocator: it keeps blocks that fit nothing, and rounds what it asks the device for."""
 
 
 def optimizers_for(model: nn.Module) -> Sequence[torch.optim.Optimizer]:
@@ -39,3 +42,8 @@ def other_bytes(static: Static, optimizer: Optimizers | None, device: torch.devi
         if isinstance(value, torch.Tensor) and value.device == device
     )
     return max(allocated_bytes(device) - (static.total_bytes - static.optimizer_bytes + made), 0)
+
+
+def reserved_margin(profile: Profile) -> float:
+    """Share of the budget that the device's allocator reserves beyond what it hands out, a ratio."""
+    return 0.0 if profile.device == "cpu" else CACHING_MARGIN
