@@ -15,7 +15,7 @@ from .._record.optimizer import Optimizers, optimizers_of
 __all__ = ["optimizers_for", "other_bytes", "reserved_margin"]
 
 CACHING_MARGIN = 0.03
-"""Share of a budget left to CUDA's allocator: it keeps blocks that fit nothing, and rounds what it asks the device for."""
+"""Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""
 
 
 def optimizers_for(model: nn.Module) -> Sequence[torch.optim.Optimizer]:
