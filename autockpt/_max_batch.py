@@ -173,7 +173,9 @@ def max_batch(
 
     recordings = Recordings(record)
     growths = [recordings.first_growth(most)]
-    fitting = Fitting(budget_bytes, solver=solver, keep=keep, recompute=recompute)
+    fitting = Fitting(
+        budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
+    )
     plans: dict[int, Plan] = {}
     fits_not = None if most is None else most + 1
     for _ in range(MOST_TRIES):
