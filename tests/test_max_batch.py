@@ -164,9 +164,7 @@ def test_batches_that_tell_nothing(
         autockpt.max_batch(model(), make_inputs, "1MB", **QUICK)
 
 
-@pytest.mark.parametrize(
-    "options", [{"budget": 0}, {"budget": -5}, {"budget": "much"}, {"budget": "80%"}, {"most": 3}], ids=str
-)
+@pytest.mark.parametrize("options", [{"budget": 0}, {"budget": -5}, {"budget": "much"}, {"most": 3}], ids=str)
 def test_nonsense_is_refused_before_anything_runs(options: dict[str, Any]) -> None:
     def never(samples: int) -> torch.Tensor:
         raise AssertionError("nothing has to run")

@@ -77,7 +77,7 @@ class Laws:
         nearer of its values beyond them.
         """
         if (first, second) not in self._known:
-            self._known[first, second] = max(math.ceil(self._bytes(first, second)), 0)
+            self._known[first, second] = max(math.ceil(self._bytes(first, second)), min(first, second, 0))
         return self._known[first, second]
 
     def _bytes(self, first: int, second: int) -> Fraction | int:
@@ -86,7 +86,7 @@ class Laws:
         if first and (value := self._powers.get(Fraction(second, first))) is not None:
             return first * value
         growth, value = self._product
-        if first and second and not self._chord:
+        if first * second > 0 and not self._chord:
             distance = math.log(second / first)
             growths = (growth for growth in self._powers if growth != 1)
             growth = min(growths, key=lambda growth: abs(math.log(growth) - distance))
