@@ -77,7 +77,7 @@ def outside(model: nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
     """Cross-entropy outside the model, next tokens against logits."""
     outputs = model(**batch)
     labels = batch["input_ids"][:, 1:].reshape(-1)
-    return outputs, cross_entropy(outputs.logits[:, :-1].reshape(-1, VOCABULARY), labels)
+    return outputs, cross_entropy(outputs.logits[:, :-1].reshape(len(labels), -1), labels)
 
 
 def inside(model: nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:

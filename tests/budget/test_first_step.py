@@ -14,6 +14,7 @@ import autockpt
 from autockpt import Infeasible
 from tests.budget.loops import Loop, inside, language_model, outside, tokens_of
 from tests.end_to_end.reference import counting_replays
+from tests.zoo import gpt2
 
 BATCH = tokens_of(4, 128)
 BATCHES = [tokens_of(4, 128, seed) for seed in range(10)]
@@ -52,6 +53,25 @@ def test_ten_steps_are_the_plain_ones_and_keep_to_the_budget(forward: Any, share
     plan = autockpt.plan_of(loop.model)
     first = Loop(autockpt.apply(language_model(), plan=plan), forward, accumulate=accumulate)
     assert first.peak_bytes(BATCH) <= budget  # with no optimizer state yet
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("forward", [inside, outside], ids=["loss inside", "loss outside"])
+def test_a_gpt2_with_fifty_thousand_tokens(forward: Any) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return gpt2(vocab_size=50257, n_embd=192, n_layer=12).train()
+
+    batches = [tokens_of(2, 128, seed) for seed in range(10)]
+    reference = Loop(model(), forward)
+    plain = reference.losses(batches)
+    budget = round(0.9 * reference.peak_bytes(batches[0]))
+    loop = Loop(autockpt.apply(model(), budget), forward)
+    assert loop.losses(batches) == plain
+    assert segments(loop.model)
+    assert loop.peak_bytes(batches[0]) <= budget
+    first = Loop(autockpt.apply(model(), plan=autockpt.plan_of(loop.model)), forward)
+    assert first.peak_bytes(batches[0]) <= budget
 
 
 def test_evaluation_before_training_plans_nothing() -> None:
