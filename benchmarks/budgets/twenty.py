@@ -81,7 +81,9 @@ class Training:
         return self.plain.static_bytes + held + autockpt.measure(self.step, device="cpu").step_bytes
 
 
-def run_model(plain: Reference, optimizer: str) -> dict[str, Any]:
+def run_model(
+    plain: Reference, optimizer: str, *, budgets: int = BUDGETS, time_limit_seconds: float = TIME_LIMIT_SECONDS
+) -> dict[str, Any]:
     """Solve a frontier, then run what it offers for each budget."""
     case = plain.case
     training = Training(plain=plain, optimizer=OPTIMIZERS[optimizer](case.model.parameters()))
@@ -89,12 +91,12 @@ def run_model(plain: Reference, optimizer: str) -> dict[str, Any]:
     recorded = autockpt.profile(case.model, case.kwargs, optimizer=training.optimizer)
     forward = autockpt.profile(case.model, case.kwargs, optimizer=training.optimizer, mode="forward")
     began = time.perf_counter()
-    found = autockpt.frontier(recorded, points=BUDGETS, time_limit_seconds=TIME_LIMIT_SECONDS)
+    found = autockpt.frontier(recorded, points=budgets, time_limit_seconds=time_limit_seconds)
     seconds = time.perf_counter() - began
     lowest, highest = found.minimum_bytes, found.plain_peak_bytes
     rows = []
-    for i in range(BUDGETS):
-        budget_bytes = lowest + (highest - lowest) * i // (BUDGETS - 1)
+    for i in range(budgets):
+        budget_bytes = lowest + (highest - lowest) * i // (budgets - 1)
         rows.append(run_budget(training, recorded, forward, found.within(budget_bytes), budget_bytes))
     return {"plain_bytes": highest, "minimum_bytes": lowest, "frontier_seconds": seconds, "rows": rows}
 
