@@ -26,6 +26,7 @@ __all__ = [
     "bare_step",
     "blank_optimizer",
     "container_handlers",
+    "convolution_options",
     "cuda_in_use",
     "default_generator",
     "fake_mode_of",
@@ -271,6 +272,17 @@ def output_bytes(node: Any) -> tuple[int, ...]:
         math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
         for metadata in node._input_metadata
     )
+
+
+def convolution_options(node: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Return the shape of the bias behind a convolution's autograd node, empty for none, and the options of both ways.
+
+    Those are stride, padding, dilation, whether it is transposed, output padding and groups.
+    """
+    sizes = [tuple(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation", "output_padding")]
+    options = (*sizes[:3], bool(node._saved_transposed), sizes[3], int(node._saved_groups))
+    bias_shape = tuple(node._saved_bias_sym_sizes_opt or ())
+    return (bias_shape if all(bias_shape) else ()), options  # without a bias it may be of length 0
 
 
 def fake_mode_of(tensor: Tensor) -> Any:

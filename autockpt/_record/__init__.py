@@ -15,6 +15,7 @@ dataflow.py   what functions and operators read and make in that forward
 functions.py  the functions of the step, and who saved what
 operators.py  the operators of that forward, named by the tensors of the step
 synthesis.py  a backward made from the autograd graph, where none can run
+convolutions.py  what the kernels of convolutions take in backward, tried one by one
 fake.py       clock and model where nothing runs
 storages.py   a tape of storages, for tensors without memory
 shadow.py     a step of an optimizer that changes and computes nothing

@@ -14,6 +14,7 @@ import torch
 
 from .. import _torch_private as private
 from .assemble import Lifetimes, WatchedRun, lifetimes, lifetimes_by_calls, natural_deaths
+from .convolutions import transient_bytes
 from .spill import Spill
 from .spilled_tape import tell_apart
 from .step import TrainingStep
@@ -61,7 +62,7 @@ def run_forward(step: TrainingStep, tape: Tape, clock: Clock) -> tuple[WatchedRu
         with watch.watching():
             outputs, scalar = step.forward()
         watch.end_forward()
-        graph = read_graph(scalar, step.leaves)
+        graph = read_graph(scalar, step.leaves, watch.layouts)
         watch.end()
         del outputs, scalar
     reached = frozenset(node.leaf for node in graph if node.leaf is not None)
@@ -130,7 +131,10 @@ def _backward_share(run: WatchedRun, clock: Clock) -> float:
 
 def forward_only(step: TrainingStep, dropped: WatchedRun, graph: list[GraphNode]) -> Parts:
     """Complete a forward by a synthesised backward."""
-    run, found, natural = synthesise_backward(dropped, graph, [leaf.grad is not None for leaf in step.leaves])
+    convolutions = {node.convolution for node in graph if node.convolution is not None}
+    transients = {each: transient_bytes(each, step.device) for each in convolutions}
+    exist = [leaf.grad is not None for leaf in step.leaves]
+    run, found, natural = synthesise_backward(dropped, graph, exist, transients)
     return Parts(
         mode="forward",
         run=run,

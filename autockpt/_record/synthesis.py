@@ -3,7 +3,7 @@
 The graph knows which nodes run (those that a leaf needs), in which order (decreasing sequence number, and
 gradients of leaves as soon as they are complete), how large each gradient is (the metadata of the forward's
 outputs) and which saves each node reads. What it does not know is what a node allocates for itself; that comes
-from `TRANSIENT_OUTPUTS`, a table for the few nodes of which it matters.
+from trying the convolutions, and from `TRANSIENT_OUTPUTS`, a table for the few other nodes of which it matters.
 
     node           unpack saves · bear gradients of its inputs · drop its own gradient · release saves
     accumulation   in place where nothing else refers to the first gradient, else into a new one
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from .. import _torch_private as private
 from .assemble import Lifetimes, WatchedRun, lifetimes
+from .convolutions import Convolution, Layout, convolution_of
 from .watch import Mark
 
 __all__ = ["GraphNode", "read_graph", "synthesise_backward"]
@@ -30,7 +33,7 @@ TRANSIENT_OUTPUTS = {
     "DivBackward0": 1,
     "ConvolutionBackward0": 1,
 }
-"""What a node allocates and frees while it runs, in multiples of its largest gradient."""
+"""What a node allocates and frees while it runs, in multiples of its largest gradient; see `transients` too."""
 
 _VIEWS = """
     Add Alias AsStrided Detach Expand Permute ReshapeAlias Squeeze Sub Sum T Transpose UnsafeView Unsqueeze View ViewAs
@@ -49,6 +52,7 @@ class GraphNode:
         edges: for each input of the forward operator, the node that made it and which of its outputs it was.
         output_bytes: bytes of each of the forward operator's outputs, thus of the gradients that come in.
         leaf: position of the leaf among the step's leaves, for a node that accumulates a leaf's gradient.
+        convolution: whose backward the node runs, None where it is none.
     """
 
     name: str
@@ -56,10 +60,19 @@ class GraphNode:
     edges: tuple[tuple[int, int] | None, ...]
     output_bytes: tuple[int, ...]
     leaf: int | None = None
+    convolution: Convolution | None = None
 
 
-def read_graph(scalar: torch.Tensor, leaves: tuple[torch.Tensor, ...]) -> list[GraphNode]:
-    """Copy the graph behind `scalar` into plain data; node 0 is the scalar's own."""
+def read_graph(
+    scalar: torch.Tensor, leaves: tuple[torch.Tensor, ...], saved: Mapping[int, Sequence[Layout]]
+) -> list[GraphNode]:
+    """Copy the graph behind `scalar` into plain data; node 0 is the scalar's own.
+
+    Args:
+        scalar: the loss.
+        leaves: what gradients are taken of.
+        saved: by sequence number of the node, what it saved.
+    """
     leaf_numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
     root = scalar.grad_fn
     numbers: dict[Any, int] = {root: 0}
@@ -74,14 +87,15 @@ def read_graph(scalar: torch.Tensor, leaves: tuple[torch.Tensor, ...]) -> list[G
                 numbers[target] = len(nodes)
                 nodes.append(target)
             edges.append((numbers[target], output))
-        variable = getattr(node, "variable", None)
+        variable, number = getattr(node, "variable", None), private.sequence_number(node)
         found.append(
             GraphNode(
                 name=type(node).__name__,
-                sequence=private.sequence_number(node),
+                sequence=number,
                 edges=tuple(edges),
                 output_bytes=private.output_bytes(node),
                 leaf=leaf_numbers.get(id(variable)) if variable is not None else None,
+                convolution=convolution_of(node, saved.get(number, ())),
             )
         )
     return found
@@ -124,7 +138,10 @@ class _Backward:
 
 
 def synthesise_backward(
-    run: WatchedRun, graph: list[GraphNode], has_gradient: list[bool]
+    run: WatchedRun,
+    graph: list[GraphNode],
+    has_gradient: list[bool],
+    transients: Mapping[Convolution, int] = MappingProxyType({}),
 ) -> tuple[WatchedRun, Lifetimes, list[int]]:
     """Append a backward to a forward whose saves were dropped.
 
@@ -132,6 +149,7 @@ def synthesise_backward(
         run: that forward.
         graph: the autograd graph of its loss.
         has_gradient: for each leaf, whether a gradient existed before the step.
+        transients: what convolutions were seen to take in backward.
 
     Returns:
         The whole step as a run (without a tape), its lifetimes, and the natural death of each tensor.
@@ -156,7 +174,7 @@ def synthesise_backward(
             saves[mark.node].append(len(saved_tensors))
             saved_tensors.append(tensors[0])
 
-    _run_engine(backward, graph, saves, has_gradient)
+    _run_engine(backward, graph, saves, has_gradient, transients)
     backward.mark("backward_end", 0)
 
     natural = [death if death <= end else found.ticks for death in found.death[: len(births)]]
@@ -169,7 +187,11 @@ def synthesise_backward(
 
 
 def _run_engine(
-    backward: _Backward, graph: list[GraphNode], saves: dict[int, list[int]], has_gradient: list[bool]
+    backward: _Backward,
+    graph: list[GraphNode],
+    saves: dict[int, list[int]],
+    has_gradient: list[bool],
+    transients: Mapping[Convolution, int],
 ) -> None:
     """WatchedRun the nodes in autograd's order."""
     waiting = [0] * len(graph)
@@ -190,7 +212,7 @@ def _run_engine(
             continue
         for save in saves.get(node.sequence, ()):
             backward.mark("unpack", save)
-        outgoing = _bear_gradients(backward, graph, node, incoming)
+        outgoing = _bear_gradients(backward, graph, node, incoming, transients)
         for gradient in incoming.values():
             backward.drop(gradient)
         for save in saves.get(node.sequence, ()):
@@ -206,11 +228,17 @@ def _run_engine(
 
 
 def _bear_gradients(
-    backward: _Backward, graph: list[GraphNode], node: GraphNode, incoming: dict[int, _Gradient]
+    backward: _Backward,
+    graph: list[GraphNode],
+    node: GraphNode,
+    incoming: dict[int, _Gradient],
+    transients: Mapping[Convolution, int],
 ) -> list[_Gradient | None]:
     """Gradients of a node's inputs: views of what came in, or new."""
     sizes = [graph[edge[0]].output_bytes[edge[1]] if edge is not None else 0 for edge in node.edges]
     transient = TRANSIENT_OUTPUTS.get(node.name, 0) * max(sizes, default=0)
+    if node.convolution is not None:
+        transient = transients.get(node.convolution, transient)
     workspace = backward.bear(transient) if transient else None
     outgoing: list[_Gradient | None] = []
     for edge, size in zip(node.edges, sizes, strict=True):

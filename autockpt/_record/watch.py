@@ -13,6 +13,7 @@ import torch
 from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._frames.tree import tensors
+from .convolutions import Layout
 from .routing import patched_forwards, routed_functions
 from .spill import Spill, SpilledTensor
 from .tape import Tape
@@ -90,6 +91,12 @@ class Watch:
         keep_saves: False drops every tensor that autograd wants to save, so that frees show natural
             lifetimes (and backward is impossible).
         spill: where saves that are kept wait; None leaves them where they are.
+
+    Attributes:
+        marks: what the markers on the tape stand for.
+        calls: in pre-order.
+        functions: in the order of their begins.
+        layouts: where saves are dropped, what each autograd node would have saved, by its sequence number.
     """
 
     def __init__(
@@ -98,6 +105,7 @@ class Watch:
         self.marks: list[Mark] = []
         self.calls: list[OpenedCall] = []
         self.functions: list[OpenedFunction] = []
+        self.layouts: dict[int, list[Layout]] = {}
         self._tape, self._clock, self._keep_saves, self._spill = tape, clock, keep_saves, spill
         self._model = model
         self._static_keys = {
@@ -239,6 +247,8 @@ class Watch:
         stamp = self._clock.stamp()
         with private.no_torch_functions():
             key = self._tape.key(tensor)
+            if not self._keep_saves and tensor.layout == torch.strided:
+                self.layouts.setdefault(private.saving_node(), []).append(Layout.of(tensor))
         if key in self._static_keys:
             return tensor
         save = self._saves

@@ -44,12 +44,12 @@ def main() -> None:
     torch.set_num_threads(1)
     results = FOLDER / "results.json"
     models: dict[str, Any] = {}
+    where = environment()
     for name in parser.parse_args().models:
         plain = Reference(build(name))
         for optimizer in OPTIMIZERS:
             models[f"{name}, {optimizer}"] = run_model(plain, optimizer)
             print(line(f"{name}, {optimizer}", models[f"{name}, {optimizer}"]), flush=True)
-        where = environment()
         results.write_text(json.dumps({"environment": where, "models": models}, indent=1) + "\n")
     write_readme(where, models)
 
