@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,6 +41,8 @@ def _check_calls(profile: Profile) -> None:
             raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
         if any(source >= len(calls) for argument in call.arguments for source in argument.sources):
             raise InvalidFile(f"call {call.key!r} takes an argument from a call that is not in the profile")
+        if any(function >= len(profile.functions) for argument in call.arguments for function in argument.functions):
+            raise InvalidFile(f"call {call.key!r} takes an argument from a function that is not in the profile")
         if any(t >= n_tensors for t in (*(argument.tensor for argument in call.arguments), *call.outputs)):
             raise InvalidFile(f"call {call.key!r} names a tensor that is not in the profile")
     keys = [call.key for call in calls]
@@ -75,7 +78,8 @@ def _check_saves(profile: Profile) -> None:
 
 def _check_functions(profile: Profile) -> None:
     functions, calls, n_tensors = profile.functions, profile.calls, len(profile.tensors)
-    _equal_columns("functions", functions)
+    later = {"arguments", "unrepeatable"} if not functions.unrepeatable else set()
+    _equal_columns("functions", functions, without=later)
     if any(later <= earlier for earlier, later in zip(functions.enter, functions.enter[1:], strict=False)):
         raise InvalidFile("functions are not in the order of their begins")
     for i, call in enumerate(functions.call):
@@ -88,6 +92,9 @@ def _check_functions(profile: Profile) -> None:
             raise InvalidFile(f"function {key!r} names a tensor that is not in the profile")
         if not all(enter < profile.tensors.birth[tensor] < leave for tensor in functions.makes[i]):
             raise InvalidFile(f"function {key!r} makes a tensor that is not born in it")
+        for argument in functions.arguments[i] if functions.arguments else ():
+            if argument.tensor >= n_tensors:
+                raise InvalidFile(f"function {key!r} is given a tensor that is not in the profile")
     keys = set(zip(functions.call, functions.name, functions.occurrence, strict=True))
     if len(keys) != len(functions):
         raise InvalidFile("a function of a call stands in the profile twice")
@@ -103,6 +110,6 @@ def _check_ops(profile: Profile) -> None:
             raise InvalidFile(f"operator {ops.name[i]!r} names a tensor that is not in the profile")
 
 
-def _equal_columns(what: str, table: msgspec.Struct) -> None:
-    if len({len(getattr(table, column)) for column in table.__struct_fields__}) != 1:
+def _equal_columns(what: str, table: msgspec.Struct, *, without: Collection[str] = ()) -> None:
+    if len({len(getattr(table, column)) for column in table.__struct_fields__ if column not in without}) != 1:
         raise InvalidFile(f"the columns of {what} differ in length")

@@ -188,7 +188,6 @@ def frontier(
         least_seconds = max(least_seconds, found or 0.0)
         plans.append(
             make_plan(
-                profile,
                 candidates,
                 solution,
                 budget_bytes=solution.peak_bytes,

@@ -164,6 +164,7 @@ def _patch_parts(wanted: Wanted, plan: Plan, *, had_forward: bool) -> Handle:
             places=wanted.places.get(id(module), {}),
             units=wanted.units.get(id(module), {}),
             functions=wanted.functions.get(id(module), {}),
+            glue=wanted.glue.get(id(module), {}),
             plan=plan if module is wanted.model else None,
             patched=tuple(name for name, _ in wanted.named()) if module is wanted.model else (),
         )

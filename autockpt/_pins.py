@@ -11,7 +11,7 @@ import fnmatch
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from ._candidates import Candidates, Run
+from ._candidates import Candidates, Run, is_glue
 from ._errors import PinError
 from ._profile import Profile
 from .solvers.pins import coverable
@@ -25,11 +25,10 @@ the second call of the module in a step, and none means all of its calls. One al
 NEAREST = 3
 
 
-def pin(profile: Profile, candidates: Candidates, *, keep: Patterns = (), recompute: Patterns = ()) -> Candidates:
+def pin(candidates: Candidates, *, keep: Patterns = (), recompute: Patterns = ()) -> Candidates:
     """Bind whoever chooses among candidates to pins.
 
     Args:
-        profile: what the candidates were found in.
         candidates: all that there are.
         keep: patterns of calls that must not run again. A selective segment around one may keep or skip it as a unit;
             what such a unit saved of its arguments is brought back by the replay all the same.
@@ -47,6 +46,7 @@ def pin(profile: Profile, candidates: Candidates, *, keep: Patterns = (), recomp
     keep, recompute = _patterns(keep), _patterns(recompute)
     if not (keep or recompute):
         return candidates
+    profile = candidates.profile
     kept, again = _matches(profile, keep), _matches(profile, recompute)
     _refuse_both(profile, kept, again)
     kept_calls = {inner for call in kept for inner in range(call, profile.calls[call].stop)}
@@ -104,7 +104,10 @@ def _matches(profile: Profile, patterns: Iterable[str]) -> dict[int, str]:
         calls = [
             i
             for i, call in enumerate(profile.calls)
-            if call.name and fnmatch.fnmatchcase(call.name, name) and occurrence in ("", str(call.occurrence))
+            if call.name
+            and not is_glue(call)
+            and fnmatch.fnmatchcase(call.name, name)
+            and occurrence in ("", str(call.occurrence))
         ]
         if not calls:
             raise PinError(f"no call of the step matches {pattern!r}{_nearest(profile, name, occurrence)}")
@@ -117,6 +120,8 @@ def _nearest(profile: Profile, name: str, occurrence: str) -> str:
     """Say which names there are; those whose last parts resemble a pattern that begins with a star count too."""
     labels: dict[str, str] = {}
     for call in profile.calls[1:]:
+        if is_glue(call):
+            continue
         label = call.key if occurrence else call.name
         labels.setdefault(label, label)
         parts = call.name.split(".")

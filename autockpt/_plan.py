@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._profile import Profile
     from ._timeline import MemoryTimeline
 
-__all__ = ["Plan", "Refusal", "Segment"]
+__all__ = ["Plan", "Refusal", "Segment", "split_key"]
 
 Bytes = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -29,15 +29,33 @@ UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$
 Occurrences of a function count, by its name without the path, within that one call's own code."""
 
 
+MemberKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the call in a key, and the torch function that its own code calls; empty where the call is meant.
+
+    Example:
+        >>> from autockpt._plan import split_key
+        >>> split_key("h.3.attn#0/linear#1"), split_key("h.3.attn#0")
+        (('h.3.attn#0', 'linear#1'), ('h.3.attn#0', ''))
+    """
+    name, _, rest = key.partition("#")  # names of modules may contain a slash
+    occurrence, _, function = rest.partition("/")
+    return f"{name}#{occurrence}", function
+
+
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run of consecutive sibling calls recomputed as one unit.
 
     Attributes:
-        calls: the calls, in forward order.
+        calls: the calls, in forward order; among them torch functions that the parent's own code calls (glue).
         parent: the call whose forward makes them; None lets `apply` find it from the names.
         buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
             every buffer inside is then snapshotted.
-        keep: units inside that the replay does not run again, since their results and what they save stay.
+        keep: units inside that the replay does not run again, since their results and what they save stay. A
+            function among `calls` may be one.
         skip: units that it does not run again, since nothing that it needs reads their results.
         linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
             boundary grows, and a warning says it.
@@ -47,12 +65,12 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         kept_bytes: predicted bytes that its units leave alive besides.
     """
 
-    calls: Annotated[tuple[CallKey, ...], msgspec.Meta(min_length=1)]
+    calls: Annotated[tuple[MemberKey, ...], msgspec.Meta(min_length=1)]
     parent: CallKey | None = None
     buffers: tuple[str, ...] | None = None
     keep: tuple[UnitKey, ...] = ()
     skip: tuple[UnitKey, ...] = ()
-    linked: tuple[CallKey, ...] = ()
+    linked: tuple[MemberKey, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
@@ -119,10 +137,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 if call in seen:
                     raise InvalidFile(f"call {call!r} stands in the plan twice")
                 seen.add(call)
+            glue = {call for call in segment.calls if split_key(call)[1]}
             for unit in (*segment.keep, *segment.skip):
-                if unit in seen:
+                if unit in seen - glue:
                     raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
                 seen.add(unit)
+                glue.discard(unit)
 
     @classmethod
     def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:

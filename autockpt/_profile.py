@@ -66,18 +66,20 @@ class Static(_Part, frozen=True, kw_only=True):
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One storage that came into a call as an argument; an array in JSON.
+    """One storage that came into a call or a torch function as an argument; an array in JSON.
 
     Attributes:
         tensor: index of the tensor, -1 for one that is older than the step (an input).
         sources: the calls that returned this very object, unchanged since; empty where the caller's own code
             made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
         mutated: whether it was changed in place after the call began.
+        functions: the torch functions that returned it so, by index.
     """
 
     tensor: MaybeIndex
     sources: Column = ()
     mutated: bool = False
+    functions: Column = ()
 
 
 class CallRecord(_Part, frozen=True, kw_only=True):
@@ -133,6 +135,8 @@ class CallRecord(_Part, frozen=True, kw_only=True):
 class FunctionTable(_Part, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
+    The last two columns are empty in profiles that are older than they are.
+
     Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
     module called while gradients are off is no call, though it counts: what it calls is its caller's.
 
@@ -151,6 +155,8 @@ class FunctionTable(_Part, frozen=True, kw_only=True):
             it alone is given in the whole step is its own affair.
         draws: whether a default random generator moved.
         refused: why its result cannot be handed out by a replay; empty where it can.
+        arguments: storages that came in, as those of a call; none for functions of calls that call no module.
+        unrepeatable: why it cannot run again by itself, as a call does; empty where it can.
     """
 
     call: Column = ()
@@ -165,6 +171,8 @@ class FunctionTable(_Part, frozen=True, kw_only=True):
     mutates: tuple[bool, ...] = ()
     draws: tuple[bool, ...] = ()
     refused: tuple[str, ...] = ()
+    arguments: tuple[tuple[Argument, ...], ...] = ()
+    unrepeatable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.call)

@@ -96,7 +96,7 @@ def solve_for(
     """Choose what to recompute for a goal; see `solve`."""
     most_seconds = goal.most_seconds(profile.plain_seconds)
     found = find_candidates(profile, menu_seconds=menu_seconds)
-    candidates = pin(profile, found, keep=keep, recompute=recompute)
+    candidates = pin(found, keep=keep, recompute=recompute)
     if goal.budget_bytes is not None:
         solution = _within(profile, found, candidates, goal.budget_bytes, solver, time_limit_seconds)
         budget_bytes = goal.budget_bytes
@@ -104,9 +104,7 @@ def solve_for(
         solution = _lowest(profile, candidates, most_seconds, solver, time_limit_seconds)
         budget_bytes = solution.peak_bytes
     bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
-    return make_plan(
-        profile, candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal
-    )
+    return make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal)
 
 
 def _within(
@@ -126,7 +124,7 @@ def _within(
         unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
         parts = peak_parts(profile, candidates, error.chosen)
         raise error.carrying(
-            plan=_plan_of(profile, candidates, error.chosen, error.solver, error.notes),
+            plan=_plan_of(candidates, error.chosen, error.solver, error.notes),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,
             advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=solver)),
@@ -143,7 +141,7 @@ def _lowest(
         )
     except TooCostly as error:
         raise error.carrying(
-            plan=_plan_of(profile, candidates, error.chosen, error.solver),
+            plan=_plan_of(candidates, error.chosen, error.solver),
             plain_seconds=profile.plain_seconds,
             pinned=bool(candidates.pinned_recompute),
         ) from None
@@ -157,16 +155,13 @@ def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: floa
         return error.minimum_bytes
 
 
-def _plan_of(
-    profile: Profile, candidates: Candidates, chosen: Iterable[int], solver: str, notes: Iterable[str] = ()
-) -> Plan:
+def _plan_of(candidates: Candidates, chosen: Iterable[int], solver: str, notes: Iterable[str] = ()) -> Plan:
     """State as a plan what an error carries; its budget is its own peak."""
     solution = judged(candidates.problem, chosen, solver=solver, notes=notes)
-    return make_plan(profile, candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=None)
+    return make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=None)
 
 
 def make_plan(
-    profile: Profile,
     candidates: Candidates,
     solution: Solution,
     *,
@@ -177,7 +172,6 @@ def make_plan(
     """State a solution as a plan.
 
     Args:
-        profile: what the candidates were found in.
         candidates: what the solution chose from.
         solution: the choice.
         budget_bytes: the peak that it keeps to.
@@ -188,9 +182,10 @@ def make_plan(
     Returns:
         The plan; its predictions are the judge's.
     """
+    profile = candidates.profile
     return Plan(
         model=profile.model,
-        segments=segments_of(profile, candidates, solution.chosen),
+        segments=segments_of(candidates, solution.chosen),
         solver=solution.solver,
         status="optimal" if solution.status.value == "optimal" else "feasible",
         goal=goal,
@@ -215,23 +210,22 @@ def believed(lower_bound_seconds: float | None, solution: Solution) -> float | N
     return lower_bound_seconds if lower_bound_seconds is None or lower_bound_seconds <= most_seconds else None
 
 
-def segments_of(profile: Profile, candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
+def segments_of(candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
     """Name what candidates stand for, as a plan does.
 
     Args:
-        profile: what the candidates were found in.
         candidates: the candidates.
         chosen: indices of those that are wanted.
 
     Returns:
         A segment for each.
     """
-    return tuple(_segment(profile, candidates, index) for index in chosen)
+    return tuple(_segment(candidates, index) for index in chosen)
 
 
-def _segment(profile: Profile, candidates: Candidates, index: int) -> Segment:
+def _segment(candidates: Candidates, index: int) -> Segment:
     """Name the calls of a chosen candidate."""
-    run, calls = candidates.runs[index], profile.calls
+    run, calls = candidates.runs[index], candidates.profile.calls
     return Segment(
         calls=tuple(calls[member].key for member in run.members),
         parent=calls[calls[run.members[0]].parent].key,

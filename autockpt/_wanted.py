@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ._errors import NotApplicable
 from ._frames import Choice, Place
-from ._plan import Plan, Segment
+from ._plan import Plan, Segment, split_key
 
 __all__ = ["Wanted", "listed"]
 
@@ -21,6 +21,7 @@ class Wanted:
         places: occurrence to place, for modules that are members.
         units: occurrence to whether it is kept, for modules that are units.
         functions: occurrence to the units among the functions that the call's own code calls.
+        glue: occurrence to the members among them.
         children: modules whose code must not be taken for that of the call with such units around it.
     """
 
@@ -32,9 +33,10 @@ class Wanted:
         self.places: dict[int, dict[int, Place]] = {}
         self.units: dict[int, dict[int, bool]] = {}
         self.functions: dict[int, dict[int, Choice]] = {}
+        self.glue: dict[int, dict[int, dict[str, Place]]] = {}
         self.children: set[int] = set()
         keys = [
-            key.partition("/")[0]
+            split_key(key)[0]
             for segment in plan.segments
             for key in (*segment.calls, *filter(None, [segment.parent]), *segment.keep, *segment.skip)
         ]
@@ -49,22 +51,23 @@ class Wanted:
 
     def named(self) -> list[tuple[str, nn.Module]]:
         """Return the modules to patch by name, the root first."""
-        wanted = {id(self.model), *self.parents, *self.places, *self.units, *self.functions, *self.children}
+        wanted = {id(self.model), *self.parents, *self.glue, *self.places, *self.units, *self.functions, *self.children}
         return [(name, self.modules[name]) for key, name in self.names.items() if key in wanted]
 
     def _place(self, number: int, segment: Segment) -> None:
-        if "" in map(name_of, segment.calls):
+        calls = [call for call, function in map(split_key, segment.calls) if not function]
+        if "" in map(name_of, calls):
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
         self.parents.add(id(self.modules[parent]))
         changed = self._buffers(segment)
         for position, key in enumerate(segment.calls):
+            if key not in calls:
+                self._place_function(number, segment, position)
+                continue
             module = self.modules[name_of(key)]
             if any(isinstance(inner, nn.RReLU) for inner in module.modules()):
-                raise NotApplicable(
-                    f"{key} contains an RReLU, which draws its noise after autograd has saved it; a replay that stops "
-                    "at the last save would miss it. Keep that call."
-                )
+                raise NotApplicable(f"{key} contains an RReLU, which {_LATE_NOISE}")
             buffers = None
             if changed is not None:
                 inside = module.named_buffers(remove_duplicate=False)
@@ -87,12 +90,40 @@ class Wanted:
             if self.places.setdefault(id(module), {}).setdefault(occurrence_of(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 
+    def _place_function(self, number: int, segment: Segment, position: int) -> None:
+        """Note a member that is a torch function of its caller's own code."""
+        key = segment.calls[position]
+        call, function = split_key(key)
+        callers = {call for call, function in map(split_key, segment.calls) if function}
+        if len(callers) > 1 or segment.parent not in (None, call):
+            raise NotApplicable(
+                f"{listed(segment.calls)} cannot be one segment of {segment.parent or call!r}: only calls made by the "
+                "same forward can"
+            )
+        if function.partition("#")[0] in ("rrelu", "rrelu_"):
+            raise NotApplicable(f"{key} {_LATE_NOISE}")
+        module = self.modules[name_of(call)]
+        place = Place(
+            segment=number,
+            position=position,
+            buffers=(),
+            linked=key in segment.linked,
+            selective=bool(segment.keep or segment.skip),
+            unit=True if key in segment.keep else False if key in segment.skip else None,
+        )
+        places = self.glue.setdefault(id(module), {}).setdefault(occurrence_of(call), {})
+        if places.setdefault(function, place) is not place:
+            raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+        self.children.update(_nearest(module))
+
     def _select(self, segment: Segment) -> None:
         """Note the units of a segment."""
-        members = [self.modules[name_of(key)] for key in segment.calls]
+        members = [self.modules[name_of(call)] for call, function in map(split_key, segment.calls) if not function]
         inside = {id(module) for member in members for module in member.modules()}
         for key, kept in [*((key, True) for key in segment.keep), *((key, False) for key in segment.skip)]:
-            call, _, function = key.partition("/")
+            if key in segment.calls and split_key(key)[1]:
+                continue  # a member
+            call, function = split_key(key)
             module = self.modules[name_of(call)]
             if id(module) not in inside or (not function and module in members):
                 raise NotApplicable(
@@ -109,6 +140,10 @@ class Wanted:
         """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""
         callers = []
         for key in segment.calls:
+            call, function = split_key(key)
+            if function:
+                callers.append([name_of(call)])
+                continue
             module = self.modules[name_of(key)]
             callers.append([self._caller(name) for name, other in self.modules.items() if other is module])
         for caller in callers[0]:
@@ -141,6 +176,11 @@ class Wanted:
         return {id(buffers[name]) for name in segment.buffers}
 
 
+_LATE_NOISE = (
+    "draws its noise after autograd has saved it; a replay that stops at the last save would miss it. Keep that call."
+)
+
+
 def name_of(key: str) -> str:
     """Return the qualified name in a call's key."""
     return key.rpartition("#")[0]
@@ -157,10 +197,15 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _nearest(module: nn.Module) -> Iterator[int]:
-    """Modules inside that the module's own code can call: `ModuleList` and `ModuleDict` stand for their members."""
+    """Modules inside that the module's own code can call.
+
+    `ModuleList` and `ModuleDict` stand for their members; a `Sequential` may be called or gone through.
+    """
     for child in module.children():
         if _has_forward(child):
             yield id(child)
+            if isinstance(child, nn.Sequential):
+                yield from map(id, child)
         else:
             yield from _nearest(child)
 

@@ -77,8 +77,8 @@ class BlockChain:
 def block_chain(problem: Problem) -> BlockChain:
     """Find the block chain.
 
-    Starts with the children of the root. The largest call that can be opened is opened while fewer than
-    `MIN_BLOCKS` calls matter, or while it holds more than `MAX_OVER_MEDIAN` times the median of those that
+    Starts with the children of the root; glue is left out. The largest call that can be opened is opened while fewer
+    than `MIN_BLOCKS` calls matter, or while it holds more than `MAX_OVER_MEDIAN` times the median of those that
     matter, or where it cannot be recomputed itself but something inside can. A call matters if it saves at least
     `MATTERS` of what the largest saves. Calls as large as the one opened are opened with it, so that equal
     blocks stay equal.
@@ -97,7 +97,7 @@ def block_chain(problem: Problem) -> BlockChain:
     inside = [0] * len(problem.calls)  # calls strictly inside that can be recomputed
     for i in range(len(problem.calls) - 1, 0, -1):
         parent = problem.calls[i].parent
-        if parent >= 0:
+        if parent >= 0 and not problem.calls[i].glue:
             children[parent].append(i)
             inside[parent] += inside[i] + single[i]
     saved = _saved_bytes(problem)

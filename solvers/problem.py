@@ -51,11 +51,14 @@ class Call:
         name: qualified name and occurrence, ``h.3.mlp#0``.
         parent: index of the parent call, -1 for the root, always smaller than the call's own index.
         stop: one past the last call of this call's subtree.
+        glue: whether it is no module call but something that the parent's own code computes, which no one would take
+            for a block.
     """
 
     name: str
     parent: int
     stop: int
+    glue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from autockpt import _candidates
-from autockpt._candidates import Candidates, Run, find_candidates
+from autockpt._candidates import Candidates, Run, find_candidates, runs
 from autockpt._profile import Argument, Profile
 from autockpt.solvers import Candidate, simulate
 from tests.handmade import MIB, chain_profile
@@ -96,7 +95,7 @@ def test_buffers_and_generators_are_charged() -> None:
 
 
 def test_long_parents_offer_the_shorter_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_candidates, "MAX_RUNS_PER_PARENT", 20)
+    monkeypatch.setattr(runs, "MAX_RUNS_PER_PARENT", 20)
     problem = find_candidates(chain_profile(12)).problem
     lengths = [c.length for c in problem.candidates if c.name.startswith("h.") and c.stop - c.start >= 3 * c.length]
     assert len(lengths) <= 20

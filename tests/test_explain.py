@@ -35,6 +35,17 @@ def test_the_text_of_a_selective_segment() -> None:
     )
 
 
+def test_the_text_of_segments_with_glue() -> None:
+    segments = [
+        Segment(calls=("#0/cat#1", "up#0"), keep=("#0/cat#1",), kept_bytes=MIB),
+        Segment(calls=("encoder#1/add#0",), kept_bytes=MIB),
+    ]
+    text = explain_plan(Plan(segments=tuple(segments)))
+    assert "cat#1 … up " in text
+    assert "encoder#1/add#0\n" in text
+    assert "In cat#1 … up 1.00 MiB are kept instead of being computed again; keep [cat#1]" in text
+
+
 def test_the_text_of_a_plan() -> None:
     equal = {"freed_bytes": 17 * MIB, "boundary_bytes": MIB, "recompute_seconds": 0.004}
     run_of_three = tuple(f"decoder.h.{i}#0" for i in range(3))

@@ -74,7 +74,7 @@ def test_without_pins_the_same_budget_gives_another_plan() -> None:
     ],
 )
 def test_a_kept_call_is_in_no_candidate(pattern: str, expected: set[str]) -> None:
-    left = names(pin(PROFILE, FOUND, keep=pattern))
+    left = names(pin(FOUND, keep=pattern))
     for candidate, run in zip(FOUND.problem.candidates, FOUND.runs, strict=True):
         inside = {PROFILE.calls[i].key for i in range(candidate.start, candidate.stop)}
         around = {key for member in run.members for key in _around(member)}
@@ -170,7 +170,7 @@ def test_an_unreachable_budget_names_the_minimum_with_and_without_pins(solver: s
 
 
 def test_no_pins_change_nothing() -> None:
-    assert pin(PROFILE, FOUND) is FOUND
+    assert pin(FOUND) is FOUND
     assert "Pinned" not in solved(60 * MIB).explain()
 
 
@@ -191,15 +191,15 @@ def test_units_that_do_not_run_again_honour_a_keep_and_break_a_recompute(units: 
         problem=dataclasses.replace(FOUND.problem, candidates=(*FOUND.problem.candidates, twin)),
         runs=(*FOUND.runs, dataclasses.replace(FOUND.runs[whole], **units)),
     )
-    kept = names(pin(PROFILE, both, keep="h.2.attn"))
+    kept = names(pin(both, keep="h.2.attn"))
     assert "h.2#0 in part" in kept
     assert "h.2#0" not in kept
-    assert "h.2#0 in part" not in names(pin(PROFILE, both, keep="h.2.mlp"))
-    again = names(pin(PROFILE, both, recompute="h.2.attn"))
+    assert "h.2#0 in part" not in names(pin(both, keep="h.2.mlp"))
+    again = names(pin(both, recompute="h.2.attn"))
     assert "h.2#0" in again
     assert "h.2#0 in part" not in again
-    assert "h.2#0 in part" in names(pin(PROFILE, both, recompute="h.2"))
-    together = pin(PROFILE, both, keep="h.2.attn", recompute="h.2")
+    assert "h.2#0 in part" in names(pin(both, recompute="h.2"))
+    together = pin(both, keep="h.2.attn", recompute="h.2")
     assert together.problem.required == (next(i for i, call in enumerate(PROFILE.calls) if call.name == "h.2"),)
 
 
@@ -211,9 +211,9 @@ def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
         problem=dataclasses.replace(FOUND.problem, candidates=tuple(FOUND.problem.candidates[i] for i in runs)),
         runs=tuple(FOUND.runs[i] for i in runs),
     )
-    assert pin(PROFILE, few, recompute="h.0").problem.required
+    assert pin(few, recompute="h.0").problem.required
     with pytest.raises(PinError, match=re.escape("recompute=('h.0', 'h.2') cannot be honoured together")):
-        pin(PROFILE, few, recompute=["h.0", "h.2"])
+        pin(few, recompute=["h.0", "h.2"])
 
 
 @pytest.mark.parametrize("pins", [{"keep": "h.0"}, {"recompute": ["h.0"]}])

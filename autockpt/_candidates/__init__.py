@@ -1,12 +1,14 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
-A profile is laid out as a `book`; every run of calls becomes one of the `drafts`, blocks `selective` ones too; `steps`
-states them all as a problem. `planned` states the segments of a plan in the same way.
+A profile is laid out as a `book`, with the `glue` around blocks as calls; every one of the `runs` of calls becomes one
+of the `drafts`, blocks `selective` ones too; `steps` states them all as a problem. `planned` states the segments of a
+plan in the same way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from .._profile import Profile
 from ..solvers.blocks import block_chain
@@ -14,14 +16,13 @@ from ..solvers.problem import Problem
 from ..solvers.speed import PRESET
 from .book import Book
 from .drafts import Draft, Run, make_draft
+from .glue import glue_of, is_glue, with_glue
 from .presets import speed_drafts
+from .runs import runs_of
 from .selective import MENU_SECONDS, selective_drafts
 from .steps import cut_clock, movable, state_problem
 
-__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates"]
-
-MAX_RUNS_PER_PARENT = 700
-"""Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
+__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates", "is_glue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Candidates:
     """A problem, and what each of its candidates means.
 
     Attributes:
+        profile: the recorded step, in which torch functions outside the blocks are calls of their own: all indices of
+            calls are of this one.
         problem: what the solver sees.
         runs: for each candidate of the problem, the calls it stands for.
         refused: calls that save something but cannot be replayed exactly, with the reason.
@@ -39,6 +42,7 @@ class Candidates:
         notes: where ways to recompute a part of a call may be missing, and why.
     """
 
+    profile: Profile
     problem: Problem
     runs: tuple[Run, ...]
     refused: tuple[tuple[int, str], ...]
@@ -60,34 +64,64 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
     Returns:
         The problem, what its candidates mean, and what was refused.
 
-    Whole calls at every depth and runs of consecutive sibling calls; O(candidates × calls and tensors inside).
+    Whole calls at every depth and runs of consecutive sibling calls; around the blocks also of glue, the torch
+    functions that their callers call in between. O(candidates × calls and tensors inside).
     """
     book = Book(profile)
-    drafts: list[Draft] = []
-    refused: list[tuple[int, str]] = []
-    for parent in range(len(profile.calls)):
-        children = book.children[parent]
-        for child in children:
-            if book.saves_in(child) and (reason := book.reason((child,))):
-                refused.append((child, reason))
-        for members in _runs(children, book):
-            if not book.reason(members) and (draft := make_draft(book, members)) is not None:
-                drafts.append(draft)
-    whole = state_problem(profile, book, drafts, cut_clock(profile, book, drafts))
+    drafts = _whole(book, range(len(profile.calls)))
+    elements = block_chain(state_problem(profile, book, drafts, cut_clock(profile, book, drafts))).elements
+    parents = _callers(profile, elements)
+    profile, moved = with_glue(profile, glue_of(profile, parents))
+    if len(profile.calls) > len(moved):
+        parents, elements = {moved[call] for call in parents}, tuple(moved[element] for element in elements)
+        book = Book(profile)
+        drafts = [
+            draft for draft in (_moved(draft, moved) for draft in drafts) if _caller(profile, draft) not in parents
+        ]
+        drafts += _whole(book, parents)
+        drafts.sort(key=lambda draft: _caller(profile, draft))
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
-    elements = block_chain(whole).elements
     selective, notes = selective_drafts(book, elements, single, time_limit_seconds=menu_seconds)
-    drafts += selective
+    _joined(drafts, selective)
     marked = _joined(drafts, speed_drafts(book, elements, single))
     edges = cut_clock(profile, book, drafts)
+    saving = (i for i, call in enumerate(profile.calls) if i and book.saves_in(i) and not is_glue(call))
     return Candidates(
+        profile=profile,
         problem=state_problem(profile, book, drafts, edges, presets=dict.fromkeys(marked, PRESET)),
         runs=tuple(draft.run for draft in drafts),
-        refused=tuple(refused),
+        refused=tuple((call, reason) for call in saving if (reason := book.reason((call,)))),
         edges=edges,
         tensors=tuple(movable(profile, drafts)),
         notes=notes,
     )
+
+
+def _whole(book: Book, parents: Iterable[int]) -> list[Draft]:
+    """Draft the runs of the calls that these call."""
+    found = (
+        members for parent in parents for members in runs_of(book.children[parent], book) if not book.reason(members)
+    )
+    return [draft for members in found if (draft := make_draft(book, members)) is not None]
+
+
+def _callers(profile: Profile, calls: Iterable[int]) -> set[int]:
+    """All calls inside which these lie."""
+    found: set[int] = set()
+    for call in calls:
+        while (call := profile.calls[call].parent) >= 0:
+            found.add(call)
+    return found
+
+
+def _caller(profile: Profile, draft: Draft) -> int:
+    return profile.calls[draft.start].parent
+
+
+def _moved(draft: Draft, moved: Sequence[int]) -> Draft:
+    """A draft for the same calls under their new indices."""
+    members = tuple(moved[member] for member in draft.run.members)
+    return replace(draft, run=replace(draft.run, members=members), start=members[0], stop=moved[draft.stop - 1] + 1)
 
 
 def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
@@ -99,18 +133,3 @@ def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
             place[same] = len(drafts)
             drafts.append(draft)
     return {place[draft.run.members, draft.run.keep, draft.run.skip] for draft in more}
-
-
-def _runs(children: list[int], book: Book) -> list[tuple[int, ...]]:
-    """Runs of consecutive siblings that begin and end with a call that saves something."""
-    saving = [bool(book.saves_in(child)) for child in children]
-    longest = len(children)
-    while longest > 1 and longest * (2 * len(children) - longest + 1) // 2 > MAX_RUNS_PER_PARENT:
-        longest -= 1
-    return [
-        tuple(children[first : last + 1])
-        for first in range(len(children))
-        if saving[first]
-        for last in range(first, min(first + longest, len(children)))
-        if saving[last]
-    ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import numpy.typing as npt
 
 from .._profile import Profile
+from .glue import is_glue
 
 __all__ = ["Book", "Ints"]
 
@@ -17,7 +18,13 @@ Ints = npt.NDArray[np.int64]
 
 
 class Book:
-    """A profile laid out for looking things up."""
+    """A profile laid out for looking things up.
+
+    Attributes:
+        profile: the profile.
+        children: the calls that each call makes.
+        own_functions: how many torch functions the own code of a call calls, glue included.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -33,6 +40,10 @@ class Book:
         in_forward = self.birth < profile.forward_ticks
         self.birth_call = np.where(in_forward, self.call_at[np.minimum(self.birth, profile.forward_ticks - 1)], -1)
         self.birth_function = _functions_at(profile, self.birth)
+        callers = (
+            profile.calls[call].parent if is_glue(profile.calls[call]) else call for call in profile.functions.call
+        )
+        self.own_functions = Counter(callers)
         # Saves by call, so that those of a subtree are one slice.
         self._order = sorted(range(len(saves)), key=lambda i: saves.call[i])
         self._save_calls = [saves.call[i] for i in self._order]
@@ -55,6 +66,13 @@ class Book:
         enter = self.profile.functions.enter
         record = self.profile.calls[call]
         return range(bisect.bisect_left(enter, record.enter), bisect.bisect_left(enter, record.exit))
+
+    def functions_of_run(self, members: tuple[int, ...]) -> list[int]:
+        """Torch functions called inside a run, those left out that the caller's own code calls in between."""
+        first, last = self.profile.calls[members[0]], self.profile.calls[members[-1]]
+        functions = self.profile.functions
+        low, high = (bisect.bisect_left(functions.enter, tick) for tick in (first.enter, last.exit))
+        return [f for f in range(low, high) if members[0] <= functions.call[f] < last.stop]
 
     def reason(self, members: tuple[int, ...]) -> str:
         """Why a run cannot be replayed exactly; empty where it can."""
@@ -87,6 +105,10 @@ class Book:
         seconds = 0.0
         for member in members:
             if calls[member].exit > saves.pack[last]:
+                if is_glue(calls[member]):
+                    return seconds + (
+                        self._median[calls[member].signature] if calls[member].enter < saves.pack[last] else 0.0
+                    )
                 return seconds + self._partial.get((member, last), saves.seconds[last] - calls[member].enter_seconds)
             seconds += self._median[calls[member].signature]
         return seconds

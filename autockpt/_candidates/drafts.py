@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .book import Book
+from .glue import is_glue
 
 __all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft"]
 
@@ -153,7 +154,10 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         ),
         start=start,
         stop=stop,
-        seconds=_seconds(book, members, last, idle) + profile.replay_host_seconds + idle.host_seconds,
+        seconds=_seconds(book, members, last, idle)
+        + profile.replay_host_seconds
+        + idle.host_seconds
+        + _glue_host_seconds(book, members),
         replay=replay,
         replay_bytes=_replay_peak(book, members, end, set(until), kept) + replay_extra,
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
@@ -188,6 +192,16 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     again = [f for f in own if f not in idle.given]
     around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
     return sum(functions.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
+
+
+def _glue_host_seconds(book: Book, members: tuple[int, ...]) -> float:
+    """Host seconds of the function mode that lets glue be members, and of each such member."""
+    profile = book.profile
+    glue = [member for member in members if is_glue(profile.calls[member])]
+    if not glue:
+        return 0.0
+    seen = book.own_functions[profile.calls[glue[0]].parent]
+    return len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
 
 
 def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:

@@ -7,11 +7,12 @@ units         attn, skipped ────────────────┘ 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from .book import Book
 from .drafts import Idle
+from .glue import is_glue
 
 __all__ = ["is_free", "name_idle"]
 
@@ -24,12 +25,12 @@ class _Named(NamedTuple):
     call: int
 
 
-def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
+def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Idle:
     """Name what is left alone where some torch functions do not run again.
 
     Args:
         book: the profile.
-        call: what is recomputed.
+        members: the calls of what is recomputed.
         idle: the functions inside it that are kept or skipped.
 
     Returns:
@@ -37,11 +38,11 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
     """
     profile = book.profile
     functions, saves, calls = profile.functions, profile.saves, profile.calls
-    own = book.functions_of(call)
+    own = book.functions_of_run(members)
     filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved of what they were given
     end = 0  # of the replay, at the last slot
     savers: set[int] = set()
-    for i in book.saves_in(call):
+    for i in book.saves_of(members[0], calls[members[-1]].stop):
         f = saves.function[i]
         savers.add(f)
         if f not in idle or saves.tensor[i] in functions.reads[f]:
@@ -60,7 +61,7 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
     skip: list[str] = []
     given: dict[int, frozenset[int]] = {}
     stashed: set[int] = set()
-    units = _units(book, call, idle)
+    units = _units(book, members, idle)
     for unit in units:
         made = {tensor for f in unit.functions for tensor in functions.makes[f]}
         read = {tensor for tensor in made if readers[tensor].difference(unit.functions)}
@@ -68,7 +69,9 @@ def name_idle(book: Book, call: int, idle: Collection[int]) -> Idle:
         (keep if read else skip).append(unit.key)
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
         given.update(dict.fromkeys(unit.functions, frozenset(came)))
-    watched = {functions.call[unit.functions[0]] for unit in units if unit.call < 0}
+    watched = {
+        call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
+    }
     seen = sum(functions.call[f] in watched for f in own)
     return Idle(
         given=given,
@@ -88,17 +91,17 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _units(book: Book, call: int, idle: Collection[int]) -> list[_Named]:
+def _units(book: Book, members: tuple[int, ...], idle: Collection[int]) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
-    A call of which everything is idle is one unit: that costs the host less than a function mode.
+    A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
     """
     profile = book.profile
     units: list[_Named] = []
     left = set(idle)
 
-    def cover(parent: int) -> None:
-        for child in book.children[parent]:
+    def cover(parents: Iterable[int]) -> None:
+        for child in (child for parent in parents for child in book.children[parent]):
             own = book.functions_of(child)
             inside = tuple(f for f in own if f in left)
             if not inside:
@@ -109,10 +112,15 @@ def _units(book: Book, call: int, idle: Collection[int]) -> list[_Named]:
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)
             else:
-                cover(child)
+                cover([child])
 
-    cover(call)
-    units += [
-        _Named(f"{profile.calls[profile.functions.call[f]].key}/{profile.functions.key(f)}", (f,), -1) for f in left
-    ]
+    cover(members)
+    units += [_Named(_key(book, f), (f,), -1) for f in left]
     return sorted(units, key=lambda unit: unit.functions[0])
+
+
+def _key(book: Book, function: int) -> str:
+    """Key of a function as a unit; glue is a call, and has one already."""
+    functions = book.profile.functions
+    call = book.profile.calls[functions.call[function]]
+    return call.key if is_glue(call) else f"{call.key}/{functions.key(function)}"

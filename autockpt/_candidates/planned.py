@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .._errors import NotApplicable
-from .._plan import Plan, Segment
+from .._plan import Plan, Segment, split_key
 from .._profile import Profile
 from . import Candidates
 from .book import Book
 from .drafts import NOTHING_IDLE, Idle, make_draft
+from .glue import with_glue
 from .idle import is_free, name_idle
 from .steps import cut_clock, movable, state_problem
 
@@ -29,6 +30,7 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
 
     O(segments × calls and tensors inside).
     """
+    profile, _ = with_glue(profile, _glue(profile, plan))
     book = Book(profile)
     index = {call.key: i for i, call in enumerate(profile.calls)}
     found = []
@@ -38,12 +40,21 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     drafts = [draft for draft in found if draft is not None]
     edges = cut_clock(profile, book, drafts)
     return Candidates(
+        profile=profile,
         problem=state_problem(profile, book, drafts, edges),
         runs=tuple(draft.run for draft in drafts),
         refused=(),
         edges=edges,
         tensors=tuple(movable(profile, drafts)),
     )
+
+
+def _glue(profile: Profile, plan: Plan) -> list[int]:
+    """Find the functions that are calls of a plan's segments."""
+    named = {key for segment in plan.segments for key in segment.calls if split_key(key)[1]}
+    functions = profile.functions
+    repeatable = (f for f, reason in enumerate(functions.unrepeatable) if not reason)
+    return [f for f in repeatable if f"{profile.calls[functions.call[f]].key}/{functions.key(f)}" in named]
 
 
 def _members(book: Book, index: dict[str, int], segment: Segment) -> tuple[int, ...]:
@@ -73,13 +84,15 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
     functions = book.profile.functions
     idle: set[int] = set()
     for unit in (*segment.keep, *segment.skip):
-        key, _, function = unit.partition("/")
+        key, function = split_key(unit)
+        if unit in index:
+            key, function = unit, ""
         inside = book.functions_of(index[key]) if key in index else ()
         if function:
             idle.update(f for f in inside if functions.call[f] == index[key] and functions.key(f) == function)
         else:
             idle.update(f for f in inside if not is_free(book, f))
-    found = name_idle(book, members[0], idle) if len(members) == 1 else NOTHING_IDLE
+    found = name_idle(book, members, idle)
     if (sorted(found.keep), sorted(found.skip)) != (sorted(segment.keep), sorted(segment.skip)):
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "

@@ -77,7 +77,7 @@ def speed_drafts(book: Book, calls: Iterable[int], replayable: Collection[int]) 
         if call not in replayable or alone is None or not unseen.isdisjoint(range(call, book.profile.calls[call].stop)):
             left += book.children[call]
         else:
-            idle = name_idle(book, call, {own.start + offset for offset in alone}) if alone else NOTHING_IDLE
+            idle = name_idle(book, (call,), {own.start + offset for offset in alone}) if alone else NOTHING_IDLE
             draft = make_draft(book, (call,), idle)
             if draft is not None:
                 drafts.append(draft)
@@ -91,7 +91,7 @@ def _left_alone(book: Book, call: int, kept: tuple[int, ...]) -> frozenset[int] 
     """
     if not kept:
         return frozenset()
-    block = state_block(book, call)
+    block = state_block(book, (call,))
     if block is None:
         return None
     again = _needed(block.flow, {unit for unit, row in enumerate(block.rows) if row in kept})

@@ -1,4 +1,4 @@
-"""Selective variants of a call: its torch functions as units, the menu that a solver makes of them, and the names.
+"""Selective variants of a run: its torch functions as units, the menu that a solver makes of them, and the names.
 
 profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ whole calls where all of one is idle ──▶ draft
                 one for all calls of a signature │ for each call
@@ -16,6 +16,7 @@ from ..solvers.units import format_seconds
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
+from .runs import windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
@@ -40,10 +41,10 @@ by mixing two entries of the hull in place of one between them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A call's torch functions as units.
+    """The torch functions of a run as units.
 
     Attributes:
-        rows: the functions that are units, as offsets from the call's first.
+        rows: the functions that are units, by their place among those of the run.
         flow: the units, in the order of `rows`.
     """
 
@@ -52,26 +53,39 @@ class Block:
 
 
 def selective_drafts(
-    book: Book, calls: Iterable[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
+    book: Book, calls: Sequence[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
 ) -> tuple[list[Draft], tuple[str, ...]]:
-    """Find the ways worth having to recompute a part of each call.
+    """Find the ways worth having to recompute a part of each call, and of the windows of calls with glue.
 
     Args:
         book: the profile.
-        calls: the calls, such as the blocks of a model.
+        calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
-        time_limit_seconds: for all menus together; one that runs out of time is shorter.
+        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows get what the calls
+            leave.
 
     Returns:
-        The drafts, without those that leave nothing out, and a sentence for each menu that may lack some.
+        The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
     """
+    begun = time.perf_counter()
+    single = [(call,) for call in _with_parts(book, calls, replayable)]
+    drafts, notes = _drafts(book, single, time_limit_seconds)
+    left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
+    more, _ = _drafts(book, [*windows(book, calls, MANY_UNITS)], left_seconds)
+    return [*drafts, *more], notes
+
+
+def _drafts(
+    book: Book, runs: Iterable[tuple[int, ...]], time_limit_seconds: float
+) -> tuple[list[Draft], tuple[str, ...]]:
+    """Find the ways worth having to recompute a part of each run."""
     profile = book.profile
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for call in _with_parts(book, calls, replayable):
-        rows = book.functions_of(call)
-        names = profile.functions.name[rows.start : rows.stop]
+    alike: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
+    for members in runs:
+        names = tuple(profile.functions.name[f] for f in book.functions_of_run(members))
         if 1 < len(names) <= MOST_FUNCTIONS:
-            alike.setdefault((profile.calls[call].signature, names), []).append(call)
+            signatures = tuple(profile.calls[member].signature for member in members)
+            alike.setdefault((signatures, names), []).append(members)
     kinds = [(block, group) for group in alike.values() if (block := state_block(book, group[0])) is not None]
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     drafts: list[Draft] = []
@@ -84,13 +98,29 @@ def selective_drafts(
             idle_rows = frozenset(block.rows[unit] for unit in (*entry.keep, *entry.skip))
             if not idle_rows:
                 continue
-            for call in group:
-                first = book.functions_of(call).start
-                idle = name_idle(book, call, {first + row for row in idle_rows})
-                draft = make_draft(book, (call,), idle)
+            for members in group:
+                own = book.functions_of_run(members)
+                draft = _draft(book, members, {own[row] for row in idle_rows})
                 if draft is not None:
                     drafts.append(draft)
     return drafts, tuple(notes)
+
+
+def _draft(book: Book, members: tuple[int, ...], idle: set[int]) -> Draft | None:
+    """Draft a run of which some functions do not run again, without the calls at its ends that need no replay."""
+    while len(members) > 1 and _all_idle(book, members[0], idle):
+        members = members[1:]
+    made = {t for f in book.functions_of_run(members) if f not in idle for t in book.profile.functions.makes[f]}
+    while len(members) > 1 and _all_idle(book, members[-1], idle):
+        saved = {book.profile.saves.tensor[i] for i in book.saves_in(members[-1])}
+        if not made.isdisjoint(saved):
+            break  # what it saves of its arguments the replay brings back
+        members = members[:-1]
+    return make_draft(book, members, name_idle(book, members, idle.intersection(book.functions_of_run(members))))
+
+
+def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:
+    return all(f in idle or is_free(book, f) for f in book.functions_of(call))
 
 
 def _menus(
@@ -122,7 +152,7 @@ def _menus(
     return menus
 
 
-def _said(book: Book, group: list[int], menu: Menu, limit_seconds: float) -> str:
+def _said(book: Book, group: list[tuple[int, ...]], menu: Menu, limit_seconds: float) -> str:
     """Say that a menu may lack entries, and why."""
     like_it = f" and {len(group) - 1} calls like it" if len(group) > 1 else ""
     why, more = "since too many results of its functions stand at one time", "There may be a cheaper plan"
@@ -130,7 +160,7 @@ def _said(book: Book, group: list[int], menu: Menu, limit_seconds: float) -> str
         why, more = f"in {format_seconds(limit_seconds)}", "More menu_seconds may find a cheaper plan"
     parts = sum(bool(entry.keep or entry.skip) for entry in menu.entries)
     return (
-        f"the menu of {book.profile.calls[group[0]].key}{like_it} was not searched to its end {why}: it offers the "
+        f"the menu of {book.profile.calls[group[0][0]].key}{like_it} was not searched to its end {why}: it offers the "
         f"whole call, and {parts} ways to recompute a part of it. {more}"
     )
 
@@ -157,22 +187,22 @@ def _host(book: Book) -> HostSeconds:
     )
 
 
-def state_block(book: Book, call: int) -> Block | None:
-    """State a call as units and items; None where something in it is no torch function, or changes an argument."""
+def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
+    """State a run as units and items; None where something in it is no torch function, or changes an argument."""
     profile = book.profile
     functions, ops, saves = profile.functions, profile.ops, profile.saves
-    stop = profile.calls[call].stop
-    if any(f < 0 and call <= c < stop for f, c in zip(ops.function, ops.call, strict=True)):
+    start, stop = members[0], profile.calls[members[-1]].stop
+    if any(f < 0 and start <= c < stop for f, c in zip(ops.function, ops.call, strict=True)):
         return None  # a custom autograd function: its operators run whatever the plan says
-    own = book.functions_of(call)
+    own = book.functions_of_run(members)
     writes: dict[int, list[int]] = {f: [] for f in own}
     for f, written in zip(ops.function, ops.writes, strict=True):
         if f in writes:
             writes[f].extend(tensor for tensor in written if book.birth_function[tensor] != f)
-    if any(not call <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
+    if any(not start <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
         return None
-    saved = {saves.tensor[i] for i in book.saves_in(call) if saves.unpack[i] < profile.ticks} - {-1}
-    free = _alive_anyway(book, call, saved)
+    saved = {saves.tensor[i] for i in book.saves_of(start, stop) if saves.unpack[i] < profile.ticks} - {-1}
+    free = _alive_anyway(book, members, saved)
     number: dict[int, int] = {}
     items: list[Item] = []
 
@@ -183,7 +213,7 @@ def state_block(book: Book, call: int) -> Block | None:
         return number[tensor]
 
     rows, units = [], []
-    for f in own:
+    for row, f in enumerate(own):
         made = (*functions.makes[f], *writes[f])
         if is_free(book, f):
             continue
@@ -192,7 +222,7 @@ def state_block(book: Book, call: int) -> Block | None:
         if not keepable:  # nor can it be left out: it runs in every replay
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
-        rows.append(f - own.start)
+        rows.append(row)
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
@@ -203,7 +233,7 @@ def state_block(book: Book, call: int) -> Block | None:
                 function=True,
             )
         )
-    unmade = {t for t in number if call <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
+    unmade = {t for t in number if start <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
     if unmade:
         return None  # made by code that is no torch function
     return Block(rows=tuple(rows), flow=Dataflow(units=tuple(units), items=tuple(items)))
@@ -215,11 +245,11 @@ def _is_keepable(book: Book, f: int) -> bool:
     return not (functions.alias[f] or functions.mutates[f] or functions.refused[f])
 
 
-def _alive_anyway(book: Book, call: int, saved: set[int]) -> set[int]:
-    """Tensors that cost nothing to hold for a call's replay: its arguments, and what others hold until then."""
+def _alive_anyway(book: Book, members: tuple[int, ...], saved: set[int]) -> set[int]:
+    """Tensors that cost nothing to hold for a run's replay: its arguments, and what others hold until then."""
     profile = book.profile
-    saves, stop = profile.saves, profile.calls[call].stop
-    elsewhere = {t for t, c in zip(saves.tensor, saves.call, strict=True) if not call <= c < stop}
-    replay = min((saves.unpack[i] for i in book.saves_in(call)), default=profile.ticks)
+    saves, start, stop = profile.saves, members[0], profile.calls[members[-1]].stop
+    elsewhere = {t for t, c in zip(saves.tensor, saves.call, strict=True) if not start <= c < stop}
+    replay = min((saves.unpack[i] for i in book.saves_of(start, stop)), default=profile.ticks)
     late = {t for t in saved if book.natural[t] > replay}
-    return set(book.boundary((call,))) | elsewhere | late
+    return set(book.boundary(members)) | elsewhere | late

@@ -13,6 +13,7 @@ from .._profile import CallRecord, Profile
 from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .book import Book, Ints
 from .drafts import Draft
+from .glue import is_glue
 
 __all__ = ["base_level", "base_steps", "cut_clock", "held_until", "movable", "state_problem", "top_ticks"]
 
@@ -48,7 +49,9 @@ def state_problem(
     number = {tensor: i for i, tensor in enumerate(tensors)}
     return Problem(
         steps=steps,
-        calls=tuple(Call(name=call.key, parent=call.parent, stop=call.stop) for call in profile.calls),
+        calls=tuple(
+            Call(name=call.key, parent=call.parent, stop=call.stop, glue=is_glue(call)) for call in profile.calls
+        ),
         tensors=tuple(
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
             for t in tensors

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from .._goal import Goal
-from .._plan import Plan, Segment
+from .._plan import Plan, Segment, split_key
 from .._profile import CallRecord, Profile
 from .._timeline import MemoryTimeline
 
@@ -241,14 +241,9 @@ def report_profile(profile: Profile) -> ProfileReport:
 
 def _units(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
     """Name units for people: ``attn.c_proj``, ``attn/scaled_dot_product_attention#0``."""
-    names = []
-    for key in keys:
-        call, slash, function = key.partition("/")
-        name = label(call)
-        if len(segment.calls) == 1:
-            name = name.removeprefix(label(segment.calls[0])).removeprefix(".")
-        names.append(f"{name}{slash}{function}")
-    return tuple(names)
+    if len(segment.calls) > 1:
+        return tuple(map(label, keys))
+    return tuple(label(key).removeprefix(label(segment.calls[0])).removeprefix(".") for key in keys)
 
 
 def _template(call: str) -> str:
@@ -302,8 +297,14 @@ def _by_reason(refused: Iterable[tuple[str, str]]) -> tuple[RefusalRow, ...]:
 
 
 def label(call: str) -> str:
-    """Return the call for people: the occurrence only where it is not the first, the root by name."""
+    """Return the call for people: the occurrence only where it is not the first, the root by name.
+
+    Torch functions follow the call whose code calls them: ``encoder/cat#1``, or ``cat#1`` of the root.
+    """
+    call, function = split_key(call)
     name, _, occurrence = call.partition("#")
+    if function:
+        return f"{label(call)}/{function}" if name else function
     name = name or "the whole model"
     return name if occurrence == "0" else f"{name}#{occurrence}"
 

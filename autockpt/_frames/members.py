@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
+from .._errors import NotApplicable
 from .._plan import Plan
 from .recording import Arguments, Recording, mismatch
-from .selection import own_code
-from .state import ModuleState
+from .selection import Function, FunctionWatch, as_unit, own_code
+from .state import ModuleState, given_buffers, holder_of
 from .thread import Scope, thread
 from .units import Choice
 
@@ -35,6 +36,7 @@ class Place:
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
         selective: whether the segment has units, which a replay does not run.
         functions: the units among the torch functions of the call's own code.
+        unit: where the member is itself a unit, which only a torch function is: whether it is kept.
     """
 
     segment: int
@@ -44,6 +46,7 @@ class Place:
     linked: bool = False
     selective: bool = False
     functions: Choice | None = None
+    unit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class Handle:
         places: occurrence to place, for the calls that are recomputed.
         units: occurrence to whether it is kept, for the calls that are units: else they are skipped.
         functions: occurrence to the units among the torch functions of that call's own code.
+        glue: occurrence to the members among them, as ``name#occurrence``.
         plan: the plan; on the root only.
         patched: the names of all patched modules; on the root only.
     """
@@ -69,6 +73,7 @@ class Handle:
     places: dict[int, Place] = field(default_factory=dict)
     units: dict[int, bool] = field(default_factory=dict)
     functions: dict[int, Choice] = field(default_factory=dict)
+    glue: dict[int, dict[str, Place]] = field(default_factory=dict)
     plan: Plan | None = None
     patched: tuple[str, ...] = ()
 
@@ -92,18 +97,27 @@ def patched_forward(
         if handle.places and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
+    watch = thread.watch
+    # With gradients off it is no call, though it counts: what it calls counts for its caller.
+    if watch is None or watch.token != handle.token or not torch.is_grad_enabled():
+        return _routed(forward, module, handle, args, kwargs)
+    thread.watch = None  # what this call runs is not its caller's own code
+    suspended = _torch_private.suspend_function_mode(watch)
+    try:
+        return _routed(forward, module, handle, args, kwargs)
+    finally:
+        if suspended:
+            _torch_private.resume_function_mode(watch)
+        thread.watch = watch
+
+
+def _routed(
+    forward: Callable[..., Any], module: nn.Module, handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a call as what it is to the plan, inside a member or not."""
     selector = thread.selector
     if selector is not None and selector.token == handle.token:
-        if not torch.is_grad_enabled():  # no call, though it counts: what it calls counts for its caller
-            return selector.enter(handle, forward, args, kwargs)
-        watch, thread.watch = thread.watch, None  # what this call runs is not its caller's own code
-        suspended = watch is not None and _torch_private.suspend_function_mode(watch)
-        try:
-            return selector.enter(handle, forward, args, kwargs)
-        finally:
-            if suspended:
-                _torch_private.resume_function_mode(watch)
-            thread.watch = watch
+        return selector.enter(handle, forward, args, kwargs)
     scope = thread.scope
     if scope is None and not torch.is_grad_enabled():
         return forward(*args, **kwargs)
@@ -111,19 +125,39 @@ def patched_forward(
         # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
         if handle.plan is None or thread.replays or (scope is not None and scope.inside):
             return forward(*args, **kwargs)
-        return _in_scope(Scope(handle.token, {}, set()), forward, handle, args, kwargs)
+        return _in_scope(Scope(handle.token, {}, set()), forward, module, handle, 0, args, kwargs)
     return _counted(scope, forward, module, handle, args, kwargs)
 
 
 def _in_scope(
-    scope: Scope, forward: Callable[..., Any], handle: Handle, args: tuple[Any, ...], kwargs: dict[str, Any]
+    scope: Scope,
+    forward: Callable[..., Any],
+    module: nn.Module,
+    handle: Handle,
+    occurrence: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     outer, thread.scope = thread.scope, scope
+    glue = handle.glue.get(occurrence)
     try:
-        return forward(*args, **kwargs)
+        # What a compiled call runs would be traced with the mode that is on around it.
+        if glue is None or _compiled_inside(module):
+            return forward(*args, **kwargs)
+        join = functools.partial(_function_member, scope, module, f"{handle.name}#{occurrence}", glue)
+        return FunctionWatch(handle.token, glue, join).around(forward, args, kwargs)
     finally:
         scope.end_frame()
         thread.scope = outer
+
+
+def _compiled_inside(module: nn.Module) -> bool:
+    """Whether something is compiled that the module's own code may call."""
+    children = list(module._modules.values())
+    for child in children:
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            children.extend(child._modules.values())
+    return any(child is not None and _torch_private.is_compiled(child) for child in children)
 
 
 def _counted(
@@ -142,7 +176,8 @@ def _counted(
     if place is not None and _can_record():
         return _member(scope, forward, module, f"{handle.name}#{occurrence}", place, args, kwargs)
     if handle.parent:
-        return _in_scope(Scope(scope.token, scope.counts, scope.begun), forward, handle, args, kwargs)
+        inner = Scope(scope.token, scope.counts, scope.begun)
+        return _in_scope(inner, forward, module, handle, occurrence, args, kwargs)
     return forward(*args, **kwargs)
 
 
@@ -155,6 +190,31 @@ def _can_record() -> bool:
     )
 
 
+def _function_member(
+    scope: Scope,
+    module: nn.Module,
+    caller: str,
+    places: dict[str, Place],
+    numbered: str,
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a torch function of a parent's own code as a member."""
+    if not _can_record():
+        return function(*args, **kwargs)
+    key, place = f"{caller}/{numbered}", places[numbered]
+    buffers = [] if place.unit is not None else given_buffers(module, (args, kwargs))
+    if place.unit is not None:  # which its replay does not run
+        function = functools.partial(as_unit, key, place.unit, function)
+    # It may draw on the current device without being given a tensor there.
+    devices = [torch.device("cuda", torch.cuda.current_device())] if _torch_private.cuda_in_use() else []
+    result = _member(scope, function, holder_of(module, (args, kwargs)), key, place, args, kwargs, devices=devices)
+    if any(not torch.equal(buffer, before) for buffer, before in buffers):
+        raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
+    return result
+
+
 def _member(
     scope: Scope,
     forward: Callable[..., Any],
@@ -163,9 +223,12 @@ def _member(
     place: Place,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    *,
+    devices: Iterable[torch.device] = (),
 ) -> Any:
     arguments = Arguments(args, kwargs)
     state = ModuleState(module, place.buffers, place.attributes)
+    state.devices.update(devices)
     if not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
         return forward(*args, **kwargs)
     recording = scope.recording

@@ -83,6 +83,7 @@ class Replay:
         moved = states_of({generator for call in calls for generator, _ in call.random})
         thread.replays += 1
         scope, thread.scope = thread.scope, None
+        watch, thread.watch = thread.watch, None  # where a gradient is taken in the midst of a call's own code
         # A cast that a replay left in the cache would be stale for a forward after the next update.
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
@@ -105,7 +106,7 @@ class Replay:
         finally:
             self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
             torch.set_autocast_cache_enabled(cached)
-            thread.scope = scope
+            thread.scope, thread.watch = scope, watch
             thread.replays -= 1
             set_states(moved)
         if self._problem is not None:

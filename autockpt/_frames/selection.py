@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from .members import Handle
     from .recording import Pack
 
-__all__ = ["Entry", "Function", "Selection", "Selector", "function_name", "own_code", "watched"]
+__all__ = [
+    "Entry",
+    "Function",
+    "FunctionWatch",
+    "Selection",
+    "Selector",
+    "as_unit",
+    "function_name",
+    "own_code",
+    "watched",
+]
 
 Function: TypeAlias = Callable[..., Any]
 Entry: TypeAlias = Unit | Choice | None
@@ -115,29 +125,56 @@ def own_code(key: str, choice: Choice, forward: Function, /, *args: Any, **kwarg
     return watched(thread.selector, key, choice, forward, args, kwargs)
 
 
+def as_unit(key: str, kept: bool, function: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a torch function that is a member and nothing but a unit."""
+    assert thread.selector is not None
+    return thread.selector.unit(key, kept, function, args, kwargs)
+
+
 def watched(
     selector: Selector, key: str, choice: Choice, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run `forward`, a call's own code, and make units of the functions in `choice` that it calls."""
-    outer = thread.watch
-    thread.watch = watch = _Watch(selector, key, choice)
-    try:
-        with watch:
-            return forward(*args, **kwargs)
-    finally:
-        thread.watch = outer
+
+    def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return selector.unit(f"{key}/{numbered}", choice[numbered], function, args, kwargs)
+
+    return FunctionWatch(selector.token, choice, run).around(forward, args, kwargs)
 
 
-class _Watch(TorchFunctionMode):
-    """Sees the torch functions that one call's own code calls: outermost ones only, and none inside its children."""
+class FunctionWatch(TorchFunctionMode):
+    """Sees the torch functions that one call's own code calls: outermost ones only, and none inside its children.
 
-    def __init__(self, selector: Selector, key: str, choice: Choice) -> None:
+    Args:
+        token: of the plan.
+        wanted: functions, as ``name#occurrence``.
+        run: runs those: is given this name, the function, and its arguments.
+
+    Attributes:
+        token: the same.
+    """
+
+    def __init__(
+        self,
+        token: str | None,
+        wanted: Collection[str],
+        run: Callable[[str, Function, tuple[Any, ...], dict[str, Any]], Any],
+    ) -> None:
         super().__init__()
-        self._selector = selector
-        self._key = key
-        self._choice = choice
-        self._names = {name.partition("#")[0] for name in choice}
+        self.token = token
+        self._wanted = wanted
+        self._run = run
+        self._names = {name.partition("#")[0] for name in wanted}
         self._counts: Counter[str] = Counter()
+
+    def around(self, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the call's forward, watched."""
+        outer, thread.watch = thread.watch, self
+        try:
+            with self:
+                return forward(*args, **kwargs)
+        finally:
+            thread.watch = outer
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -150,10 +187,7 @@ class _Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         numbered = f"{name}#{self._counts[name]}"
         self._counts[name] += 1
-        kept = self._choice.get(numbered)
-        if kept is None:
-            return func(*args, **kwargs)
-        return self._selector.unit(f"{self._key}/{numbered}", kept, func, args, kwargs)
+        return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from .. import _torch_private
 from .._errors import ReplayError
 from .slots import Held, check_unchanged
+from .tree import tensors
 
-__all__ = ["Autocast", "ModuleState"]
+__all__ = ["Autocast", "ModuleState", "given_buffers", "holder_of"]
 
 Undo = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
@@ -217,6 +218,29 @@ class Autocast:
             undo.append((torch.set_autocast_dtype, (kind, torch.get_autocast_dtype(kind))))
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+def holder_of(module: nn.Module, arguments: object) -> nn.Module:
+    """Return a module that has what a function is given of the model's own, so that no replay brings it back.
+
+    Those are parameters, and the buffers of `module`, whose code calls the function.
+    """
+    holder, buffers = nn.Module(), {id(buffer) for buffer in module._buffers.values()}
+    given = [leaf for leaf in tensors(arguments) if isinstance(leaf, nn.Parameter) or id(leaf) in buffers]
+    holder._parameters.update((str(number), leaf) for number, leaf in enumerate(given))  # type: ignore[misc]
+    return holder
+
+
+def given_buffers(module: nn.Module, arguments: object) -> list[tuple[Tensor, Tensor]]:
+    """Return the buffers of `module` and its children among a function's arguments, each with a copy of its values.
+
+    Those alone that kernels may write without a new version, as they do with running statistics.
+    """
+    given = [leaf for leaf in tensors(arguments) if leaf.is_floating_point() and leaf.is_leaf]
+    if all(leaf.requires_grad for leaf in given):
+        return []
+    buffers = {id(buffer) for buffer in module.buffers()}
+    return [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in buffers]
 
 
 def _counts_batches(buffers: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .recording import Recording
-    from .selection import Selector
+    from .selection import FunctionWatch, Selector
 
 __all__ = ["Scope", "is_recomputing", "thread"]
 
@@ -52,7 +52,7 @@ class _Thread(threading.local):
     scope: Scope | None = None
     replays: int = 0
     selector: Selector | None = None
-    watch: object = None
+    watch: FunctionWatch | None = None
 
 
 thread = _Thread()

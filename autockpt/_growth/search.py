@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from .._candidates import Candidates, Run, find_candidates
+from .._candidates import Candidates, find_candidates
 from .._candidates.book import Book
 from .._candidates.steps import cut_clock, state_problem
 from .._pins import Patterns, pin
@@ -22,7 +22,7 @@ SEARCH_SECONDS = 1.0
 MOST_GUESSES = 5
 """After so many straight lines what is left is halved instead, which ends soon for certain."""
 
-Name = tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]
+Name = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """What a candidate stands for at every size: calls, kept and skipped units."""
 
 
@@ -109,7 +109,7 @@ class Fitting:
     ) -> int:
         """Return the peak of the first plan found within the budget, or of the lowest where none is."""
         budget_bytes = budget_bytes or self._budget_bytes
-        candidates = pin(profile, find_candidates(profile), keep=self._keep, recompute=self._recompute)
+        candidates = pin(find_candidates(profile), keep=self._keep, recompute=self._recompute)
         for plan in reversed(self._low):
             chosen = _indices(plan, candidates)
             if chosen is not None and (peak_bytes := simulate(candidates.problem, chosen).peak_bytes) <= budget_bytes:
@@ -123,7 +123,7 @@ class Fitting:
         except Infeasible as error:
             found, peak_bytes = error.chosen, error.minimum_bytes
         if found is not None:
-            self._low.append([_name(candidates.runs[i]) for i in found])
+            self._low.append([_name(candidates, i) for i in found])
         return peak_bytes
 
 
@@ -141,12 +141,14 @@ def largest_plain(profile_at: Callable[[int], Profile], budget_bytes: int, most:
     return bisect_right(range(1, most + 1), budget_bytes, key=peak_bytes)
 
 
-def _name(run: Run) -> Name:
-    return run.members, run.keep, run.skip
+def _name(candidates: Candidates, index: int) -> Name:
+    """What a candidate stands for, whichever indices its calls have."""
+    run = candidates.runs[index]
+    return tuple(candidates.profile.calls[member].key for member in run.members), run.keep, run.skip
 
 
 def _indices(plan: list[Name], candidates: Candidates) -> list[int] | None:
     """Where the candidates of a plan stand; None where one is not offered."""
-    place = {_name(run): i for i, run in enumerate(candidates.runs)}
+    place = {_name(candidates, i): i for i in range(len(candidates.runs))}
     chosen = [place[name] for name in plan if name in place]
     return chosen if len(chosen) == len(plan) else None

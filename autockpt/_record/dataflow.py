@@ -17,10 +17,25 @@ from .. import _torch_private as private
 from .._frames.tree import tensors
 from .fingerprint import PLAIN
 
-__all__ = ["DataFlow", "FlowRecorder", "Happening", "SeenFunction", "SeenOp", "Storage"]
+__all__ = [
+    "DRAWS_ELSEWHERE",
+    "LATE_WRITE",
+    "DataFlow",
+    "FlowRecorder",
+    "Happening",
+    "SeenFunction",
+    "SeenOp",
+    "Storage",
+]
 
 Storage: TypeAlias = tuple[int, int]
 """Key, and number of the operator that bore it; -1 where none was seen to."""
+
+
+LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
+"""The one operator of torch that writes what is saved only after autograd has it."""
+
+DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
 
 @dataclass(slots=True)
@@ -65,6 +80,8 @@ class SeenFunction:
         draws: whether a default generator moved.
         shapes_only: whether it looked at nothing but shapes and types.
         refused: why what it returned cannot be handed out by a replay.
+        mutated: positions, among the storages given to it, of those that were changed in place after it began.
+        unrepeatable: why it cannot run again by itself, as a call of a segment.
     """
 
     name: str
@@ -76,6 +93,8 @@ class SeenFunction:
     draws: bool = False
     shapes_only: bool = False
     refused: str = ""
+    mutated: list[int] = field(default_factory=list)
+    unrepeatable: str = ""
 
     def close(self, output: Any, keys: Collection[int], *, ran: bool) -> None:
         """Judge what it returned.
@@ -91,6 +110,7 @@ class SeenFunction:
         self.shapes_only = not ran and not keys and self.name != "tolist" and all(isinstance(o, PLAIN) for o in others)
         if others:
             self.refused = f"returns something that is no tensor ({type(others[0]).__name__})"
+        self.unrepeatable = self.unrepeatable or self.refused or ("" if keys else "returns no tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +154,7 @@ class FlowRecorder:
         flow: what was written down.
         born: for each storage, the number of the operator that bore it.
         n_ops: operators so far, views counted.
+        mutations: for each storage, the last operator that changed it.
     """
 
     def __init__(
@@ -146,10 +167,12 @@ class FlowRecorder:
         self.flow = DataFlow()
         self.born: dict[int, int] = {}
         self.n_ops = 0
+        self.mutations: dict[Storage, int] = {}
         self._key, self._static, self._buffers, self._generators = key, static, buffers, list(generators)
         self._users: dict[int, list[int]] = {}  # of each buffer: functions that were given it
         self._changers: dict[int, set[int]] = {}  # those that may have changed it
         self._counted: set[int] = set()  # buffers whose versions moved
+        self._devices: set[torch.device] = set()  # of what the open function was given
         self._function = -1
         self._states: list[torch.Tensor] = []
 
@@ -165,9 +188,13 @@ class FlowRecorder:
 
     def begin(self, name: str, arguments: object) -> None:
         """Write down that a function began."""
-        keys = self._keys(arguments)
+        given = tensors(arguments)
+        keys = self._keys(given)
+        self._devices = {tensor.device for tensor in given}
         self._function = len(self.flow.functions)
-        self.flow.functions.append(SeenFunction(name, self.n_ops, frozenset(keys)))
+        self.flow.functions.append(
+            SeenFunction(name, self.n_ops, frozenset(keys), unrepeatable=_why_unrepeatable(arguments, given))
+        )
         for key in keys:
             if key in self._buffers:
                 self._users.setdefault(key, []).append(self._function)
@@ -176,16 +203,20 @@ class FlowRecorder:
 
     def end(self, output: Any) -> None:
         """Write down what the open function returned."""
-        keys, function = self._keys(output), self.flow.functions[self._function]
+        keys, function = self._keys(tensors(output)), self.flow.functions[self._function]
         function.close(output, keys, ran=self.n_ops > function.first_op)
         for generator, state in zip(self._generators, self._states, strict=True):
-            function.draws |= not torch.equal(generator.get_state(), state)
+            if not torch.equal(generator.get_state(), state):
+                function.draws = True
+                if generator.device.type != "cpu" and generator.device not in self._devices:
+                    function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format(generator.device)
         self.flow.happenings.append(Happening("end", self._function, self._storages(keys)))
         self._function = -1
 
     def failed(self) -> None:
         """Write down that the open function raised."""
-        self.flow.functions[self._function].refused = "raised an exception that its caller caught"
+        function = self.flow.functions[self._function]
+        function.refused = function.unrepeatable = "raised an exception that its caller caught"
         self.flow.happenings.append(Happening("end", self._function))
         self._function = -1
 
@@ -209,6 +240,10 @@ class FlowRecorder:
         if self._function >= 0:
             function = self.flow.functions[self._function]
             function.draws |= draws
+            if draws and not self._devices:
+                function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format("unknown")
+            if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
+                function.unrepeatable = LATE_WRITE
             for key in changed:
                 if key in self._buffers:
                     self._changers.setdefault(key, set()).add(self._function)
@@ -257,15 +292,32 @@ class FlowRecorder:
 
     def finish(self) -> None:
         """Judge what can only be known at the end."""
+        begun = (each for each in self.flow.happenings if each.kind == "begin")
+        for seen, happening in zip(self.flow.functions, begun, strict=True):
+            last = [self.mutations.get(storage, -1) for storage in happening.storages]
+            seen.mutated = [position for position, op in enumerate(last) if op >= seen.first_op]
         for key, changers in self._changers.items():
             for function in changers:
                 seen = self.flow.functions[function]
+                seen.unrepeatable = seen.unrepeatable or "changes a buffer"
                 own = self.used_only_by(range(function, function + 1), key)
                 seen.mutates |= not own or (key in self._counted and not seen.alias)
 
-    def _keys(self, value: object) -> list[int]:
-        """Storages in `value`, in order, the model's own included."""
-        return [key for key in dict.fromkeys(map(self._key, tensors(value))) if key]
+    def _keys(self, found: Iterable[torch.Tensor]) -> list[int]:
+        """Storages of tensors, in order, the model's own included."""
+        return [key for key in dict.fromkeys(map(self._key, found)) if key]
 
     def _storages(self, keys: Iterable[int]) -> tuple[Storage, ...]:
         return tuple((key, self.born.get(key, -1)) for key in keys if key and key not in self._static)
+
+
+def _why_unrepeatable(arguments: object, given: list[torch.Tensor]) -> str:
+    """Why a function that is given this cannot run again by itself; empty where nothing is known against it."""
+    if not torch.is_grad_enabled():
+        return "runs while gradients are off"
+    if not any(tensor.requires_grad for tensor in given):
+        return "is given nothing that requires a gradient"  # and saves nothing, so that no frame records it
+    if private.foreign_checkpoint_active():
+        return "runs in a torch.utils.checkpoint region of the model's own"
+    opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
+    return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""

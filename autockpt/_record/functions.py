@@ -7,10 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .._profile import CallRecord, FunctionTable
+from .._profile import Argument, CallRecord, FunctionTable
 from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import SeenFunction
 from .structure import Structure
+from .watch import Sources
 
 __all__ = [
     "PLACES",
@@ -39,6 +40,7 @@ class StepFunction:
         enter: tick at which it began.
         exit: tick at which it ended.
         given: tensors that came in.
+        sources: for each storage that came in, the tensor, -1 for an older one, and who returned it.
         makes: tensors born in it that went out or were saved in it.
         packs: numbers of the saves made in it.
         seconds: its forward seconds.
@@ -51,6 +53,7 @@ class StepFunction:
     enter: int = 0
     exit: int = 0
     given: tuple[int, ...] = ()
+    sources: tuple[tuple[int, Sources], ...] = ()
     makes: tuple[int, ...] = ()
     packs: list[int] = field(default_factory=list)
     seconds: float = 0.0
@@ -90,6 +93,7 @@ def step_functions(
         if mark.kind == "begin":
             function = functions[mark.index]
             function.enter, function.given, function.seconds = tick, _known(tensors), seconds[mark.index]
+            function.sources = tuple(zip(tensors, mark.sources, strict=True))
             open_functions.append(mark.index)
         elif mark.kind == "end":
             function = functions[open_functions.pop()]
@@ -155,16 +159,20 @@ def _fit_into_calls(functions: list[StepFunction], calls: Sequence[CallRecord]) 
 
 
 def function_table(
-    functions: list[StepFunction], reads: list[tuple[int, ...]], seen: list[SeenFunction] | None
+    calls: Sequence[CallRecord],
+    functions: list[StepFunction],
+    reads: list[tuple[int, ...]],
+    seen: list[SeenFunction] | None,
 ) -> FunctionTable:
     """Make the table.
 
     Args:
+        calls: the calls.
         functions: the functions.
         reads: what each read.
         seen: what the structural forward saw of each, if it saw the same ones.
     """
-    nothing = SeenFunction("", 0, frozenset(), refused=UNSEEN)
+    nothing = SeenFunction("", 0, frozenset(), refused=UNSEEN, unrepeatable=UNSEEN)
     flags = seen if seen is not None else [nothing] * len(functions)
     return FunctionTable(
         call=tuple(each.call for each in functions),
@@ -179,4 +187,16 @@ def function_table(
         mutates=tuple(each.mutates for each in flags),
         draws=tuple(each.draws for each in flags),
         refused=tuple(each.refused for each in flags),
+        arguments=tuple(
+            _arguments(each, saw) if calls[each.call].stop > each.call + 1 else ()
+            for each, saw in zip(functions, flags, strict=True)
+        ),
+        unrepeatable=tuple(each.unrepeatable for each in flags),
+    )
+
+
+def _arguments(function: StepFunction, seen: SeenFunction) -> tuple[Argument, ...]:
+    return tuple(
+        Argument(tensor, sources.calls, position in seen.mutated, sources.functions)
+        for position, (tensor, sources) in enumerate(function.sources)
     )

@@ -226,7 +226,7 @@ def build_profile(
         mode_host_seconds=host.mode_seconds,
         generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
         calls=calls,
-        functions=function_table(functions, reads, flow.functions if flow is not None else None),
+        functions=function_table(calls, functions, reads, flow.functions if flow is not None else None),
         ops=operators.table(),
         tensors=tensor_table(found, parts.natural),
         saves=save_table(run, found, seconds, savers, operators.of_saves(savers)),

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._frames.tree import tensors
 from .buffers import BufferBefore, buffers_before, moved_buffers
-from .dataflow import DataFlow, FlowRecorder
+from .dataflow import DRAWS_ELSEWHERE, LATE_WRITE, DataFlow, FlowRecorder
 from .fingerprint import PLAIN, fingerprint
 from .routing import patched_forwards, routed_functions
 from .sandbox import generators_of
@@ -30,10 +30,6 @@ from .tape import Tape
 from .watch import Clock, no_backward
 
 __all__ = ["CallStructure", "Structure", "observe_structure"]
-
-
-LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
-"""The one operator of torch that writes what is saved only after autograd has it."""
 
 
 @dataclass(slots=True)
@@ -140,7 +136,6 @@ class _Observer:
             [each for each in self._generators if _is_default(each)],
         )
         self._born = self._flow.born  # storage -> number of the operator that made it
-        self._mutations: dict[tuple[int, int], int] = {}  # (storage, born) -> last operator that changed it
         self.paused = False
 
     def call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
@@ -197,7 +192,7 @@ class _Observer:
             self._read(key)
         for tensor in written:
             key = self._key(tensor)
-            self._mutations[key, self._born.get(key, -1)] = number
+            self._flow.mutations[key, self._born.get(key, -1)] = number
         # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
         random_fake = not self._values and torch.Tag.nondeterministic_seeded in op.tags
         if self._stack:
@@ -219,7 +214,7 @@ class _Observer:
         """Judge what can only be known at the end, and return the records."""
         for opened in self._closed:
             for position, argument in enumerate(opened.arguments):
-                if (last := self._mutations.get(argument, -1)) >= opened.first_op:
+                if (last := self._flow.mutations.get(argument, -1)) >= opened.first_op:
                     opened.record.mutated.append(position)
                     opened.record.leaves_traces |= last < opened.end_op
             own = range(opened.first_function, opened.end_function)
@@ -283,9 +278,7 @@ class _Observer:
                 if _is_default(generator):
                     record.draws = True
                     if generator.device.type != "cpu" and generator.device not in opened.devices:
-                        record.refused = record.refused or (
-                            f"draws random numbers on a device ({generator.device}) on which it is given no tensor"
-                        )
+                        record.refused = record.refused or DRAWS_ELSEWHERE.format(generator.device)
                 else:
                     record.refused = record.refused or "draws from a torch.Generator of its own"
         if not _same_random(_host_random(), opened.host_random):

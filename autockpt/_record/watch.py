@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from .routing import patched_forwards, routed_functions
 from .spill import Spill, SpilledTensor
 from .tape import Tape
 
-__all__ = ["Clock", "Mark", "OpenedCall", "OpenedFunction", "Watch", "no_backward"]
+__all__ = ["Clock", "Mark", "OpenedCall", "OpenedFunction", "Sources", "Watch", "no_backward"]
 
 MarkKind = Literal["enter", "exit", "begin", "end", "pack", "unpack", "release", "ready", "forward_end", "backward_end"]
 """Calls enter and exit, functions begin and end."""
@@ -37,6 +37,13 @@ class Clock(Protocol):
         """Turn readings into seconds since the first."""
 
 
+class Sources(NamedTuple):
+    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index."""
+
+    calls: tuple[int, ...] = ()
+    functions: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One marker: what happened at its place on the tape.
@@ -48,7 +55,7 @@ class Mark:
         stamp: a reading of the clock, for the kinds that happen in forward.
         keys: storages of the arguments (enter, begin), outputs (exit, end), of the tensor saved (pack), of the one
             brought back (unpack, where saves were spilled) or the gradient (ready).
-        sources: for each key of an enter, the calls that returned that very tensor object, unchanged since.
+        sources: for each key of an enter or a begin, who returned that very tensor object, unchanged since.
         node: sequence number of the autograd node that saves (pack), else 0.
     """
 
@@ -56,7 +63,7 @@ class Mark:
     index: int
     stamp: object = None
     keys: tuple[int, ...] = ()
-    sources: tuple[tuple[int, ...], ...] = ()
+    sources: tuple[Sources, ...] = ()
     node: int = 0
 
 
@@ -113,7 +120,7 @@ class Watch:
         }
         self._open: list[int] = []
         self._occurrences: dict[str, int] = {}
-        self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
+        self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
         self._saves = 0
         self._in_forward = False
         self._ended = False
@@ -145,7 +152,7 @@ class Watch:
         index: int,
         stamp: object = None,
         keys: tuple[int, ...] = (),
-        sources: tuple[tuple[int, ...], ...] = (),
+        sources: tuple[Sources, ...] = (),
         node: int = 0,
     ) -> None:
         """Put one marker on the tape."""
@@ -195,7 +202,7 @@ class Watch:
         with private.no_torch_functions():
             outputs = self._storages(output)
             self.mark("exit", index, stamp, tuple(outputs))
-            self._returned(index, outputs)
+            self._returned(outputs, Sources(calls=(index,)))
         self._clock.forget(stamp)
 
     def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
@@ -208,15 +215,20 @@ class Watch:
         index = len(self.functions)
         self.functions.append(OpenedFunction(name, occurrence, call))
         stamp = self._clock.stamp()
-        self.mark("begin", index, stamp, tuple(self._storages(arguments)))
+        given = self._storages(arguments)
+        sources = tuple(self._sources(same_storage) for same_storage in given.values())
+        self.mark("begin", index, stamp, tuple(given), sources)
         self._clock.forget(stamp)
+        del given
         try:
             output = run()
         except BaseException:
             self.mark("end", index, self._clock.stamp())
             raise
         stamp = self._clock.stamp()
-        self.mark("end", index, stamp, tuple(self._storages(output)))
+        outputs = self._storages(output)
+        self.mark("end", index, stamp, tuple(outputs))
+        self._returned(outputs, Sources(functions=(index,)))
         self._clock.forget(stamp)
         return output
 
@@ -228,20 +240,21 @@ class Watch:
                 found.setdefault(key, []).append(tensor)
         return found
 
-    def _returned(self, call: int, outputs: dict[int, list[torch.Tensor]]) -> None:
-        """Remember which very objects a call returned, and in which version."""
+    def _returned(self, outputs: dict[int, list[torch.Tensor]], by: Sources) -> None:
+        """Remember who returned which very objects, and in which version."""
         for tensor in (tensor for same_storage in outputs.values() for tensor in same_storage):
             known = self._sources([tensor])
-            self._returns[id(tensor)] = (weakref.ref(tensor), tensor._version, (*known, call))
+            sources = Sources((*known.calls, *by.calls), (*known.functions, *by.functions))
+            self._returns[id(tensor)] = (weakref.ref(tensor), private.version(tensor), sources)
 
-    def _sources(self, objects: list[torch.Tensor]) -> tuple[int, ...]:
-        """Calls that returned every one of these very objects, unchanged since."""
-        chains: list[set[int]] = []
+    def _sources(self, objects: list[torch.Tensor]) -> Sources:
+        """Who returned every one of these very objects, unchanged since."""
+        chains: list[Sources] = []
         for tensor in objects:
-            reference, version, calls = self._returns.get(id(tensor), (None, 0, ()))
-            alive = reference is not None and reference() is tensor and version == tensor._version
-            chains.append(set(calls) if alive else set())
-        return tuple(sorted(set.intersection(*chains)))
+            reference, version, sources = self._returns.get(id(tensor), (None, 0, Sources()))
+            alive = reference is not None and reference() is tensor and version == private.version(tensor)
+            chains.append(sources if alive else Sources())
+        return Sources(*(tuple(sorted(set.intersection(*map(set, each)))) for each in zip(*chains, strict=True)))
 
     def _pack(self, tensor: torch.Tensor) -> object:
         stamp = self._clock.stamp()

@@ -52,18 +52,17 @@ def timed_by_operators(profile: Profile) -> Profile:
     )
 
 
-def at_apex(candidates: Candidates, profile: Profile) -> Problem:
+def at_apex(candidates: Candidates) -> Problem:
     """Reduce a problem to what is saved between forward and backward.
 
     Args:
         candidates: the problem, and its candidates.
-        profile: what they were found in.
 
     Returns:
         A problem of one step: its level is the bytes that only backward and recomputation hold there.
     """
     problem = candidates.problem
-    apex = bisect.bisect_right(candidates.edges, profile.forward_ticks) - 1
+    apex = bisect.bisect_right(candidates.edges, candidates.profile.forward_ticks) - 1
     return Problem(
         steps=(Step(name="between forward and backward", base_bytes=0),),
         calls=problem.calls,

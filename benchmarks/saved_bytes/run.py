@@ -37,7 +37,7 @@ def measure(name: str) -> list[dict[str, Any]]:
     case = build(name)
     profile = timed_by_operators(autockpt.profile(case.model, case.kwargs))
     candidates = find_candidates(profile)
-    problem = at_apex(candidates, profile)
+    problem = at_apex(candidates)
     saved_bytes = simulate(problem, ()).peak_bytes
     flow = saved_dataflow(profile)
     functions = by_functions(flow, profile.ops.function)

@@ -8,7 +8,7 @@ import pytest
 
 import autockpt
 from autockpt import Plan
-from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates import Candidates, find_candidates, is_glue
 from autockpt._solve import segments_of
 from autockpt.solvers import simulate
 from tests.end_to_end.reference import counting_replays, reference
@@ -16,18 +16,21 @@ from tests.zoo import ZOO
 
 PREDICTION_TOLERANCE = 0.001
 
-PLANS = 4
+PLANS = 6
 
 
-def drawn(candidates: Candidates, draw: random.Random, *, selective_first: bool) -> list[int]:
+def drawn(candidates: Candidates, draw: random.Random, *, first: str) -> list[int]:
     """Take candidates in random order, small and large alike, as long as they do not overlap."""
     problem = candidates.problem
     taken: list[int] = []
     free = [True] * len(problem.calls)
     wanted = draw.choice([1, 3, 10, 1000])
     order = draw.sample(range(len(problem.candidates)), len(problem.candidates))
-    if selective_first:
+    if first == "selective":
         order.sort(key=lambda index: not (candidates.runs[index].keep or candidates.runs[index].skip))
+    elif first == "glue":
+        calls = candidates.profile.calls
+        order.sort(key=lambda index: not any(is_glue(calls[member]) for member in candidates.runs[index].members))
     for index in order:
         candidate = problem.candidates[index]
         if len(taken) < wanted and all(free[candidate.start : candidate.stop]):
@@ -48,8 +51,8 @@ def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     candidates = find_candidates(plain.profile)
     draw = random.Random(name)
     for number in range(PLANS):
-        chosen = drawn(candidates, draw, selective_first=number % 2 == 1)
-        segments = segments_of(plain.profile, candidates, chosen)
+        chosen = drawn(candidates, draw, first=("", "selective", "glue")[number % 3])
+        segments = segments_of(candidates, chosen)
         predicted = simulate(candidates.problem, chosen).peak_bytes
         autockpt.apply(plain.case.model, plan=Plan(segments=segments))
         try:

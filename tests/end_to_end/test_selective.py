@@ -189,7 +189,7 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
     assert all(loss.isfinite() for loss in expected.losses)
     for index in offered:
         planned = copy.deepcopy(model)
-        install(planned, Plan(segments=segments_of(profile, candidates, [index])))
+        install(planned, Plan(segments=segments_of(candidates, [index])))
         assert expected.differences(steps(planned, run)) == [], candidates.problem.candidates[index].name
 
 
@@ -198,7 +198,7 @@ def test_a_norm_is_a_unit_if_nothing_else_uses_its_statistics(unit: str) -> None
     torch.manual_seed(0)
     model, batch = nn.Sequential(*(Normalises() for _ in range(2))), torch.randn(64, WIDTH)
     profile = autockpt.profile(model, batch)
-    block = state_block(Book(profile), 1)
+    block = state_block(Book(profile), (1,))
     assert block is not None
     keepable = {each.name for each in block.flow.units if each.keepable}
     assert {"0.own#0/batch_norm#0", "0.counts#0/batch_norm#0"} <= keepable
@@ -214,7 +214,7 @@ def test_a_norm_that_counts_its_statistics_as_changed_is_no_unit() -> None:
         nn.Linear(WIDTH, WIDTH), nn.Unflatten(0, (4, -1)), nn.InstanceNorm1d(16, track_running_stats=True)
     )
     profile = autockpt.profile(nn.Sequential(block, nn.Flatten(0, 1), nn.GELU()), torch.randn(64, WIDTH))
-    stated = state_block(Book(profile), 1)
+    stated = state_block(Book(profile), (1,))
     assert stated is not None
     assert {unit.name: unit.keepable for unit in stated.flow.units}["0.2#0/instance_norm#0"] is False
 

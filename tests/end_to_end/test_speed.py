@@ -147,7 +147,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
     profile = autockpt.profile(model, batch)
     candidates = find_candidates(profile)
     marked = [i for i, candidate in enumerate(candidates.problem.candidates) if candidate.preset == PRESET]
-    keys = [profile.calls[candidates.runs[i].members[0]].key for i in marked]
+    keys = [candidates.profile.calls[candidates.runs[i].members[0]].key for i in marked]
     if kind == "in-place":
         assert {f"{block}.tail#0" for block in range(4)} <= set(keys)
         assert not {f"{block}#0" for block in range(4)} & set(keys)
@@ -162,7 +162,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
 
     plain = steps(copy.deepcopy(model), run)
     planned = copy.deepcopy(model)
-    install(planned, Plan(segments=segments_of(profile, candidates, marked)))
+    install(planned, Plan(segments=segments_of(candidates, marked)))
     counters = [FlopCounterMode(display=False) for _ in range(2)]
     for each, counter in zip((model, planned), counters, strict=True):
         with counter:
@@ -185,7 +185,7 @@ def test_calls_that_multiply_outside_any_function_are_left_out() -> None:
     )
     candidates = find_candidates(changed)
     marked = [candidate for candidate in candidates.problem.candidates if candidate.preset == PRESET]
-    multiplying = {call for f, call in zip(outside, ops.call, strict=True) if f < 0}
+    multiplying = {call for f, call in zip(outside, candidates.profile.ops.call, strict=True) if f < 0}
     assert marked
     assert not [one.name for one in marked if not multiplying.isdisjoint(range(one.start, one.stop))]
 

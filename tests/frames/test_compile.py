@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autockpt._install import install
-from autockpt._plan import Plan
+from autockpt._plan import Plan, Segment
 from tests.frames.comparing import assert_same, counted_replays
 from tests.frames.models import WIDTH, batch, summed
 
@@ -80,4 +80,40 @@ def test_compiled_members_inside_an_uncompiled_model() -> None:
     loss: Tensor = summed(model)
     for each in (loss, summed(plain)):
         each.backward()
+    assert same_gradients(plain, model)
+
+
+class Glued(nn.Module):
+    """Two layers, with a function of its own before each that the layers' code calls too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([*layers()][:2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(torch.tanh(x))
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # in dynamo itself
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_calls_between_glue(backend: str) -> None:
+    def run(model: nn.Module) -> Tensor:
+        for layer in model.layers:  # type: ignore[union-attr]
+            layer.compile(backend=backend)
+        return summed(model)
+
+    assert_same(Glued(), Plan(segments=(Segment(calls=("#0/tanh#1",)),)), run, replays=False)  # it is kept
+    assert_same(Glued(), Plan(segments=(Segment(calls=("layers.0#0", "#0/tanh#1", "layers.1#0")),)), run, replays=None)
+
+
+def test_glue_of_a_compiled_model_is_kept() -> None:
+    torch.compiler.reset()  # else what was compiled of the same code before counts against a limit
+    plain = Glued()
+    model = copy.deepcopy(plain)
+    install(model, Plan(segments=(Segment(calls=("#0/tanh#1", "layers.1#0")),)))
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    for each in (compiled, plain):
+        summed(each).backward()
     assert same_gradients(plain, model)

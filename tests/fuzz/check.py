@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointError
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
 from autockpt._install import install
+from autockpt._plan import split_key
 from tests.frames.comparing import counted_replays
 from tests.fuzz.boxes import flat
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
@@ -46,6 +47,7 @@ class Verdict:
         detail: the error, or the reason.
         segments: number of calls of each segment of the plan.
         selective: how many of them keep or skip units.
+        glued: how many of them contain torch functions of their callers' own code.
         replays: how many frames were replayed.
         refused: the reasons of the profile's refused calls.
     """
@@ -54,6 +56,7 @@ class Verdict:
     detail: str = ""
     segments: tuple[int, ...] = ()
     selective: int = 0
+    glued: int = 0
     replays: int = 0
     refused: tuple[str, ...] = ()
 
@@ -101,6 +104,7 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
         )
     lengths = tuple(len(segment.calls) for segment in plan.segments)
     selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
+    glued = sum(any(split_key(key)[1] for key in segment.calls) for segment in plan.segments)
     kinds = kinds_in(case.tree)
     by_hand = case.choice.blind or case.choice.units == "names"
     beyond = reasons_beyond_replay(plan, profile) if case.choice.blind else []
@@ -112,15 +116,17 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             found = _train(case, model)
         except Exception as error:
             if (by_hand or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
-                return Verdict("loud", f"{type(error).__name__}: {error}", lengths, selective, replays(), refused)
+                return Verdict(
+                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, replays(), refused
+                )
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
             ) from error
     different = [name for name in expected.keys() | found.keys() if not _equal(expected.get(name), found.get(name))]
     if not different:
-        return Verdict("exact", "", lengths, selective, replays(), refused)
+        return Verdict("exact", "", lengths, selective, glued, replays(), refused)
     if beyond:
-        return Verdict("beyond replay", beyond[0], lengths, selective, replays(), refused)
+        return Verdict("beyond replay", beyond[0], lengths, selective, glued, replays(), refused)
     raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
 
 

@@ -56,6 +56,35 @@ class Glued(Inner):
         return x
 
 
+class GluedByNorm(Inner):
+    """Computes with parameters and buffers of its own between its children."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, *children: nn.Module) -> None:
+        super().__init__(*children)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, WIDTH))
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("variance", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = F.layer_norm(part(x).float(), (WIDTH,), self.weight)
+            x = F.batch_norm(x.mT, self.mean, self.variance, training=self.training).mT.sigmoid()
+        return x
+
+
+class GluedByParts(Inner):
+    """Takes results apart and puts them together again: views, several results of one function, lists of arguments."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            left, right = part(x).chunk(2, -1)
+            x = torch.cat([F.silu(left[..., :3]), left[..., 3:], torch.where(right > 0, right, 0.1 * right)], -1)
+        return x.view(x.shape)
+
+
 class Residual(Inner):
     def forward(self, x: Tensor) -> Tensor:
         return x + 0.5 * super().forward(x)
@@ -250,6 +279,8 @@ CONTAINERS: dict[str, Container] = {
     "GluedInPlace": Container(partial(Glued, lambda x: x.mul_(0.9)), 1, 3),
     "GluedByTanh": Container(partial(Glued, torch.tanh), 2, 3),
     "GluedByClone": Container(partial(Glued, lambda x: F.dropout(x.clone(), 0.2, inplace=True)), 2, 3),
+    "GluedByNorm": Container(GluedByNorm, 1, 3),
+    "GluedByParts": Container(GluedByParts, 1, 3),
     "Residual": Container(Residual, 1, 2),
     "Concatenated": Container(Concatenated, 2, 3),
     "Twice": Container(Twice, 1, 2),

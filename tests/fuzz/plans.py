@@ -6,6 +6,7 @@ import msgspec
 
 from autockpt import Plan, Profile, Segment
 from autockpt._candidates import find_candidates
+from autockpt._candidates.glue import glue_of, is_glue, with_glue
 from autockpt._profile import CallRecord
 from autockpt._solve import _segment
 from tests.fuzz.tree import Case, Choice
@@ -20,6 +21,7 @@ NOT_SEEN = (
     "draws from the random generators of Python or numpy",
     "reads a tensor that is no argument, parameter or buffer",
     "the model made other calls when its forward ran a second time",
+    "is given an object whose state a replay does not know",
 )
 """How the reasons begin for which a replay may differ without noticing, if a plan by hand asks for it all the same:
 state outside of tensors, generators and the module tree. `autockpt._frames` documents them. For every other reason a
@@ -42,10 +44,12 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
     choice = case.choice
     if case.calls is None and choice.units in ("rules", "names"):
         make = by_rules if choice.units == "rules" else by_names
+        profile = with_all_glue(profile, blind=choice.units == "names")
         worth = worth_drawing(profile)
-        taken = _taken(profile, [(call,) for call in worth], choice)
+        taken = _taken(profile, worth, choice)
         segments = [make(profile, worth[number], choice.dice) for number in taken]
     elif choice.blind or case.calls is not None:
+        profile = with_all_glue(profile, blind=True)
         index = {call.key: number for number, call in enumerate(profile.calls)}
         named = [tuple(index[key] for key in calls) for calls in case.calls or ()]
         spans = named or _blind(profile)
@@ -60,21 +64,37 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         order = list(range(len(candidates.runs)))
         if choice.units:
             order = [number for number, run in enumerate(candidates.runs) if run.keep or run.skip] or order
-        taken = _taken(profile, [candidates.runs[number].members for number in order], choice)
-        segments = [_segment(profile, candidates, order[number]) for number in taken]
+        taken = _taken(candidates.profile, [candidates.runs[number].members for number in order], choice)
+        segments = [_segment(candidates, order[number]) for number in taken]
     if choice.unnamed:
         segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
     return Plan(segments=tuple(segments))
 
 
+def with_all_glue(profile: Profile, *, blind: bool) -> Profile:
+    """State torch functions as calls at every depth; blindly also those that cannot run again by themselves."""
+    functions = profile.functions
+    if blind:
+        functions = msgspec.structs.replace(functions, unrepeatable=("",) * len(functions))
+    profile = msgspec.structs.replace(profile, functions=functions)
+    return with_glue(profile, glue_of(profile, range(len(profile.calls))))[0]
+
+
 def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
     """Return why segments of a plan need not be exact; empty if all of it must be."""
+    functions = profile.functions
+    against = {
+        f"{profile.calls[functions.call[f]].key}/{functions.key(f)}": reason
+        for f, reason in enumerate(functions.unrepeatable)
+    }
+    profile = with_all_glue(profile, blind=True)
     index = {call.key: number for number, call in enumerate(profile.calls)}
     found = []
     for key in (key for segment in plan.segments for key in segment.calls):
         start = index[key]
         inside = profile.calls[start : profile.calls[start].stop]
-        found += [reason for call in inside for reason in NOT_SEEN if call.refused.startswith(reason)]
+        said = [against[call.key] if is_glue(call) else call.refused for call in inside]
+        found += [reason for each in said for reason in NOT_SEEN if each.startswith(reason)]
     return found
 
 

@@ -65,6 +65,11 @@ class Tally:
         return sum(verdict.selective > 0 for verdict in self.verdicts)
 
     @property
+    def glued(self) -> int:
+        """Number of plans with segments that contain torch functions of their callers' own code."""
+        return sum(verdict.glued > 0 for verdict in self.verdicts)
+
+    @property
     def selective_share(self) -> float:
         """Share of the drawn plans that keep or skip units."""
         return self.selective / max(len(self.verdicts), 1)
@@ -81,6 +86,7 @@ class Tally:
             f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls, "
             f"{sum(verdict.selective for verdict in verdicts)} keep or skip units, in {self.selective} plans "
             f"({self.selective_share:.0%})",
+            f"{sum(verdict.glued for verdict in verdicts)} segments with glue, in {self.glued} plans",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
             *_counted("plans beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]),

@@ -10,11 +10,15 @@ import msgspec
 from autockpt import Profile, Segment
 from autockpt._candidates.book import Book
 from autockpt._candidates.drafts import make_draft
+from autockpt._candidates.glue import is_glue
 from autockpt._candidates.idle import name_idle
 from autockpt._candidates.selective import state_block
 from autockpt.solvers.dataflow import Dataflow
 
 __all__ = ["by_names", "by_rules", "without_host", "worth_drawing"]
+
+LONGEST = 4
+"""Calls in a run of which some units are left alone."""
 
 SHARES = (0.2, 0.5, 0.8)
 """Of the units, how many are left alone."""
@@ -33,53 +37,67 @@ def without_host(profile: Profile, dice: int) -> Profile:
     )
 
 
-def worth_drawing(profile: Profile) -> list[int]:
-    """Return the calls in which there is something to choose: with several functions, and nothing against them."""
+def worth_drawing(profile: Profile) -> list[tuple[int, ...]]:
+    """Return the runs in which there is something to choose: with several functions, and nothing against them."""
     book = Book(profile)
+    spans = [
+        tuple(children[first : first + length])
+        for children in book.children
+        for first in range(len(children))
+        for length in range(1, min(LONGEST, len(children) - first) + 1)
+    ]
     return [
-        call
-        for call in range(1, len(profile.calls))
-        if len(book.functions_of(call)) > 1 and book.saves_in(call) and not book.reason((call,))
+        span
+        for span in spans
+        if len(book.functions_of_run(span)) > 1 and any(book.saves_in(call) for call in span) and not book.reason(span)
     ]
 
 
-def by_rules(profile: Profile, call: int, dice: int) -> Segment:
-    """Leave any units of a call alone that the rules of menus allow; none where nothing comes of that.
+def by_rules(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
+    """Leave any units of a run alone that the rules of menus allow; none where nothing comes of that.
 
     Args:
         profile: the profile.
-        call: a call that can be recomputed.
+        members: a run that can be recomputed.
         dice: what is drawn with.
     """
-    book, drawn = Book(profile), random.Random(f"{dice} {call}")
-    block, idle = state_block(book, call), None
+    book, drawn = Book(profile), random.Random(f"{dice} {members[0]}")
+    block, idle = state_block(book, members), None
     if block is not None:
         share, flow = drawn.choice(SHARES), block.flow
         again = _closed(flow, {group for group in sorted(set(flow.groups)) if drawn.random() > share})
         flow.decisions(again)  # raises if that is against the rules
-        first = book.functions_of(call).start
-        rows = {first + row for unit, row in enumerate(block.rows) if unit not in again}
-        idle = name_idle(book, call, rows) if rows else None
-    draft = make_draft(book, (call,), idle) if idle else None
-    record = profile.calls[call]
+        own = book.functions_of_run(members)
+        rows = {own[row] for unit, row in enumerate(block.rows) if unit not in again}
+        idle = name_idle(book, members, rows) if rows else None
+    draft = make_draft(book, members, idle) if idle else None
+    calls = profile.calls
+    inside = calls[members[0] : calls[members[-1]].stop]
     return Segment(
-        calls=(record.key,),
-        parent=profile.calls[record.parent].key,
-        buffers=tuple(dict.fromkeys(name for each in profile.calls[call : record.stop] for name in each.buffers)),
+        calls=tuple(calls[member].key for member in members),
+        parent=calls[calls[members[0]].parent].key,
+        buffers=tuple(dict.fromkeys(name for each in inside for name in each.buffers)),
         keep=draft.run.keep if draft else (),
         skip=draft.run.skip if draft else (),
     )
 
 
-def by_names(profile: Profile, call: int, dice: int) -> Segment:
-    """Leave any calls and functions inside a call alone, whatever speaks against it."""
-    book, drawn = Book(profile), random.Random(f"{dice} {call}")
+def by_names(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
+    """Leave any calls and functions inside a run alone, whatever speaks against it."""
+    book, drawn = Book(profile), random.Random(f"{dice} {members[0]}")
     calls, functions = profile.calls, profile.functions
-    names = [calls[inside].key for inside in range(call + 1, calls[call].stop)]
-    names += [f"{calls[functions.call[f]].key}/{functions.key(f)}" for f in book.functions_of(call)]
+    span = calls[members[0] : calls[members[-1]].stop]
+    whole = {calls[member].key for member in members if not is_glue(calls[member])}
+    names = [call.key for call in span if call.key not in whole]
+    own = [f for f in book.functions_of_run(members) if not is_glue(calls[functions.call[f]])]
+    names += [f"{calls[functions.call[f]].key}/{functions.key(f)}" for f in own]
     some = drawn.sample(names, min(len(names), drawn.randint(1, 3)))
     keep = {name for name in some if drawn.random() < 0.7}
-    return Segment(calls=(calls[call].key,), keep=tuple(sorted(keep)), skip=tuple(sorted(set(some).difference(keep))))
+    return Segment(
+        calls=tuple(calls[member].key for member in members),
+        keep=tuple(sorted(keep)),
+        skip=tuple(sorted(set(some).difference(keep))),
+    )
 
 
 def _closed(flow: Dataflow, groups: Collection[int]) -> frozenset[int]:

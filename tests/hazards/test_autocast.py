@@ -119,7 +119,9 @@ def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
     model = nn.Sequential(Cast(), nn.Linear(WIDTH, 1))
     profile = autockpt.profile(model, batch(64, WIDTH))
     assert find_candidates(profile).refused == ()
-    for candidate in find_candidates(profile).runs:
+    candidates = find_candidates(profile)
+    profile = candidates.profile
+    for candidate in candidates.runs:
         calls = tuple(profile.calls[member].key for member in candidate.members)
         parent = profile.calls[profile.calls[candidate.members[0]].parent].key
         segment = autockpt.Segment(calls=calls, parent=parent, buffers=candidate.buffers)
@@ -154,7 +156,7 @@ def test_the_casts_that_a_replay_makes_again_for_every_call_are_predicted() -> N
     step()
     profile = autockpt.profile(model, x)
     candidates = find_candidates(profile)
-    names = [[profile.calls[member].key for member in run.members] for run in candidates.runs]
+    names = [[candidates.profile.calls[member].key for member in run.members] for run in candidates.runs]
     (longest,) = [index for index, calls in enumerate(names) if calls == [f"block#{i}" for i in range(6)]]
     predicted = simulate(candidates.problem, (longest,)).peak_bytes - profile.static.total_bytes
     autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=tuple(names[longest]), parent="#0"),)))

@@ -45,7 +45,8 @@ def inside(*modules: nn.Module) -> nn.Module:
 
 
 def refused(profile: Profile) -> dict[str, str]:
-    return {profile.calls[call].key: reason for call, reason in find_candidates(profile).refused}
+    candidates = find_candidates(profile)
+    return {candidates.profile.calls[call].key: reason for call, reason in candidates.refused}
 
 
 def predicted_step_bytes(profile: Profile) -> int:

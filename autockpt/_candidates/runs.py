@@ -1,0 +1,105 @@
+"""Runs of siblings worth looking at: which calls may be recomputed together.
+
+children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e: module calls, the others glue
+runs        begin and end with a call that saves something, with the glue just before them where that pays
+windows     glue before, up to `LONGEST` blocks with the glue between them, glue behind
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .book import Book
+from .glue import is_glue
+from .idle import is_free
+
+__all__ = ["runs_of", "windows"]
+
+MAX_RUNS_PER_PARENT = 700
+"""Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
+
+LONGEST = 3
+"""Blocks in a window."""
+
+SHORT_CHAIN = 10
+"""Longer chains have windows of a single block only: the more blocks there are, the less is lost by choosing for each
+of them apart."""
+
+
+def runs_of(children: Sequence[int], book: Book) -> list[tuple[int, ...]]:
+    """Find the runs of consecutive siblings that begin and end with a call that saves something.
+
+    Args:
+        children: the calls that one call makes, in forward order.
+        book: the profile.
+
+    Returns:
+        The runs; those after glue also with as much of it as makes their boundary smaller.
+    """
+    saving = [bool(book.saves_in(child)) for child in children]
+    longest = len(children)
+    while longest > 1 and longest * (2 * len(children) - longest + 1) // 2 > MAX_RUNS_PER_PARENT:
+        longest -= 1
+    found: dict[tuple[int, ...], None] = {}
+    for first in range(len(children)):
+        for last in range(first, min(first + longest, len(children))):
+            if saving[first] and saving[last]:
+                found[tuple(children[first : last + 1])] = None
+                found.update(dict.fromkeys(_from_before(children, first, last, book)))
+    return list(found)
+
+
+def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tuple[int, ...]]:
+    """Find the runs of blocks and glue that are worth a menu of their own.
+
+    Args:
+        book: the profile.
+        blocks: calls in forward order.
+        most_units: torch functions in a run at most, views left out.
+
+    Yields:
+        Runs of blocks of one caller to which some glue belongs: what stands before the first and between them; where
+        the glue behind the last saves something, with that too and without.
+    """
+    calls = book.profile.calls
+    longest = LONGEST if len(blocks) <= SHORT_CHAIN else 1
+    for i, block in enumerate(blocks):
+        if calls[block].parent < 0:
+            continue
+        siblings = book.children[calls[block].parent]
+        at = siblings.index(block)
+        begin = at
+        while begin and is_glue(calls[siblings[begin - 1]]):
+            begin -= 1
+        for last in blocks[i : i + longest]:
+            if calls[last].parent != calls[block].parent:
+                break
+            end = behind = siblings.index(last) + 1
+            while end < len(siblings) and is_glue(calls[siblings[end]]):
+                end += 1
+            while end > behind and not book.saves_in(siblings[end - 1]):
+                end -= 1
+            for stop in dict.fromkeys((behind, end)):
+                members = tuple(siblings[begin:stop])
+                units = sum(not is_free(book, f) for f in book.functions_of_run(members))
+                glue = any(is_glue(calls[member]) for member in members)
+                if glue and units <= most_units and not book.reason(members):
+                    yield members
+
+
+def _from_before(children: Sequence[int], first: int, last: int, book: Book) -> Iterator[tuple[int, ...]]:
+    """A run with the glue just before it, as far as that makes its boundary smaller."""
+    least_bytes = -1
+    while first and is_glue(book.profile.calls[children[first - 1]]):
+        if least_bytes < 0:
+            least_bytes = _boundary_bytes(book, tuple(children[first : last + 1]))
+        first -= 1
+        members = tuple(children[first : last + 1])
+        bytes_ = _boundary_bytes(book, members)
+        if bytes_ < least_bytes:
+            least_bytes = bytes_
+            yield members
+
+
+def _boundary_bytes(book: Book, members: tuple[int, ...]) -> int:
+    return int(sum(book.bytes[tensor] for tensor in book.boundary(members)))

@@ -1,0 +1,105 @@
+"""Glue outside the blocks: which torch functions candidates reach, and what that is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import Plan, Profile
+from autockpt._candidates import find_candidates, is_glue
+from autockpt.solvers import simulate
+from tests.end_to_end.reference import reference
+from tests.zoo import UNet
+
+PREDICTION_TOLERANCE = 0.001
+
+
+def test_what_stands_before_a_block_is_freed_with_it() -> None:
+    candidates = find_candidates(reference("unet").profile)
+    problem = candidates.problem
+    runs = {problem.candidates[i].name: (i, run) for i, run in enumerate(candidates.runs)}
+    (alone, block), (together, joined) = (runs[name] for name in ("up.1#0", "#0/interpolate#1 … up.1#0"))
+    both = candidates.profile.calls[joined.members[1]]
+    (made,) = both.outputs
+    assert both.key == "#0/cat#1"
+    assert joined.freed_bytes - block.freed_bytes == candidates.profile.tensors.bytes[made]
+    assert joined.boundary_bytes < block.boundary_bytes
+    levels = [simulate(problem, (choice,)).level_bytes for choice in (alone, together)]
+    assert min(a - b for a, b in zip(*levels, strict=True)) <= 0 < max(a - b for a, b in zip(*levels, strict=True))
+
+
+def test_a_profile_without_the_columns_offers_no_glue(tmp_path: Path) -> None:
+    profile = reference("unet").profile
+    functions = msgspec.structs.replace(profile.functions, arguments=(), unrepeatable=())
+    msgspec.structs.replace(profile, functions=functions).save(tmp_path / "older.json")
+    older = find_candidates(Profile.load(tmp_path / "older.json"))
+    assert not any(is_glue(call) for call in older.profile.calls)
+    assert older.problem.candidates
+
+
+def test_a_plan_with_glue_is_exact_and_peaks_as_predicted(tmp_path: Path) -> None:
+    plain = reference("unet")
+    plan = autockpt.solve(plain.profile, int(0.6 * plain.plain_peak_bytes))
+    assert [key for segment in plan.segments for key in segment.calls if key.startswith("#0/")]
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    autockpt.apply(plain.case.model, plan=plan)
+    try:
+        assert plain.plain.differences(plain.outcome()) == []
+        assert plan.peak_bytes == pytest.approx(plain.measured_peak(), rel=PREDICTION_TOLERANCE)
+    finally:
+        autockpt.remove(plain.case.model)
+    assert autockpt.verify(UNet(), plain.case.kwargs, plan=plan).exact
+
+
+class Odd(nn.Module):
+    """Calls functions between blocks that must not run again by themselves, and one that may."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Tanh(), nn.Linear(64, 64)) for _ in range(4))
+        self.register_buffer("mean", torch.zeros(64))
+        self.register_buffer("variance", torch.ones(64))
+        self.generator = torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.batch_norm(self.blocks[0](x), self.mean, self.variance, training=True)
+        x = self.blocks[1](x)
+        with torch.no_grad():
+            scale = x.sigmoid()
+        x = self.blocks[2](x * scale)
+        noise = torch.empty_like(x).normal_(generator=self.generator)
+        x = F.rrelu(x + noise, training=True)
+        x = self.blocks[3](F.silu(x))
+        out: Tensor = x.mul_(2).exp()
+        return out
+
+
+def test_functions_that_cannot_run_again_by_themselves_are_told() -> None:
+    profile = autockpt.profile(Odd(), torch.randn(32, 64))
+    functions = profile.functions
+    said = {
+        functions.key(f): functions.unrepeatable[f]
+        for f, call in enumerate(functions.call)
+        if profile.calls[call].key == "#0"
+    }
+    assert said.pop("batch_norm#0") == "changes a buffer"
+    assert said.pop("sigmoid#0") == "runs while gradients are off"
+    assert said.pop("normal_#0").startswith("is given nothing that requires a gradient")
+    assert said.pop("rrelu#0").startswith("draws the noise of an RReLU")
+    assert not said["silu#0"] and not said["exp#0"] and not said["mul#0"]
+    candidates = find_candidates(profile)
+    glue = [call.key for call in candidates.profile.calls if is_glue(call)]
+    assert "#0/silu#0" in glue
+    assert not {"#0/batch_norm#0", "#0/sigmoid#0", "#0/rrelu#0"}.intersection(glue)
+    calls = [{candidates.profile.calls[member].key for member in run.members} for run in candidates.runs]
+    assert all("blocks.3#0" in run for run in calls if "#0/mul_#0" in run)  # it changes what the block returned
