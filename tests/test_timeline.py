@@ -48,7 +48,7 @@ def check(profile: Profile, found: Candidates, chosen: tuple[int, ...]) -> Memor
     assert (timeline.peak, timeline.peak_bytes) == (judged.peak_step, judged.peak_bytes)
     assert [step.name for step in timeline.steps] == [step.name for step in found.problem.steps]
     assert all(getattr(step, size) >= 0 for step in timeline.steps for size in SIZES)
-    plan = Plan(segments=segments_of(profile, found, chosen))
+    plan = Plan(segments=segments_of(found, chosen))
     again = plan.timeline(profile)
     assert again.peak_bytes == judged.peak_bytes
     assert msgspec.json.decode(msgspec.json.encode(again), type=MemoryTimeline) == again

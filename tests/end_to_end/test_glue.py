@@ -49,6 +49,7 @@ def test_a_plan_with_glue_is_exact_and_peaks_as_predicted(tmp_path: Path) -> Non
     assert [key for segment in plan.segments for key in segment.calls if key.startswith("#0/")]
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+    assert plan.timeline(plain.profile).peak_bytes == plan.peak_bytes
     autockpt.apply(plain.case.model, plan=plan)
     try:
         assert plain.plain.differences(plain.outcome()) == []
