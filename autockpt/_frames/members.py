@@ -204,9 +204,8 @@ def _function_member(
     if not _can_record():
         return function(*args, **kwargs)
     key, place = f"{caller}/{numbered}", places[numbered]
-    buffers = [] if place.unit is not None else given_buffers(module, (args, kwargs))
-    if place.unit is not None:  # which its replay does not run
-        function = functools.partial(as_unit, key, place.unit, function)
+    # A unit is not run by its replay.
+    buffers = given_buffers(module, (args, kwargs)) if place.unit is None else []
     # It may draw on the current device without being given a tensor there.
     devices = [torch.device("cuda", torch.cuda.current_device())] if _torch_private.cuda_in_use() else []
     result = _member(scope, function, holder_of(module, (args, kwargs)), key, place, args, kwargs, devices=devices)
@@ -243,6 +242,8 @@ def _member(
     try:
         if place.functions is not None:
             forward = functools.partial(own_code, key, place.functions, forward)
+        elif place.unit is not None:
+            forward = functools.partial(as_unit, key, place.unit, forward)
         selective = scope if place.selective else None
         return recording.run(key, forward, state, arguments, linked=place.linked, selective=selective)
     except BaseException:

@@ -114,6 +114,18 @@ def test_any_glue_can_be_recomputed(wanted: Plan) -> None:
     assert_same(Net(), wanted, summed)
 
 
+def test_glue_without_gradients_runs_plain_whatever_it_is() -> None:
+    class Indexed(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            (rows,) = (x.sum(1) > -1).nonzero(as_tuple=True)
+            hidden = torch.zeros_like(x).index_add(0, rows, self.first(x)[rows])
+            out: Tensor = self.last(hidden.tanh())
+            return out
+
+    assert_same(Indexed(), plan("#0/gt#0", "#0/nonzero#0", keep=("#0/nonzero#0",)), summed, replays=False)
+    assert_same(Indexed(), plan("#0/index_add#0", "#0/tanh#0", keep=("#0/index_add#0",)), summed)
+
+
 def test_the_calls_that_were_asked_for_are_replayed() -> None:
     model = Net()
     install(model, plan("#0/cat#0", "second#0"))

@@ -115,7 +115,9 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             install(model, plan)
             found = _train(case, model)
         except Exception as error:
-            if (by_hand or kinds & OTHER_WAYS) and (beyond or _is_loud(error)):
+            if (by_hand or kinds & OTHER_WAYS) and (
+                _is_loud(error) or (beyond and not isinstance(error, AssertionError))
+            ):
                 return Verdict(
                     "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, replays(), refused
                 )
