@@ -39,8 +39,8 @@ def with_glue(profile: Profile, glue: Sequence[int]) -> tuple[Profile, tuple[int
     enter = [functions.enter[f] for f in glue]
     # Pre-order is the order of time: a call moves by the glue before it.
     moved = tuple(i + bisect.bisect_left(enter, call.enter) for i, call in enumerate(calls))
-    after = [bisect.bisect_left([call.enter for call in calls], tick) for tick in enter]
-    place = {f: before + number for number, (f, before) in enumerate(zip(glue, after, strict=True))}
+    entered = [call.enter for call in calls]
+    place = {f: number + bisect.bisect_left(entered, enter[number]) for number, f in enumerate(glue)}
 
     def given(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
         return tuple(
