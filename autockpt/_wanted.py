@@ -106,7 +106,7 @@ class Wanted:
         place = Place(
             segment=number,
             position=position,
-            buffers=(),
+            buffers=None if segment.buffers is None else (),
             linked=key in segment.linked,
             selective=bool(segment.keep or segment.skip),
             unit=True if key in segment.keep else False if key in segment.skip else None,

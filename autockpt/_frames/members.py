@@ -30,7 +30,8 @@ class Place:
     Attributes:
         segment: number of the segment.
         position: the call's position in it.
-        buffers: buffers that the call changes, by name relative to the module; None if that is not known.
+        buffers: buffers that the call changes, by name relative to the module; None if that is not known. A torch
+            function that is known to change any is no member.
         attributes: tensors that are plain attributes, neither parameter nor buffer, as the old `weight_norm` makes
             them: the path of the module that has it, and its name.
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
@@ -204,8 +205,9 @@ def _function_member(
     if not _can_record():
         return function(*args, **kwargs)
     key, place = f"{caller}/{numbered}", places[numbered]
-    # A unit is not run by its replay.
-    buffers = given_buffers(module, (args, kwargs)) if place.unit is None else []
+    # A unit is not run by its replay, and a plan that knows its buffers has no function that changes one.
+    unknown = place.unit is None and place.buffers is None
+    buffers = given_buffers(module, (args, kwargs)) if unknown else []
     # It may draw on the current device without being given a tensor there.
     devices = [torch.device("cuda", torch.cuda.current_device())] if _torch_private.cuda_in_use() else []
     result = _member(scope, function, holder_of(module, (args, kwargs)), key, place, args, kwargs, devices=devices)

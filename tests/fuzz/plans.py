@@ -134,8 +134,9 @@ def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[int]:
 def _by_hand(profile: Profile, span: Span) -> Segment:
     calls = profile.calls
     inside = calls[span[0] : calls[span[-1]].stop]
+    buffers = tuple(dict.fromkeys(name for call in inside for name in call.buffers))
     return Segment(
         calls=tuple(calls[member].key for member in span),
         parent=calls[calls[span[0]].parent].key,
-        buffers=tuple(dict.fromkeys(name for call in inside for name in call.buffers)),
+        buffers=None if any(is_glue(calls[member]) for member in span) else buffers,  # of which functions tell nothing
     )
