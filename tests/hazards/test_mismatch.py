@@ -88,13 +88,37 @@ def test_calls_of_two_forwards_of_one_parent_cannot_be_one_frame() -> None:
     assert message.startswith("inner.stages.0#1 begins its segment anew")
 
 
-def test_a_recorded_plan_knows_which_calls_hand_on_their_results() -> None:
-    for glue, linked in ((False, True), (True, False)):
-        model = Ordered(glue)
-        plan = autockpt.solve(autockpt.profile(model, batch(256, WIDTH)), "1GB", solver="uniform")
-        runs = [segment for segment in plan.segments if len(segment.calls) > 1]
-        assert runs
-        assert all(segment.linked == (segment.calls[1:] if linked else ()) for segment in runs)
+class Doubled(torch.autograd.Function):
+    """Code between calls that is no torch function, so that no segment can take it in."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 2
+
+
+class Interrupted(Ordered):
+    """Runs such code between its stages."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for index in self.order:
+            x = Doubled.apply(self.stages[index](x))  # type: ignore[no-untyped-call]
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "linked"),
+    [(Ordered(), True), (Ordered(glue=True), True), (Interrupted(), False)],
+    ids=["nothing", "glue", "hidden"],
+)
+def test_a_recorded_plan_knows_which_calls_hand_on_their_results(model: nn.Module, linked: bool) -> None:
+    plan = autockpt.solve(autockpt.profile(model, batch(256, WIDTH)), "1GB", solver="uniform")
+    runs = [segment for segment in plan.segments if len(segment.calls) > 1]
+    assert runs
+    assert all(segment.linked == (segment.calls[1:] if linked else ()) for segment in runs)
 
 
 def test_tensors_of_another_shape_than_forward_saved_raise_with_the_name_of_the_call() -> None:
