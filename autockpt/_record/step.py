@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from .. import _torch_private as private
 from .._errors import NotApplicable, ProfilingError
-from .._frames.tree import tensors
+from .._frames.tree import decode, encode, tensors
 
 __all__ = ["Loss", "TrainingStep", "step_of", "training_step"]
 
@@ -29,6 +29,7 @@ class TrainingStep:
         loss: maps the model's outputs to a scalar.
         device: where the parameters live.
         leaves: what gradients are taken of: parameters and inputs that require them.
+        source: a leaf behind the inputs that come out of a graph of the caller's; None where there is none.
         hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
             its forward was given, after its hooks.
     """
@@ -39,6 +40,7 @@ class TrainingStep:
     loss: Loss
     device: torch.device
     leaves: tuple[torch.Tensor, ...]
+    source: torch.Tensor | None = None
     hooks: bool = True
 
     def forward(self) -> tuple[Any, torch.Tensor]:
@@ -55,7 +57,8 @@ class TrainingStep:
             raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
         torch.clear_autocast_cache()
         try:
-            outputs = (self.model if self.hooks else self.model.forward)(*self.args, **self.kwargs)
+            args, kwargs = self._arguments()
+            outputs = (self.model if self.hooks else self.model.forward)(*args, **kwargs)
             scalar = self.loss(outputs)
         except RuntimeError as error:
             if "saved tensor hooks" not in str(error):
@@ -71,6 +74,16 @@ class TrainingStep:
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
             )
         return outputs, scalar
+
+    def _arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The inputs in containers of their own, which forward may fill, and cut off from the caller's graph."""
+        leaves: list[torch.Tensor] = []
+        templates = encode((self.args, dict(self.kwargs)), leaves)
+        if self.source is not None:
+            cut = {id(leaf): _Cut.apply(self.source, leaf) for leaf in leaves if _has_graph(leaf)}  # type: ignore[no-untyped-call]
+            leaves = [cut.get(id(leaf), leaf) for leaf in leaves]
+        args, kwargs = decode(templates, leaves)
+        return args, kwargs
 
     def gradients(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run backward, outside autocast, without touching ``.grad`` or firing hooks that step an optimizer."""
@@ -128,16 +141,38 @@ def step_of(
             f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
             "so nothing can be recomputed. Set requires_grad on what is to be trained."
         )
-    batch = [t for t in tensors((args, dict(kwargs))) if t.requires_grad and t.is_leaf]
+    inputs = tensors((args, dict(kwargs)))
+    batch = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
+    source = torch.zeros((), requires_grad=True) if any(map(_has_graph, inputs)) else None
     return TrainingStep(
         model=model,
         args=args,
         kwargs=kwargs,
         loss=loss or _default_loss,
         device=trainable[0].device,
-        leaves=(*trainable, *batch),
+        leaves=(*trainable, *batch, *(() if source is None else (source,))),
+        source=source,
         hooks=hooks,
     )
+
+
+def _has_graph(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and not tensor.is_leaf
+
+
+class _Cut(torch.autograd.Function):
+    """A tensor that needs a gradient, as the result of a graph does, with no graph behind it.
+
+    The caller's own graph must neither be run backward nor, where forward changes its input in place, grow.
+    """
+
+    @staticmethod
+    def forward(_: Any, source: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> tuple[None, None]:
+        return None, None
 
 
 @contextmanager
