@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -44,6 +44,7 @@ __all__ = [
     "output_bytes",
     "plain_torch_function",
     "pop_hooks",
+    "preserved_version",
     "profiler_is_running",
     "push_hooks",
     "saving_node",
@@ -116,6 +117,14 @@ def version(tensor: Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
+
+
+def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which changing `tensor` in place is not counted: for putting a value back."""
+    if version(tensor) < 0:
+        return nullcontext()
+    context: AbstractContextManager[None] = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
+    return context
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -108,7 +108,8 @@ class Sandbox:
         with torch.no_grad():
             for tensor, value in self._values:
                 if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):
-                    tensor.copy_(value)
+                    with private.preserved_version(tensor):  # else a graph of the caller's would take it for changed
+                        tensor.copy_(value)
         random.setstate(self._random)
         numpy.random.set_state(self._numpy)
         for generator, state in zip(self.generators, self._states, strict=True):
