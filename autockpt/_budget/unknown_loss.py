@@ -8,9 +8,11 @@ That is what a cross-entropy takes, in single precision, since autocast computes
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from .._frames.tree import tensors
 
@@ -27,17 +29,34 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
         outputs: of the model.
 
     Returns:
-        The sum of the outputs that have one element and require a gradient; where there is none, a scalar whose
-        backward takes the memory of a cross-entropy of all outputs that require gradients. Its gradients have the right
-        shapes and mean nothing.
+        The output named ``loss``. Else the sum of the outputs that have one element and, for all that none of these was
+        made of, of a scalar whose backward takes the memory of a cross-entropy: beside an auxiliary loss, or a scale
+        of the logits, comes a loss of the logits. Its gradients have the right shapes and mean nothing.
     """
+    named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(named, torch.Tensor) and named.requires_grad:
+        return named.sum()
     differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
     losses = [tensor for tensor in differentiable if tensor.numel() == 1]
-    if losses:
-        return torch.stack([loss.reshape(()) for loss in losses]).sum() if len(losses) > 1 else losses[0]
-    if not differentiable:
+    made_of = _graph_of(losses)
+    others = [tensor for tensor in differentiable if tensor.grad_fn not in made_of]
+    if others:
+        losses.append(_Reserve.apply(*others))  # type: ignore[no-untyped-call]
+    if not losses:
         return torch.zeros(())
-    return cast("torch.Tensor", _Reserve.apply(*differentiable))  # type: ignore[no-untyped-call]
+    return losses[0] if len(losses) == 1 else torch.stack([loss.reshape(()) for loss in losses]).sum()
+
+
+def _graph_of(losses: Iterable[torch.Tensor]) -> set[Node | None]:
+    """The autograd nodes that lead to some tensors."""
+    todo = [loss.grad_fn for loss in losses]
+    found = set(todo)
+    while todo:
+        node = todo.pop()
+        following = {after for after, _ in node.next_functions} - found if node is not None else set()
+        found |= following
+        todo.extend(following)
+    return found
 
 
 class _Reserve(torch.autograd.Function):
