@@ -80,8 +80,15 @@ def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
 
 
 @contextlib.contextmanager
-def unplanned(model: nn.Module, governor: Governor) -> Iterator[None]:
-    """Let a governed model recompute nothing inside the block; its own forward may be running.
+def unplanned(model: nn.Module, governor: Governor, forward: Callable[..., Any]) -> Iterator[None]:
+    """Leave a governed model with nothing but its own forward inside the block; that may be running.
+
+    Whoever has wrapped the governed forward meanwhile has seen the arguments already, so their wrapper goes too.
+
+    Args:
+        model: the root.
+        governor: of the model.
+        forward: the root's own.
 
     Raises:
         NotApplicable: see `uninstall`.
@@ -89,9 +96,13 @@ def unplanned(model: nn.Module, governor: Governor) -> Iterator[None]:
     handle = governor.handle
     _unpatch(_patched_parts(model, handle))
     governor.handle = _handle_without_plan(handle.had_forward)
+    governed = model.__dict__.pop("forward")
+    if handle.had_forward:
+        model.__dict__["forward"] = forward
     try:
         yield
     finally:
+        model.__dict__["forward"] = governed
         if handle.plan is not None:
             replan(model, governor, handle.plan)
 

@@ -1,13 +1,15 @@
-"""What a batch looks like: all that the memory of a step on it depends on, but the values."""
+"""What a batch looks like, and how the model stands: all that the memory of a step depends on, but the values."""
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from .._errors import BudgetError
 from .._frames.tree import encode, kept_whole
@@ -16,6 +18,9 @@ __all__ = ["Batch", "Varying", "batch_of", "enlarged"]
 
 Shape = tuple[int, ...]
 Places = frozenset[tuple[int, int]]
+
+SWITCHES = (bool, str, torch.dtype, enum.Enum)
+"""Arguments that make a model do something else."""
 
 
 class Varying(NamedTuple):
@@ -37,8 +42,9 @@ class Batch:
     """The shapes of a batch, and what must be equal for two batches to be alike.
 
     Attributes:
-        kind: names of arguments, switches among them (booleans, strings, None), and ranks, dtypes, devices and gradient
-            flags of the tensors. Numbers are left out: a step counter changes nothing.
+        kind: names of arguments, switches among them (booleans, strings, dtypes, enumerations, None), and ranks,
+            dtypes, devices and gradient flags of the tensors; flags and dtypes of the model, and autocast. Numbers are
+            left out: a step counter changes nothing.
         shapes: of the tensors, in order.
     """
 
@@ -83,14 +89,17 @@ class Batch:
         return ", ".join("x".join(map(str, shape)) or "a number" for shape in self.shapes) or "no tensors"
 
 
-def batch_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
-    """Describe the batch in the arguments of a model's forward, by position or by keyword."""
+def batch_of(model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+    """Describe the batch in the arguments of a model's own forward, by position or by keyword."""
     arguments = _by_name(forward, args, kwargs)
     tensors: list[torch.Tensor] = []
     templates = encode(arguments.values(), tensors)
-    switches = tuple(each for each in kept_whole(templates) if each is None or isinstance(each, (bool, str)))
+    switches = tuple(each for each in kept_whole(templates) if each is None or isinstance(each, SWITCHES))
     traits = tuple((each.dim(), each.dtype, each.device, each.requires_grad) for each in tensors)
-    return Batch(kind=(tuple(arguments), switches, traits), shapes=tuple(tuple(each.shape) for each in tensors))
+    return Batch(
+        kind=(tuple(arguments), switches, traits, _state_of(model)),
+        shapes=tuple(tuple(each.shape) for each in tensors),
+    )
 
 
 def enlarged(
@@ -98,29 +107,43 @@ def enlarged(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
-) -> dict[str, Any]:
-    """Return the arguments by name, with tensors repeated until they have the shapes that were asked for.
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with tensors repeated until they are as large as was asked for.
 
     Args:
-        forward: of the model.
+        forward: the model's own.
         args: by position.
         kwargs: by keyword.
         shapes: by name of the argument.
 
+    Returns:
+        Arguments by position and by keyword.
+
     Raises:
         BudgetError: there is no such tensor, or it has another number of dimensions.
     """
-    arguments = dict(_by_name(forward, args, kwargs))
+    places = _by_name(forward, tuple(range(len(args))), {name: name for name in kwargs})
+    given: dict[int | str, Any] = dict(enumerate(args))
+    given.update(kwargs)
     for name, shape in shapes.items():
-        tensor = arguments.get(name)
+        tensor = given[places[name]] if name in places else None
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
             found = f"a tensor of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(tensor)
             raise BudgetError(
                 f"plan_for asks for {name!r} in shape {shape}, and the batch has {found} there; it has the arguments "
-                f"{', '.join(arguments)}"
+                f"{', '.join(places)}"
             )
-        arguments[name] = _repeated(tensor, shape)
-    return arguments
+        given[places[name]] = _repeated(tensor, tuple(map(max, shape, tensor.shape)))
+    return tuple(given[position] for position in range(len(args))), {name: given[name] for name in kwargs}
+
+
+def _state_of(model: nn.Module) -> tuple[object, ...]:
+    """What of a model and its surroundings decides how much it saves, beside its batch."""
+    parameters = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
+    autocast = tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
+    )
+    return parameters, tuple(module.training for module in model.modules()), autocast
 
 
 def _repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -26,33 +26,33 @@ class Known:
 
     Attributes:
         batch: the largest that they have.
-        gradients: whether they may begin with gradients.
+        gradient_bytes: of parameters, of the gradients that they may begin with.
         profile: of a step on that batch.
         recorded: whether the profile was recorded, not foretold.
     """
 
     batch: Batch
-    gradients: bool
+    gradient_bytes: int
     profile: Profile
     recorded: bool
 
-    def includes(self, batch: Batch, gradients: bool) -> bool:
-        """Whether a step on `batch` needs no more memory; one that begins with gradients needs more."""
-        return (self.gradients or not gradients) and self.batch.covers(batch)
+    def includes(self, batch: Batch, gradient_bytes: int) -> bool:
+        """Whether a step on `batch` needs no more memory; one that begins with more gradients does."""
+        return self.gradient_bytes >= gradient_bytes and self.batch.covers(batch)
 
 
-def foreseen(batch: Batch, gradients: bool, known: Iterable[Known]) -> Iterator[Known]:
+def foreseen(batch: Batch, gradient_bytes: int, known: Iterable[Known]) -> Iterator[Known]:
     """Foretell steps on batches that include `batch`, the largest first.
 
     Args:
         batch: that is wanted.
-        gradients: whether the step begins with gradients.
+        gradient_bytes: of the gradients that the step begins with.
         known: of those that were recorded, two must differ in one size, and `batch` from them in no other.
 
     Yields:
         What is foretold; nothing where no two recorded steps tell.
     """
-    recorded = [each for each in known if each.recorded and each.gradients == gradients]
+    recorded = [each for each in known if each.recorded and each.gradient_bytes == gradient_bytes]
     for small, large in permutations(recorded, 2):
         between = small.batch.varying(large.batch)
         if between is None or between.mine > between.theirs or same_structure(small.profile, large.profile):
@@ -66,7 +66,7 @@ def foreseen(batch: Batch, gradients: bool, known: Iterable[Known]) -> Iterator[
         for expected in (math.ceil(size * HEADROOM), *exactly):
             yield Known(
                 batch=batch.resized(between.places, expected),
-                gradients=gradients,
+                gradient_bytes=gradient_bytes,
                 profile=growth.at(expected),
                 recorded=False,
             )

@@ -38,6 +38,11 @@ class Reading:
         """How far the measured peak lies above the predicted one."""
         return self.measurement.peak_bytes - self.plan.peak_bytes
 
+    @property
+    def left_bytes(self) -> int:
+        """What the step left behind: state that an optimizer made, which stands under the peak of the next step."""
+        return max(self.measurement.end_bytes - self.measurement.start_bytes, 0)
+
 
 class Gauge:
     """Measures steps from the begin of one to the begin of the next, the optimizer included.

@@ -14,18 +14,19 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from torch import nn
 
-from .._errors import Infeasible
+from .._errors import Infeasible, TooCostly
 from .._frames import Handle
 from .._install import replan, unplanned
 from .._plan import Plan
 from .._profile import Profile
-from .._record.recorder import profile, record_step
+from .._record.recorder import record_step
 from .._record.step import step_of, training_step
 from ..solvers.units import format_bytes
 from .batch import Batch, batch_of, enlarged
@@ -59,11 +60,14 @@ class Ready:
 
 def first_plan(request: Request, model: nn.Module, inputs: object) -> Ready:
     """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-    recorded = profile(model, inputs, loss=request.loss, optimizer=request.optimizer or optimizers_for(model))
     step = training_step(model, inputs, request.loss)
+    if request.plan_for:
+        args, kwargs = enlarged(model.forward, step.args, step.kwargs, request.plan_for)
+        step = step_of(model, args, kwargs, request.loss)
+    recorded = record_step(step, optimizer=request.optimizer or optimizers_for(model))
     known = Known(
-        batch=batch_of(model.forward, step.args, step.kwargs),
-        gradients=begins_with_gradients(model),
+        batch=batch_of(model, model.forward, step.args, step.kwargs),
+        gradient_bytes=gradient_bytes(model),
         profile=recorded,
         recorded=True,
     )
@@ -96,16 +100,17 @@ class Governor:
         self._looks = 0
         self._corrections = 0
         self._raised = False
-        self._busy = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(dataclasses.replace(self._request, optimizer=None), self.handle)
+        return _restored(_without_optimizer(self._request), self.handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A loss may be a lambda, and an optimizer would take the weights along a second time.
-        return _restored, (dataclasses.replace(self._request, loss=None, optimizer=None), self.handle)
+        return _restored, (dataclasses.replace(_without_optimizer(self._request), loss=None), self.handle)
 
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(
+        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Make the plan right for the training step that begins with these arguments.
 
         Raises:
@@ -113,35 +118,25 @@ class Governor:
             ProfilingError: the step cannot be recorded.
             Exception: whatever the model's own forward raises.
         """
-        if self._busy:  # the recorder runs the model
-            return
-        self._busy = True
-        try:
-            self._before(model, args, kwargs)
-        finally:
-            self._busy = False
-
-    def close(self) -> None:
-        """End a measurement that is under way."""
-        self._gauge.read()
-
-    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reading = self._gauge.read()
         if reading is not None:
             self._correct(model, reading)
         self._look_for_optimizers(model)
-        batch = batch_of(model.forward, args, kwargs)
-        gradients = begins_with_gradients(model)
+        batch, held_bytes = batch_of(model, forward, args, kwargs), gradient_bytes(model)
         current = [self._current] if self._current is not None else []  # first: a plan stays where it can
-        ready = next((each for each in (*current, *self._ready) if each.known.includes(batch, gradients)), None)
+        ready = next((each for each in (*current, *self._ready) if each.known.includes(batch, held_bytes)), None)
         if ready is None:
-            ready = self._made(model, args, kwargs, batch, gradients)
+            ready = self._made(model, forward, args, kwargs, batch, held_bytes)
             self._ready.append(ready)
         if ready is not self._current:
             replan(model, self, ready.plan)
             self._current = ready
-        if (ready.known.batch, ready.known.gradients) == (batch, gradients):  # else it foretold another step
+        if (ready.known.batch, ready.known.gradient_bytes) == (batch, held_bytes):  # else it foretold another step
             self._gauge.open(ready.plan, next(model.parameters()).device)
+
+    def close(self) -> None:
+        """End a measurement that is under way."""
+        self._gauge.read()
 
     def _look_for_optimizers(self, model: nn.Module) -> None:
         """Forget what was planned without an optimizer, if there is one by now."""
@@ -152,40 +147,45 @@ class Governor:
             self._known, self._ready, self._current = [], [], None
 
     def _made(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Batch, gradients: bool
+        self,
+        model: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        batch: Batch,
+        held_bytes: int,
     ) -> Ready:
         """Make a plan for the step that begins: from what is known, or from what it shows."""
-        ready = self._foreseen(batch, gradients)
+        ready = self._foreseen(batch, held_bytes)
         if ready is None:
-            known = self._recorded(model, args, kwargs, batch, gradients)
+            if self._request.plan_for and not self._known:
+                args, kwargs = enlarged(forward, args, kwargs, self._request.plan_for)
+                batch = batch_of(model, forward, args, kwargs)
+            with unplanned(model, self, forward):
+                recorded = self._recorded(model, args, kwargs)
+            known = Known(batch=batch, gradient_bytes=held_bytes, profile=recorded, recorded=True)
             self._known.append(known)
-            ready = self._foreseen(known.batch, gradients) or self._solved(known)
+            ready = self._foreseen(batch, held_bytes) or self._solved(known)
         return ready
 
-    def _foreseen(self, batch: Batch, gradients: bool) -> Ready | None:
+    def _foreseen(self, batch: Batch, held_bytes: int) -> Ready | None:
         """Plan for steps that recorded ones foretell, None where they do not tell enough."""
-        for known in foreseen(batch, gradients, self._known):
+        for known in foreseen(batch, held_bytes, self._known):
             try:
                 return self._solved(known)
-            except Infeasible:
+            except (Infeasible, TooCostly):
                 continue  # less headroom may do, or a recorded step, which needs no margin
         return None
 
-    def _recorded(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Batch, gradients: bool
-    ) -> Known:
+    def _recorded(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile:
         """Record the step that begins, without holding its activations."""
         request = self._request
-        if request.plan_for and not self._known:
-            args, kwargs = (), enlarged(model.forward, args, kwargs, request.plan_for)
-            batch = batch_of(model.forward, args, kwargs)
         optimizer = request.optimizer or optimizers_for(model)
-        with unplanned(model, self):
-            step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
-            recorded = record_step(step, mode="spill", optimizer=optimizer)
+        step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
+        recorded = record_step(step, mode="spill", optimizer=optimizer)
         if step.device.type == "cuda" or request.measured_steps:
             recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
-        return Known(batch=batch, gradients=gradients, profile=recorded, recorded=True)
+        return recorded
 
     def _solved(self, known: Known) -> Ready:
         """Plan for steps that are known, as far as measurements have corrected that by now."""
@@ -211,13 +211,15 @@ class Governor:
         if budget_bytes is None:  # the lowest peak was asked for, whatever it is
             return
         exceeded = measured_bytes > budget_bytes
-        unused = measured_bytes < WELL_USED * budget_bytes and reading.error_bytes < 0 and bool(reading.plan.segments)
+        error_bytes = reading.error_bytes if exceeded else reading.error_bytes + reading.left_bytes
+        nearly_used = measured_bytes + reading.left_bytes >= WELL_USED * budget_bytes
+        unused = not nearly_used and error_bytes < 0 and bool(reading.plan.segments)
         # Once the error was raised it is not lowered again: else the two could follow each other for ever.
         if self._corrections == MOST_CORRECTIONS or not (exceeded or (unused and not self._raised)):
             return
         self._corrections += 1
         self._raised = self._raised or exceeded
-        self._error_bytes += reading.error_bytes
+        self._error_bytes += error_bytes
         said = (
             f"a step measured {format_bytes(measured_bytes)} where {format_bytes(reading.plan.peak_bytes)} was "
             f"predicted and {format_bytes(budget_bytes)} is the budget"
@@ -230,14 +232,14 @@ class Governor:
             return
         _log.info("%s: planned again", said)
         plan = msgspec.structs.replace(ready.plan, notes=(*ready.plan.notes, f"{said}; the difference is counted"))
+        replan(model, self, plan)
         self._current = Ready(known=ready.known, plan=plan)
         self._ready = [self._current]  # the others did not know
-        replan(model, self, plan)
 
 
-def begins_with_gradients(model: nn.Module) -> bool:
-    """Whether a step that begins now adds its gradients to those of an earlier one."""
-    return any(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+def gradient_bytes(model: nn.Module) -> int:
+    """Bytes of the parameters to whose gradients a step that begins now adds its own."""
+    return sum(each.nbytes for each in model.parameters() if each.requires_grad and each.grad is not None)
 
 
 def _with_others(profile: Profile, other_bytes: int) -> Profile:
@@ -246,6 +248,11 @@ def _with_others(profile: Profile, other_bytes: int) -> Profile:
     return msgspec.structs.replace(
         profile, static=msgspec.structs.replace(static, other_bytes=static.other_bytes + other_bytes)
     )
+
+
+def _without_optimizer(request: Request) -> Request:
+    """What a copy of the model can take along: an optimizer by its name, but none that trains the original."""
+    return request if isinstance(request.optimizer, str) else dataclasses.replace(request, optimizer=None)
 
 
 def _restored(request: Request, handle: Handle) -> Governor:

@@ -24,11 +24,13 @@ class Governor(Protocol):
 
     handle: Handle
 
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Make the plan right for the training step that begins with these arguments."""
+    def before(
+        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Make the plan right for the training step that begins with these arguments of the model's own forward."""
 
     def close(self) -> None:
-        """Let go of what is under way, since the model is about to be somebody else's."""
+        """Let go of what is under way: the model is about to be somebody else's, or does something else than train."""
 
 
 def governed_forward(
@@ -36,8 +38,14 @@ def governed_forward(
 ) -> Any:
     """Run `forward`, which is the root's own, under the plan that its governor wants for this step."""
     if _begins_a_training_step(module):
-        governor.before(module, args, kwargs)
-    return patched_forward(forward, module, governor.handle, *args, **kwargs)
+        governor.before(module, forward, args, kwargs)
+    elif thread.scope is None and not thread.replays:  # an evaluation is no part of a step that is measured
+        governor.close()
+    try:
+        return patched_forward(forward, module, governor.handle, *args, **kwargs)
+    except BaseException:  # neither is a step that failed
+        governor.close()
+        raise
 
 
 def _begins_a_training_step(module: nn.Module) -> bool:
@@ -48,4 +56,6 @@ def _begins_a_training_step(module: nn.Module) -> bool:
         and not thread.replays
         and not torch.compiler.is_compiling()
         and not _torch_private.transforms_active()
+        and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
+        and any(parameter.requires_grad for parameter in module.parameters())
     )

@@ -80,7 +80,7 @@ class TrainingStep:
         leaves: list[torch.Tensor] = []
         templates = encode((self.args, dict(self.kwargs)), leaves)
         if self.source is not None:
-            cut = {id(leaf): _Cut.apply(self.source, leaf) for leaf in leaves if _has_graph(leaf)}  # type: ignore[no-untyped-call]
+            cut = {id(leaf): _Cut.apply(self.source, leaf.detach()) for leaf in leaves if _has_graph(leaf)}  # type: ignore[no-untyped-call]
             leaves = [cut.get(id(leaf), leaf) for leaf in leaves]
         args, kwargs = decode(templates, leaves)
         return args, kwargs

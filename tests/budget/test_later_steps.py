@@ -169,10 +169,10 @@ def test_a_reserve_that_was_not_needed_is_given_back() -> None:
         return outputs, outputs.logits[:, -1].square().mean()
 
     batch = tokens_of(4, 128)
-    reference = Loop(language_model(), outside)
+    reference = Loop(language_model(2), outside)
     reference.losses([batch])
-    budget = round(0.8 * reference.peak_bytes(batch))
-    loop = Loop(autockpt.apply(language_model(), budget, measured_steps=2), cheap)
+    budget = round(0.95 * reference.peak_bytes(batch))  # with few layers the peak is that of the loss
+    loop = Loop(autockpt.apply(language_model(2), budget, measured_steps=2), cheap)
     loop.losses([batch])
     first = plan_of(loop)
     loop.losses([batch] * 3)
