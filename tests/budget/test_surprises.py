@@ -192,7 +192,7 @@ def test_a_frozen_model_that_hands_gradients_on_is_no_training_step() -> None:
 
 def test_a_wrapper_may_call_the_model_otherwise() -> None:
     model = autockpt.apply(stack(), BUDGET, plan_for={"input": (256, 32)})
-    planned = model.forward
+    planned: Callable[..., Any] = model.forward
 
     def wrapper(batch: dict[str, Tensor]) -> Any:
         return planned(batch["hidden"])
