@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import autockpt
-from autockpt import Infeasible
+from autockpt import Infeasible, ProfilingError
 from tests.budget.loops import Loop, inside, language_model, outside, tokens_of
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import gpt2
@@ -182,3 +182,16 @@ def test_planned_inside_autocast_the_first_step_is_the_plain_one() -> None:
         planned = train(model)
     assert replays and segments(model)
     assert all(torch.equal(one, other) for one, other in zip(plain, planned, strict=True))
+
+
+def test_a_profiler_that_the_user_runs_is_named_and_its_trace_left_whole() -> None:
+    model = autockpt.apply(language_model(), "20MB")
+    with torch.profiler.profile() as profiler:
+        torch.ones(3).cumsum(0)
+        with pytest.raises(ProfilingError, match="profiler is already running"):
+            inside(model, BATCH)
+        torch.ones(3).cumprod(0)
+    assert {"aten::cumsum", "aten::cumprod"} <= {event.key for event in profiler.key_averages()}
+    assert autockpt.plan_of(model) is None
+    inside(model, BATCH)[1].backward()
+    assert autockpt.plan_of(model) is not None
