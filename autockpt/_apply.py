@@ -48,9 +48,9 @@ def apply(
 
     With `inputs` the plan is made now, else in the first training forward (in train mode, gradients on), on the batch
     that it gets: a step is recorded without holding its activations, solved, and then run under its plan. Later
-    steps keep that plan until one comes that needs more: a larger batch, or one that begins with gradients
-    (accumulation); that step gets a new plan before it runs. What was planned, and what was measured, is logged to the
-    logger ``autockpt``.
+    steps keep that plan until one comes that needs more: a larger batch, one that begins with gradients
+    (accumulation), or one after layers were unfrozen; that step gets a new plan before it runs. What was planned, and
+    what was measured, is logged to the logger ``autockpt``.
 
     Args:
         model: any eager module.
@@ -61,8 +61,8 @@ def apply(
         plan: a plan to apply as it is, instead of either; it stays whatever batches come.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
-            one element; where the model returns none, three copies of its outputs in single precision are reserved
-            for it (with `inputs`: the sum of the outputs is taken for the loss, and nothing reserved).
+            one element; for outputs that none of these is made of, three copies of them in single precision are
+            reserved (with `inputs`: the sum of the outputs is taken for the loss, and nothing reserved).
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
             parameters when the plan is made.

@@ -4,6 +4,7 @@ first step             record the step, holding nothing; solve; train on, under 
 a smaller batch        the same plan
 a larger batch         a plan for it before it runs: of a recorded step, or, once two sizes were recorded, of a
                        predicted one, for a size somewhat larger still
+the model changed      (layers unfrozen, autocast off) a plan for it as it is now, of a recorded step
 gradients are there    (accumulation) a plan for steps that begin with them, and from then on always that
 a measured step        above the budget, or far below: the difference is added to what is alive, and solved again
 """
