@@ -20,7 +20,7 @@ from autockpt._frames.state import Autocast, ModuleState
 from tests.fuzz.check import Difference
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 
-CASES = 150
+CASES = 100
 
 ENOUGH = 150
 """Cases within which every planted bug must be found."""
