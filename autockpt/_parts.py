@@ -32,6 +32,7 @@ class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
         buffer_bytes: buffers.
         optimizer_bytes: optimizer state.
         input_bytes: the batch.
+        other_bytes: what else is alive; negative where measurements were below the rest.
         gradient_bytes: parameter gradients so far, those from before the step included.
         output_bytes: what forward made and the caller still holds.
         activation_bytes: what calls that are kept have saved.
@@ -48,6 +49,7 @@ class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: Bytes
     optimizer_bytes: Bytes
     input_bytes: Bytes
+    other_bytes: int = 0
     gradient_bytes: Bytes
     output_bytes: Bytes
     activation_bytes: Bytes
@@ -66,6 +68,7 @@ class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
         yield "buffers", self.buffer_bytes
         yield "optimizer state", self.optimizer_bytes
         yield "inputs", self.input_bytes
+        yield "what else is alive", self.other_bytes
         yield "gradients", self.gradient_bytes
         yield "outputs held by the caller", self.output_bytes
         yield "activations of kept calls", self.activation_bytes
@@ -102,6 +105,7 @@ def peak_parts(profile: Profile, candidates: Candidates, chosen: Chosen) -> Peak
         buffer_bytes=static.buffer_bytes,
         optimizer_bytes=static.optimizer_bytes,
         input_bytes=static.input_bytes,
+        other_bytes=static.other_bytes,
         gradient_bytes=at.gradient_bytes,
         output_bytes=at.output_bytes,
         activation_bytes=at.activation_bytes,

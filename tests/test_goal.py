@@ -156,6 +156,13 @@ def test_infeasible_says_what_the_minimum_consists_of(budget_mib: int, solver: s
         assert budget_mib * MIB >= autockpt.solve(PROFILE, "min", solver=solver).peak_bytes
 
 
+def test_what_else_is_alive_is_a_part_of_the_peak() -> None:
+    static = msgspec.structs.replace(PROFILE.static, other_bytes=MIB)
+    with pytest.raises(Infeasible, match=r"what else is alive 1\.00 MiB") as caught:
+        autockpt.solve(msgspec.structs.replace(PROFILE, static=static), 1)
+    assert caught.value.parts.peak_bytes == caught.value.minimum_bytes
+
+
 def advice(
     budget_mib: int, *, minimum_mib: int, unpinned_mib: int | None = None, phase: str = "backward", **sizes: int
 ) -> str:

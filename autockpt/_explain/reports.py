@@ -227,6 +227,7 @@ def report_profile(profile: Profile) -> ProfileReport:
             "parameters": static.parameter_bytes,
             "buffers": static.buffer_bytes,
             "inputs": static.input_bytes,
+            "what else is alive": static.other_bytes,
             "gradients": static.gradient_bytes,
             "optimizer state": static.optimizer_bytes,
         },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,12 +21,11 @@ from autockpt import Infeasible, Profile, ProfilingError
 from autockpt._candidates import find_candidates
 from autockpt._record import recorder
 from autockpt._record.recorder import record_step
-from autockpt._record.spill import SpilledTensor, spilling
-from autockpt._record.step import training_step
+from autockpt._record.step import step_of
 from autockpt._record.tape import AllocatorTape, Event
 from autockpt.solvers import SOLVERS, Problem, simulate
 from tests.fuzz.timeless import without_times
-from tests.zoo import Case, DenseNet, GlueStack, UNet, gpt2, tokens
+from tests.record.small import MODELS, warm
 
 WIDTH = 16
 
@@ -37,80 +35,6 @@ def quick() -> Iterator[None]:
     """Do not time what is recorded."""
     with without_times():
         yield
-
-
-def images(batch: int, size: int) -> dict[str, Any]:
-    return {"pixel_values": torch.randn(batch, 3, size, size), "labels": torch.randint(2, (batch,))}
-
-
-def bert() -> tuple[nn.Module, dict[str, Any]]:
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100
-    )
-    return BertForMaskedLM(config), tokens(100, 2, 32)
-
-
-def t5() -> tuple[nn.Module, dict[str, Any]]:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(
-        d_model=32,
-        d_kv=16,
-        d_ff=64,
-        num_layers=2,
-        num_heads=2,
-        vocab_size=100,
-        decoder_start_token_id=0,
-        pad_token_id=0,
-    )
-    return T5ForConditionalGeneration(config), tokens(100, 2, 32)
-
-
-def resnet50() -> tuple[nn.Module, dict[str, Any]]:
-    from transformers import ResNetConfig, ResNetForImageClassification
-
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32, 64, 128], depths=[3, 4, 6, 3])
-    return ResNetForImageClassification(config), images(2, 64)
-
-
-def swin() -> tuple[nn.Module, dict[str, Any]]:
-    from transformers import SwinConfig, SwinForImageClassification
-
-    config = SwinConfig(
-        image_size=32, patch_size=4, window_size=4, embed_dim=16, depths=[2, 2], num_heads=[2, 4], drop_path_rate=0.1
-    )
-    return SwinForImageClassification(config), images(2, 32)
-
-
-def convnext() -> tuple[nn.Module, dict[str, Any]]:
-    from transformers import ConvNextConfig, ConvNextForImageClassification
-
-    config = ConvNextConfig(hidden_sizes=[8, 16], depths=[2, 2], num_stages=2)
-    return ConvNextForImageClassification(config), images(2, 32)
-
-
-MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
-    "gpt2": lambda: (gpt2(n_layer=3, n_embd=32, n_positions=32, vocab_size=100), tokens(100, 2, 32)),
-    "bert": bert,
-    "t5": t5,
-    "resnet50": resnet50,
-    "swin": swin,
-    "convnext": convnext,
-    "unet": lambda: (UNet(8), {"image": torch.randn(2, 3, 16, 16)}),
-    "densenet": lambda: (DenseNet(4, 4), {"image": torch.randn(2, 3, 16, 16)}),
-    "glue": lambda: (GlueStack(4, 16), {"hidden": torch.randn(8, 8, 16), "mask": torch.ones(8, 8, 1)}),
-}
-
-
-def warm(name: str) -> Case:
-    """A small model that has made its caches."""
-    torch.manual_seed(0)
-    model, batch = MODELS[name]()
-    case = Case(model.train(), batch)
-    case.step()
-    return case
 
 
 def recorded(profile: Profile) -> dict[str, Any]:
@@ -281,56 +205,6 @@ def test_a_batch_that_wants_a_gradient() -> None:
     assert_same(Odd(torch.tanh), torch.randn(8, WIDTH, requires_grad=True))
 
 
-VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
-    "whole": lambda x: x,
-    "transposed": lambda x: x.t(),
-    "a part": lambda x: x[1:, ::2],
-    "expanded": lambda x: x[:, :1].expand(4, 6),
-    "one element": lambda x: x[3, 5],
-    "none": lambda x: x[:0],
-}
-
-
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64], ids=str)
-def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str) -> None:
-    tensor = VIEWS[view]((torch.arange(24) % 5).reshape(4, 6).to(dtype))
-    if dtype.is_complex:
-        tensor = tensor.conj()
-    kept, was = tensor.clone(), (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.dtype)
-    with spilling(torch.device("cpu"), ()) as spill:
-        waiting = spill.take(tensor)
-        if not isinstance(waiting, SpilledTensor):
-            assert not tensor.numel() and waiting is tensor
-            return
-        assert waiting.restore().data_ptr() == tensor.data_ptr()  # while it lives there is no second one
-        storage = StorageWeakRef(tensor.untyped_storage())
-        del tensor
-        assert storage.expired()
-        found = waiting.restore()
-        assert torch.equal(found, kept)
-        assert (found.stride(), found.storage_offset(), found.is_conj(), found.dtype) == was
-
-
-def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
-    class Named(Tensor):
-        pass
-
-    batch, negative = torch.ones(2), torch.ones(2, dtype=torch.complex64).conj().imag
-    odd = [torch.eye(2).to_sparse(), torch.ones(2).as_subclass(Named), negative, torch.ones(2, device="meta")]
-    with spilling(torch.device("cpu"), (batch,)) as spill:
-        assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
-
-
-def test_a_storage_that_changed_between_two_saves_is_written_again() -> None:
-    with spilling(torch.device("cpu"), ()) as spill:
-        tensor = torch.zeros(3)
-        saves = [spill.take(tensor), spill.take(tensor.add_(1))]
-        del tensor
-        values = [save.restore().tolist() for save in saves if isinstance(save, SpilledTensor)]
-    assert values == [[1.0] * 3] * 2  # as autograd would read them: the storage is one
-
-
 class Tight(nn.Module):
     """Runs out of memory where more than three of its layers' results are alive, or in backward."""
 
@@ -449,6 +323,6 @@ def test_a_step_may_be_recorded_from_positional_arguments_and_keywords() -> None
             return out
 
     model, x, scale = Both(), torch.randn(4, WIDTH), torch.randn(WIDTH)
-    step = dataclasses.replace(training_step(model, (x,), None), kwargs={"scale": scale})
+    step = step_of(model, (x,), {"scale": scale}, None)
     expected = autockpt.profile(model, {"x": x, "scale": scale}, mode="spill")
     assert recorded(record_step(step, mode="spill")) == recorded(expected)

@@ -1,0 +1,61 @@
+"""A tensor that waits in a file or on the host comes back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from autockpt._record.spill import SpilledTensor, spilling
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "a part": lambda x: x[1:, ::2],
+    "expanded": lambda x: x[:, :1].expand(4, 6),
+    "one element": lambda x: x[3, 5],
+    "none": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64], ids=str)
+def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str) -> None:
+    tensor = VIEWS[view]((torch.arange(24) % 5).reshape(4, 6).to(dtype))
+    if dtype.is_complex:
+        tensor = tensor.conj()
+    kept, was = tensor.clone(), (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.dtype)
+    with spilling(torch.device("cpu"), ()) as spill:
+        waiting = spill.take(tensor)
+        if not isinstance(waiting, SpilledTensor):
+            assert not tensor.numel() and waiting is tensor
+            return
+        assert waiting.restore().data_ptr() == tensor.data_ptr()  # while it lives there is no second one
+        storage = StorageWeakRef(tensor.untyped_storage())
+        del tensor
+        assert storage.expired()
+        found = waiting.restore()
+        assert torch.equal(found, kept)
+        assert (found.stride(), found.storage_offset(), found.is_conj(), found.dtype) == was
+
+
+def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
+    class Named(Tensor):
+        pass
+
+    batch, negative = torch.ones(2), torch.ones(2, dtype=torch.complex64).conj().imag
+    odd = [torch.eye(2).to_sparse(), torch.ones(2).as_subclass(Named), negative, torch.ones(2, device="meta")]
+    with spilling(torch.device("cpu"), (batch,)) as spill:
+        assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
+
+
+def test_a_storage_that_changed_between_two_saves_is_written_again() -> None:
+    with spilling(torch.device("cpu"), ()) as spill:
+        tensor = torch.zeros(3)
+        saves = [spill.take(tensor), spill.take(tensor.add_(1))]
+        del tensor
+        values = [save.restore().tolist() for save in saves if isinstance(save, SpilledTensor)]
+    assert values == [[1.0] * 3] * 2  # as autograd would read them: the storage is one
