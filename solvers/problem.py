@@ -185,29 +185,38 @@ class Problem:
             _require(tensor.bytes >= 0, f"tensor {i} has negative bytes {tensor.bytes}")
             _require(0 <= tensor.free_step <= n_steps, f"tensor {i} is freed at step {tensor.free_step} of {n_steps}")
             for save in tensor.saves:
-                _require(0 <= save.call < n_calls, f"tensor {i} is saved by call {save.call} of {n_calls}")
-                _require(0 <= save.until <= n_steps, f"tensor {i} is saved until step {save.until} of {n_steps}")
+                if not (0 <= save.call < n_calls and 0 <= save.until <= n_steps):
+                    raise InvalidProblem(
+                        f"tensor {i} is saved by call {save.call} of {n_calls} until step {save.until} of {n_steps}"
+                    )
         for required in self.required:
             _require(0 <= required < n_calls, f"call {required} of {n_calls} is required")
         for candidate in self.candidates:
-            where = f"candidate {candidate.name!r}"
-            _require(
-                0 <= candidate.start < candidate.stop <= n_calls,
-                f"{where} spans [{candidate.start}, {candidate.stop}) of {n_calls} calls",
+            _check(candidate, n_steps, n_calls, n_tensors)
+
+
+def _check(candidate: Candidate, n_steps: int, n_calls: int, n_tensors: int) -> None:
+    """Raise where a candidate contradicts the rest; messages are made then only, since there are many candidates."""
+    where = f"candidate {candidate.name!r}"
+    _require(
+        0 <= candidate.start < candidate.stop <= n_calls,
+        f"{where} spans [{candidate.start}, {candidate.stop}) of {n_calls} calls",
+    )
+    _require(candidate.length >= 1, f"{where} is a run of {candidate.length} calls")
+    _require(
+        0 <= candidate.recompute_seconds < float("inf"),
+        f"{where} costs {candidate.recompute_seconds} seconds",
+    )
+    for hold in candidate.holds:
+        if not (0 <= hold.tensor < n_tensors and 0 <= hold.until <= n_steps):
+            raise InvalidProblem(
+                f"{where} holds tensor {hold.tensor} of {n_tensors} until step {hold.until} of {n_steps}"
             )
-            _require(candidate.length >= 1, f"{where} is a run of {candidate.length} calls")
-            _require(
-                0 <= candidate.recompute_seconds < float("inf"),
-                f"{where} costs {candidate.recompute_seconds} seconds",
+    for addition in candidate.additions:
+        if not (addition.bytes >= 0 and 0 <= addition.start <= addition.until <= n_steps):
+            raise InvalidProblem(
+                f"{where} adds {addition.bytes} bytes in [{addition.start}, {addition.until}) of {n_steps} steps"
             )
-            for hold in candidate.holds:
-                _require(0 <= hold.tensor < n_tensors, f"{where} holds tensor {hold.tensor} of {n_tensors}")
-                _require(0 <= hold.until <= n_steps, f"{where} holds until step {hold.until} of {n_steps}")
-            for addition in candidate.additions:
-                _require(
-                    addition.bytes >= 0 and 0 <= addition.start <= addition.until <= n_steps,
-                    f"{where} adds {addition.bytes} bytes in [{addition.start}, {addition.until}) of {n_steps} steps",
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

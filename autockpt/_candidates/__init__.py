@@ -7,8 +7,8 @@ plan in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from .._profile import Profile
 from ..solvers.blocks import block_chain
@@ -67,19 +67,10 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
     Whole calls at every depth and runs of consecutive sibling calls; around the blocks also of glue, the torch
     functions that their callers call in between. O(candidates × calls and tensors inside).
     """
+    profile, elements = _blocks_and_glue(profile)
     book = Book(profile)
-    drafts = _whole(book, range(len(profile.calls)))
-    elements = block_chain(state_problem(profile, book, drafts, cut_clock(profile, book, drafts))).elements
-    parents = _callers(profile, elements)
-    profile, moved = with_glue(profile, glue_of(profile, parents))
-    if len(profile.calls) > len(moved):
-        parents, elements = {moved[call] for call in parents}, tuple(moved[element] for element in elements)
-        book = Book(profile)
-        drafts = [
-            draft for draft in (_moved(draft, moved) for draft in drafts) if _caller(profile, draft) not in parents
-        ]
-        drafts += _whole(book, parents)
-        drafts.sort(key=lambda draft: _caller(profile, draft))
+    runs = (members for children in book.children for members in runs_of(children, book))
+    drafts = _whole(book, runs)
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
     selective, notes = selective_drafts(book, elements, single, time_limit_seconds=menu_seconds)
     _joined(drafts, selective)
@@ -97,12 +88,19 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
     )
 
 
-def _whole(book: Book, parents: Iterable[int]) -> list[Draft]:
-    """Draft the runs of the calls that these call."""
-    found = (
-        members for parent in parents for members in runs_of(book.children[parent], book) if not book.reason(members)
-    )
-    return [draft for members in found if (draft := make_draft(book, members)) is not None]
+def _blocks_and_glue(profile: Profile) -> tuple[Profile, tuple[int, ...]]:
+    """State the glue around the blocks as calls of its own; return the blocks with the profile that has it."""
+    book = Book(profile)
+    drafts = _whole(book, ((call,) for call in range(1, len(profile.calls)) if book.saves_in(call)))
+    blocks = block_chain(state_problem(profile, book, drafts, cut_clock(profile, book, drafts))).elements
+    profile, moved = with_glue(profile, glue_of(profile, _callers(profile, blocks)))
+    return profile, tuple(moved[block] for block in blocks)
+
+
+def _whole(book: Book, runs: Iterable[tuple[int, ...]]) -> list[Draft]:
+    """Draft those of the runs that can be recomputed."""
+    able = (members for members in runs if not book.reason(members))
+    return [draft for members in able if (draft := make_draft(book, members)) is not None]
 
 
 def _callers(profile: Profile, calls: Iterable[int]) -> set[int]:
@@ -112,16 +110,6 @@ def _callers(profile: Profile, calls: Iterable[int]) -> set[int]:
         while (call := profile.calls[call].parent) >= 0:
             found.add(call)
     return found
-
-
-def _caller(profile: Profile, draft: Draft) -> int:
-    return profile.calls[draft.start].parent
-
-
-def _moved(draft: Draft, moved: Sequence[int]) -> Draft:
-    """A draft for the same calls under their new indices."""
-    members = tuple(moved[member] for member in draft.run.members)
-    return replace(draft, run=replace(draft.run, members=members), start=members[0], stop=moved[draft.stop - 1] + 1)
 
 
 def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:

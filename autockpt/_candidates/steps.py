@@ -12,7 +12,7 @@ import numpy as np
 from .._profile import CallRecord, Profile
 from ..solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .book import Book, Ints
-from .drafts import Draft
+from .drafts import Draft, Run
 from .glue import is_glue
 
 __all__ = ["base_level", "base_steps", "cut_clock", "held_until", "movable", "state_problem", "top_ticks"]
@@ -77,7 +77,6 @@ def _candidate(
     preset: str,
 ) -> Candidate:
     """State one candidate in steps, additions that end together as one."""
-    names = [calls[member].key for member in draft.run.members]
     replay = step_of[draft.replay]
     ends: dict[int, int] = defaultdict(int)
     for tick, size in draft.restored:
@@ -88,10 +87,10 @@ def _candidate(
         enter = step_of[calls[draft.start].enter]
         additions.append(Addition(bytes=draft.snapshot_bytes, start=enter, until=replay + 1))
     return Candidate(
-        name=_name(names, draft.run.keep, draft.run.skip),
+        name=_name(calls, draft.run),
         start=draft.start,
         stop=draft.stop,
-        length=len(names),
+        length=len(draft.run.members),
         partial=bool(draft.run.keep or draft.run.skip),
         recompute_seconds=draft.seconds,
         holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
@@ -100,10 +99,11 @@ def _candidate(
     )
 
 
-def _name(names: list[str], keep: tuple[str, ...], skip: tuple[str, ...]) -> str:
+def _name(calls: tuple[CallRecord, ...], run: Run) -> str:
     """Name a candidate for people."""
-    name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-    return f"{name} but {', '.join((*keep, *skip))}" if keep or skip else name
+    first, last = calls[run.members[0]].key, calls[run.members[-1]].key
+    name = first if first == last else f"{first} … {last}"
+    return f"{name} but {', '.join((*run.keep, *run.skip))}" if run.keep or run.skip else name
 
 
 def held_until(profile: Profile, book: Book) -> Ints:
