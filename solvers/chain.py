@@ -22,7 +22,7 @@ from .formulation import Floats, Formulation
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 
-__all__ = ["Chain", "by_room", "chain_plans", "solve"]
+__all__ = ["Chain", "ChainPlans", "by_room", "solve"]
 
 SLOTS = 2000
 """Parts of the room in which held bytes are counted."""
@@ -55,40 +55,62 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
     O((candidates + calls) × slots).
     """
     ledger = Ledger.of(problem)
-    return cheapest(ledger, chain_plans(ledger, budget_bytes), budget_bytes=budget_bytes, solver="chain", trimmed=True)
+    plans = ChainPlans.of(ledger).plans(budget_bytes)
+    return cheapest(ledger, plans, budget_bytes=budget_bytes, solver="chain", trimmed=True)
 
 
-def chain_plans(ledger: Ledger, budget_bytes: int) -> Iterator[Plan]:
-    """The plain plan, plans for the budget, and, if none of them fits, plans for ever less room."""
-    yield ()
-    plain_bytes = ledger.peak(())
-    if plain_bytes <= budget_bytes:
-        return
-    form = Formulation.of(ledger, plain_bytes)
-    if not form.active:
-        return
-    chain = Chain.of(form)
-    found = False
-    for fitted in by_room(ledger, budget_bytes, chain.plan):
-        found = found or ledger.peak(fitted) <= budget_bytes
-        yield fitted
-    if found:
-        return
-    low_bytes, high_bytes = int(form.base_bytes.max()), plain_bytes
-    for _ in range(BISECTIONS):
-        middle_bytes = (low_bytes + high_bytes) // 2
-        plan = chain.plan(middle_bytes)
-        if plan is None:
-            low_bytes = middle_bytes
-        else:
-            high_bytes = middle_bytes
-            yield plan
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPlans:
+    """The dynamic programme for one problem, to be asked for several budgets.
+
+    Attributes:
+        ledger: the problem.
+        plain_bytes: peak of the plain plan.
+        chain: None where there is nothing to choose from.
+    """
+
+    ledger: Ledger
+    plain_bytes: int
+    chain: Chain | None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> ChainPlans:
+        """Set it up for all budgets below the plain peak."""
+        plain_bytes = ledger.peak(())
+        form = Formulation.of(ledger, plain_bytes)
+        return cls(ledger=ledger, plain_bytes=plain_bytes, chain=Chain.of(form) if form.active else None)
+
+    def plans(self, budget_bytes: int) -> Iterator[Plan]:
+        """The plain plan, plans for the budget, and, if none of them fits, plans for ever less room."""
+        yield ()
+        if self.plain_bytes <= budget_bytes or self.chain is None:
+            return
+        found = False
+        for fitted in by_room(self.ledger, budget_bytes, self.chain.plan, close_bytes=budget_bytes // SLOTS):
+            found = found or self.ledger.peak(fitted) <= budget_bytes
+            yield fitted
+        if found:
+            return
+        low_bytes, high_bytes = int(self.chain.form.base_bytes.max()), self.plain_bytes
+        for _ in range(BISECTIONS):
+            middle_bytes = (low_bytes + high_bytes) // 2
+            plan = self.chain.plan(middle_bytes)
+            if plan is None:
+                low_bytes = middle_bytes
+            else:
+                high_bytes = middle_bytes
+                yield plan
 
 
 def by_room(
-    ledger: Ledger, budget_bytes: int, plan_for: Callable[[int], Plan | None], *, tries: int = TRIES
+    ledger: Ledger,
+    budget_bytes: int,
+    plan_for: Callable[[int], Plan | None],
+    *,
+    close_bytes: int = 0,
+    tries: int = TRIES,
 ) -> Iterator[Plan]:
-    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low."""
+    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low by so much."""
     tight_bytes: int | None = None  # most room that gave a plan that fits
     loose_bytes: int | None = None  # least room that gave one that does not
     room_bytes = budget_bytes
@@ -104,7 +126,7 @@ def by_room(
             tight_bytes = room_bytes
         if tight_bytes is not None and loose_bytes is not None:
             room_bytes = (tight_bytes + loose_bytes) // 2
-        elif above_bytes:
+        elif above_bytes > 0 or above_bytes < -close_bytes:
             room_bytes -= above_bytes
         else:
             return

@@ -1,10 +1,10 @@
 """The exact solver: an integer programme whose rows and columns are generated, with the judge in the loop.
 
-instant plans ──────────────────────────────────────────────────────▶ upper bound
-                                                                          │
-relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ lower bound
-                                                                          │
-integer programme over the candidates whose reduced cost is within the gap ◀──┘
+instant plans ─────────────────────────────────────────────────▶ upper bound ◀── counts of equal blocks
+                                                                     │                  ▲
+relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ lower bound ─ not near? ─┘
+                                                                     │
+integer programme over the candidates whose reduced cost is within the gap ◀─ still not near?
 
 A plan is accepted only on the judge's figures; a bound is reported only where a backend proved it that has answered no
 nonsense, such as one that a judged plan undercuts.
@@ -13,6 +13,7 @@ nonsense, such as one that a judged plan undercuts.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,7 +27,7 @@ from .formulation import Floats, Formulation
 from .instant import instant_plan
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
-from .programme import SCALE, Programme
+from .programme import SCALE, Answer, Programme
 
 __all__ = ["lower_peak", "search", "solve"]
 
@@ -39,8 +40,14 @@ COLUMNS_PER_ROUND = 150
 LARGE = 300
 """Candidates from which on `NEAR` is near enough."""
 
-NEAR = 2e-3
+NEAR = 1e-2
 """Share of the cost of a large problem that is not worth looking for: recorded seconds are not as true."""
+
+NEARER = 2e-3
+"""Share of the cost up to which an integer programme is solved, once one has to be."""
+
+RELAXING_SHARE = 0.6
+"""Share of the time left in which the relaxation is solved; plans have the rest."""
 
 CLOSE = 1e-9
 """Costs that differ by less than this share are equal: it is what the solvers' tolerances leave."""
@@ -123,8 +130,6 @@ def search(
             plan = trim(ledger, plan, budget_bytes)
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=backends.notes)
     form = Formulation.of(ledger, budget_bytes)
-    counted = backends.ask(lambda backend: [*count_plans(form, budget_bytes, deadline=deadline, backend=backend)])
-    plan = best_plan(ledger, [plan, *(counted or ())], budget_bytes, trimmed=True)
     plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
     cost, bound = ledger.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
@@ -180,18 +185,22 @@ class _Search:
         steps: those of which one is the peak in any plan.
         plan: the best so far.
         deadline: on the clock of `time.perf_counter`.
+        near: share of the goal that is not worth looking for.
         bound: no plan has a lower goal.
         rows: steps that have a level row.
         columns: candidate columns in play.
+        relaxed: the relaxation over all rows and columns, once it is solved.
     """
 
     programme: Programme
     steps: Ints
     plan: Plan
     deadline: float
+    near: float
     bound: float | None = None
     rows: set[int] = field(default_factory=set)
     columns: set[int] = field(default_factory=set)
+    relaxed: Answer | None = None
 
     @classmethod
     def of(
@@ -204,13 +213,15 @@ class _Search:
         deadline: float,
     ) -> _Search:
         """Set up a search that starts from a plan, which must be within the budget unless the goal is the peak."""
-        near = NEAR if goal == "seconds" and len(form.active) > LARGE else 0.0
+        large = goal == "seconds" and len(form.active) > LARGE
+        near = NEARER if large else 0.0
         programme = Programme(form=form, limit_bytes=budget_bytes, goal=goal, backend=backend, near=near)
         return cls(
             programme=programme,
             steps=np.array(form.steps_that_matter(), dtype=np.int64),
             plan=plan,
             deadline=deadline,
+            near=NEAR if large else 0.0,
         )
 
     @property
@@ -233,6 +244,8 @@ class _Search:
             self.columns.update(range(len(self.form.active)))
         else:
             self.relax()
+        if self.programme.goal == "seconds" and not self.proven():
+            self.count()
         self.branch()
         if self.programme.goal == "seconds":
             self.offer(trim(self.form.ledger, self.plan, self.programme.limit_bytes))
@@ -261,7 +274,7 @@ class _Search:
 
     def proven(self) -> bool:
         """Whether no plan can be better than the best, or not by more than is worth looking for."""
-        return self.bound is not None and self.bound >= self.goal(self.plan) * (1 - max(CLOSE, self.programme.near))
+        return self.bound is not None and self.bound >= self.goal(self.plan) * (1 - max(CLOSE, self.near))
 
     def left(self) -> float:
         """Seconds until the deadline."""
@@ -274,9 +287,11 @@ class _Search:
         self.add_rows(form.ledger.levels(()), self.programme.limit_bytes)
         self.add_rows(form.ledger.levels(self.plan), 0.9 * self.programme.limit_bytes)
         self.columns.update(column_of[c] for c in self.plan if c in column_of)
-        self.columns.update(column for c, column in column_of.items() if form.ledger.problem.candidates[c].length == 1)
-        while self.left() > 0 and not self.proven():
-            answer = self.programme.solve(sorted(self.rows), sorted(self.columns), whole=False, deadline=self.deadline)
+        candidates = form.ledger.problem.candidates
+        self.columns.update(column_of[c] for c in form.active if candidates[c].length == 1 or candidates[c].partial)
+        deadline = self.deadline - (1 - RELAXING_SHARE) * self.left()
+        while time.perf_counter() < deadline and not self.proven():
+            answer = self.programme.solve(sorted(self.rows), sorted(self.columns), whole=False, deadline=deadline)
             if answer.values is None or answer.reduced_cost is None or answer.bound is None:
                 break
             wrong = SAFE * self.goal(self.plan)
@@ -288,16 +303,31 @@ class _Search:
             self.columns.update(lacking[:COLUMNS_PER_ROUND])
             over_bytes = answer.bound if self.programme.goal == "peak" else 0.0
             broken = self.add_rows(form.levels(answer.values), (self.programme.limit_bytes + over_bytes) * (1 + SAFE))
-            if not lacking:
-                self.prove(answer.bound * (1 - SAFE))
-                if not broken:
-                    gap = self.goal(self.plan) - answer.bound
-                    self.columns = set(np.flatnonzero(answer.reduced_cost <= gap + wrong).tolist())
-                    return
+            self.prove(answer.bound * (1 - SAFE) - self.worth(lacking, answer.reduced_cost))
+            if not lacking and not broken:
+                self.relaxed = answer
+                return
         self.columns.update(range(len(form.active)))  # no candidate is ruled out, so a bound needs them all
+
+    def worth(self, lacking: Sequence[int], reduced_cost: Floats) -> float:
+        """What columns that a relaxation lacks can lower it by at most: the best of them that do not overlap."""
+        arcs = sorted((self.form.arcs[column][1], self.form.arcs[column][0], column) for column in lacking)
+        best = np.zeros(self.form.n_points)  # among arcs that end at a point or before it
+        for stop, start, column in arcs:
+            best[stop:] = np.maximum(best[stop:], best[start] - reduced_cost[column])
+        return float(best[-1])
+
+    def count(self) -> None:
+        """Take plans that count equal blocks; they are near to the best, and make the integer programme smaller."""
+        ledger, limit_bytes = self.form.ledger, self.programme.limit_bytes
+        counted = [*count_plans(self.form, limit_bytes, deadline=self.deadline, backend=self.programme.backend)]
+        self.offer(best_plan(ledger, [self.plan, *counted], limit_bytes, trimmed=True))
 
     def branch(self) -> None:
         """Solve the integer programme; where its plan breaks a level, add the step and repeat."""
+        if self.relaxed is not None and self.relaxed.reduced_cost is not None and self.relaxed.bound is not None:
+            most = self.goal(self.plan) * (1 + SAFE) - self.relaxed.bound
+            self.columns = set(np.flatnonzero(self.relaxed.reduced_cost <= most).tolist())
         ledger, limit_bytes, margin_bytes = self.form.ledger, self.programme.limit_bytes, 0
         while self.left() > 0 and not self.proven():
             answer = self.programme.solve(

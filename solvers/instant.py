@@ -1,20 +1,27 @@
-"""The plans that take a fraction of a second to find: every simple family, and the dynamic programme."""
+"""The plans that take a fraction of a second to find: every simple family, and the dynamic programme.
+
+    once a problem    none, block, uniform, sqrt, speed: families that know no budget; the arcs of `chain`
+    once a budget     articulation, chain; the best of all that fits, without the segments that it does not need
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .articulation import articulation_plans
 from .block import block_plans
-from .chain import chain_plans
-from .families import Plan, best_plan, rank
+from .chain import ChainPlans
+from .families import Plan, best_fitting, best_plan, rank
 from .ledger import Ledger
 from .speed import speed_plans
 from .sqrt import sqrt_plans
 from .uniform import uniform_plans
 
-__all__ = ["Instant", "instant_plan"]
+__all__ = ["Instant", "Instants", "instant_plan"]
+
+MOST_TRIMMED = 4
+"""Of each family's plans within the budget, the cheapest so many are trimmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +39,65 @@ class Instant:
     fits: bool
 
 
-def instant_plan(ledger: Ledger, budget_bytes: int) -> Instant:
-    """Try every family, without the segments that a plan does not need.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instants:
+    """The simple families of a problem, to be asked for several budgets.
 
-    Heuristic; O(n × problem) for a block chain of n elements, and what `chain` takes.
+    Attributes:
+        ledger: the problem.
+        fixed: plans of the families that know no budget, by family.
+        chain: the dynamic programme, set up.
     """
-    families: dict[str, Iterable[Plan]] = {
-        "none": [()],
-        "block": block_plans(ledger),
-        "uniform": uniform_plans(ledger),
-        "sqrt": sqrt_plans(ledger),
-        "articulation": articulation_plans(ledger, budget_bytes),
-        "chain": chain_plans(ledger, budget_bytes),
-        "speed": speed_plans(ledger),
-    }
-    found: list[tuple[int, tuple[float, int, int], Plan, str]] = []
-    for solver, family in families.items():
-        plan = best_plan(ledger, family, budget_bytes, trimmed=True)
-        found.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
-        if not plan and ledger.peak(plan) <= budget_bytes:
-            break  # nothing is cheaper than nothing
-    peak_bytes, _, plan, solver = min(found)
-    return Instant(plan=plan, solver=solver, fits=peak_bytes <= budget_bytes)
+
+    ledger: Ledger
+    fixed: Mapping[str, tuple[Plan, ...]]
+    chain: ChainPlans
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Instants:
+        """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
+        fixed = {
+            "none": ((),),
+            "block": tuple(block_plans(ledger)),
+            "uniform": tuple(uniform_plans(ledger)),
+            "sqrt": tuple(sqrt_plans(ledger)),
+            "speed": tuple(speed_plans(ledger)),
+        }
+        return cls(ledger=ledger, fixed=fixed, chain=ChainPlans.of(ledger))
+
+    def best(self, budget_bytes: int) -> Instant:
+        """Try every family, without the segments that a plan does not need.
+
+        Heuristic; O(n × problem), and what `chain` takes.
+        """
+        ledger = self.ledger
+        found: list[tuple[tuple[float, int, int], Plan, str]] = []
+        tried: dict[str, tuple[Plan, ...]] = {}
+        for solver, family in self._families(budget_bytes):
+            tried[solver] = family
+            plan = best_fitting(ledger, family, budget_bytes, most_trimmed=MOST_TRIMMED)
+            if plan is not None:
+                found.append((rank(ledger, plan), plan, solver))
+                if not plan:
+                    break
+        if found:
+            _, plan, solver = min(found)
+            return Instant(plan=plan, solver=solver, fits=True)
+        lowest = []
+        for solver, family in tried.items():
+            plan = best_plan(ledger, family, budget_bytes, trimmed=True)
+            lowest.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
+        peak_bytes, _, plan, solver = min(lowest)
+        return Instant(plan=plan, solver=solver, fits=peak_bytes <= budget_bytes)
+
+    def _families(self, budget_bytes: int) -> Iterator[tuple[str, tuple[Plan, ...]]]:
+        yield from self.fixed.items()
+        yield "articulation", tuple(articulation_plans(self.ledger, budget_bytes))
+        yield "chain", tuple(self.chain.plans(budget_bytes))
+
+
+def instant_plan(ledger: Ledger, budget_bytes: int) -> Instant:
+    """Try every family for one budget; see `Instants.best`."""
+    if ledger.peak(()) <= budget_bytes:
+        return Instant(plan=(), solver="none", fits=True)  # nothing is cheaper than nothing
+    return Instants.of(ledger).best(budget_bytes)

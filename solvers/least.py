@@ -17,7 +17,7 @@ from .backends import Backends
 from .errors import BudgetError, Infeasible, TooCostly
 from .families import TIME_LIMIT_SECONDS, Plan, best_plan, judged
 from .ilp import all_failed, lower_peak, search
-from .instant import instant_plan
+from .instant import Instants
 from .ledger import Ledger
 from .pins import demand, highest_bytes
 from .problem import Problem, Solution
@@ -131,13 +131,14 @@ def _searched(
 ) -> Solution:
     """Each budget warm: from the plans of those before it."""
     ledger = Ledger.of(problem)
-    known: list[Plan] = [instant_plan(ledger, 0).plan]
+    instants = Instants.of(ledger)
+    known: list[Plan] = [instants.best(0).plan]
 
     def best_known(budget_bytes: int) -> Solution:
         return judged(problem, best_plan(ledger, known, budget_bytes, trimmed=True), solver=solver)
 
     def instant(budget_bytes: int) -> Solution:
-        known.append(instant_plan(ledger, budget_bytes).plan)
+        known.append(instants.best(budget_bytes).plan)
         return best_known(budget_bytes)
 
     def improved(start: Solution, budget_bytes: int, limit_seconds: float) -> Solution:

@@ -11,7 +11,7 @@ would be without the tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 from .blocks import widest_candidates
@@ -65,25 +65,27 @@ def coverable(problem: Problem, calls: Collection[int]) -> bool:
     return _cover(problem, frozenset(calls), range(len(problem.candidates)), frozenset()) is not None
 
 
-def completed(problem: Problem, plan: Sequence[int]) -> tuple[int, ...]:
-    """Add to a plan what the problem demands and it lacks, whole calls and runs, in place of what overlaps.
+def completed(problem: Problem, plans: Iterable[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Add to plans what the problem demands and they lack, whole calls and runs, in place of what overlaps.
 
     Args:
         problem: the problem, of which all demands can be met.
-        plan: candidates that do not overlap.
+        plans: candidates that do not overlap.
 
-    Returns:
-        The plan with as few of its candidates replaced as possible, then as few seconds added.
+    Yields:
+        Each plan with as few of its candidates replaced as possible, then as few seconds added.
 
     Exact; O(calls + candidates + saves).
     """
     demanded = frozenset(save.call for tensor in problem.tensors if tensor.demand for save in tensor.saves)
-    covered = {call for c in plan for call in range(problem.candidates[c].start, problem.candidates[c].stop)}
-    if demanded <= covered:
-        return tuple(plan)
-    usable = {*plan, *widest_candidates(problem).values()}
-    found = _cover(problem, demanded, sorted(usable), frozenset(plan))
-    return tuple(plan) if found is None else found
+    for plan in plans:
+        spans = (problem.candidates[c] for c in plan)
+        if not demanded or demanded <= {call for span in spans for call in range(span.start, span.stop)}:
+            yield tuple(plan)
+            continue
+        usable = {*plan, *widest_candidates(problem).values()}
+        found = _cover(problem, demanded, sorted(usable), frozenset(plan))
+        yield tuple(plan) if found is None else found
 
 
 def _cover(problem: Problem, demanded: Set[int], usable: Collection[int], wanted: Set[int]) -> tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from .backends import Backends
 from .errors import BudgetError, Infeasible, InvalidProblem
 from .families import Plan, best_plan, judged
 from .ilp import all_failed, lower_peak, search
-from .instant import instant_plan
+from .instant import Instants
 from .ledger import Ledger
 from .problem import Problem, Solution
 from .registry import check_budget, named
@@ -92,7 +92,8 @@ def sweep(
     backends = Backends.of() if solver in SEARCHING else Backends(left=[])
     if backends.left:
         until = deadline - (1 - MINIMUM_SHARE) * time_limit_seconds
-        lowest = lower_peak(ledger, instant_plan(ledger, 0).plan, budget_bytes=0, deadline=until, backends=backends)
+        instants = Instants.of(ledger)
+        lowest = lower_peak(ledger, instants.best(0).plan, budget_bytes=0, deadline=until, backends=backends)
     lowest_bytes = _lowest_bytes(problem, solver) if lowest is None else ledger.peak(lowest)
     if budgets_bytes is None:
         step_bytes = (plain_bytes - lowest_bytes) / (points - 1)
@@ -101,20 +102,21 @@ def sweep(
     if lowest is None:
         found = [*_solved(problem, solver, budgets)]
     else:
-        found = [*_searched(ledger, budgets, lowest, deadline, backends, solver)]
+        found = [*_searched(instants, budgets, lowest, deadline, backends, solver)]
         if solver == "ilp" and not backends.left:
             raise all_failed(backends)
     return _undominated(judged(problem, (), solver="none"), found)
 
 
 def _searched(
-    ledger: Ledger, budgets: Sequence[int], lowest: Plan, deadline: float, backends: Backends, solver: str
+    instants: Instants, budgets: Sequence[int], lowest: Plan, deadline: float, backends: Backends, solver: str
 ) -> Iterator[Solution]:
     """Upwards for plans to start from, then downwards to improve them, each in an equal share of the time left."""
+    ledger = instants.ledger
     starts: list[Plan] = []
     for budget_bytes in budgets:
         near = starts[-1] if starts else lowest
-        starts.append(best_plan(ledger, [instant_plan(ledger, budget_bytes).plan, near], budget_bytes, trimmed=True))
+        starts.append(best_plan(ledger, [instants.best(budget_bytes).plan, near], budget_bytes, trimmed=True))
     for i in range(len(budgets) - 1, -1, -1):
         until = time.perf_counter() + (deadline - time.perf_counter()) / (i + 1)
         yield search(ledger, starts[i], budget_bytes=budgets[i], deadline=until, backends=backends, asked=solver)

@@ -137,7 +137,7 @@ def test_completing_a_plan_replaces_as_little_as_possible(drawn: tuple[Problem, 
     covered = {call for c in problem.candidates for call in range(c.start, c.stop)}
     for call in covered:
         required = dataclasses.replace(problem, required=(call,))
-        whole = completed(demand(required, 1), plan)
+        [whole] = completed(demand(required, 1), [plan])
         assert recomputes_what_is_required(required, whole)
         spans = [(problem.candidates[c].start, problem.candidates[c].stop) for c in whole]
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
