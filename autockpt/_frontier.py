@@ -182,8 +182,9 @@ def frontier(
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):
         limit_seconds = min((deadline - time.perf_counter()) / (len(solutions) - i), BOUND_SECONDS)
-        found = bound.seconds(solution.peak_bytes, time_limit_seconds=max(limit_seconds, 0.0)) if i else 0.0
-        found = believed(found, solution)
+        found = 0.0 if not i else None
+        if i and limit_seconds > 0:
+            found = believed(bound.seconds(solution.peak_bytes, time_limit_seconds=limit_seconds), solution)
         # What holds under a higher peak holds under a lower one.
         least_seconds = max(least_seconds, found or 0.0)
         plans.append(

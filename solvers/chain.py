@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .formulation import Floats, Formulation
@@ -199,27 +198,28 @@ class Chain:
             leaving[first].append(arc)
         seconds = np.full((form.n_points, SLOTS + 1), np.inf)
         seconds[0, 0] = 0.0
-        arrived: npt.NDArray[np.int32] = np.full((form.n_points, SLOTS + 1), -1, dtype=np.int32)
+        room = np.minimum(fits, SLOTS - held) + 1  # slots before an arc that leave it room
         for point in range(form.n_points):
             for arc in leaving[point]:
-                most = min(int(fits[arc]), SLOTS - int(held[arc])) + 1  # slots before the arc that leave it room
-                if most <= 0:
-                    continue
-                there = form.arcs[arc][1]
-                onto = slice(int(held[arc]), int(held[arc]) + most)
-                through = seconds[point, :most] + cost[arc]
-                better = through < seconds[there, onto]
-                seconds[there, onto][better] = through[better]
-                arrived[there, onto][better] = arc
+                most, on = int(room[arc]), int(held[arc])
+                if most > 0:
+                    onto = seconds[form.arcs[arc][1], on : on + most]
+                    np.minimum(onto, seconds[point, :most] + cost[arc], out=onto)
         if top < 0 or not np.isfinite(seconds[-1, : top + 1]).any():
             return None
+        arriving: list[list[int]] = [[] for _ in range(form.n_points)]
+        for arc, (_, there) in enumerate(form.arcs):
+            arriving[there].append(arc)
         point, slot = form.n_points - 1, int(seconds[-1, : top + 1].argmin())
         chosen: list[int] = []
         while point:
-            arc = int(arrived[point, slot])
+            for arc in arriving[point]:  # one of them led here: the very sum is found again
+                first, before = form.arcs[arc][0], slot - int(held[arc])
+                if 0 <= before < room[arc] and seconds[first, before] + cost[arc] == seconds[point, slot]:
+                    break
             if arc < len(form.active):
                 chosen.append(form.active[arc])
-            point, slot = form.arcs[arc][0], slot - int(held[arc])
+            point, slot = first, before
         return tuple(sorted(chosen))
 
     def _slots(self, slot_bytes: float) -> Ints:

@@ -23,7 +23,7 @@ __all__ = ["count_plans"]
 FEWEST = 4
 """Equal blocks below which a binary each is as good."""
 
-SHARE = 0.12
+SHARE = 0.3
 """Share of the time that is left for one programme."""
 
 TRIES = 3

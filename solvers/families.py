@@ -19,7 +19,6 @@ from .units import format_bytes
 __all__ = [
     "TIME_LIMIT_SECONDS",
     "Plan",
-    "best_fitting",
     "best_plan",
     "cheapest",
     "dominated_by",
@@ -130,45 +129,16 @@ def best_plan(ledger: Ledger, family: Iterable[Sequence[int]], budget_bytes: int
     Returns:
         The best by seconds, then segments, then peak.
     """
-    plans = _stated(ledger, family)
-    fitting = best_fitting(ledger, plans, budget_bytes, most_trimmed=MOST_TRIMMED if trimmed else 0)
-    if fitting is not None:
-        return fitting
+    stated = (tuple(sorted(plan)) for plan in completed(ledger.problem, family))
+    ranked = sorted((rank(ledger, plan), plan) for plan in dict.fromkeys(stated))
+    fitting = [(order, plan) for order, plan in ranked if order[-1] <= budget_bytes]
     if trimmed:
-        plans = list(dict.fromkeys(trim(ledger, plan, budget_bytes) for plan in plans))
-        fitting = best_fitting(ledger, plans, budget_bytes, most_trimmed=0)
-    if fitting is not None:
-        return fitting
-    return min(plans, key=lambda plan: (ledger.peak(plan), rank(ledger, plan)))
-
-
-def best_fitting(
-    ledger: Ledger, family: Iterable[Sequence[int]], budget_bytes: int, *, most_trimmed: int
-) -> Plan | None:
-    """Find the cheapest plan of a family that fits as it is; None if none does.
-
-    Args:
-        ledger: the problem.
-        family: plans, as `best_plan` takes them.
-        budget_bytes: highest peak allowed.
-        most_trimmed: so many of those that fit, the cheapest, lose the segments that are not needed; with 0 none does.
-
-    Returns:
-        The best by seconds, then segments, then peak.
-    """
-    ranked = [(rank(ledger, plan), plan) for plan in _stated(ledger, family)]
-    fitting = sorted((order, plan) for order, plan in ranked if order[-1] <= budget_bytes)
-    if not fitting:
-        return None
-    if not most_trimmed:
+        some = [plan for _, plan in fitting[:MOST_TRIMMED] or ranked]
+        ranked = sorted((rank(ledger, plan), plan) for plan in {trim(ledger, plan, budget_bytes) for plan in some})
+        fitting = [(order, plan) for order, plan in ranked if order[-1] <= budget_bytes]
+    if fitting:
         return fitting[0][1]
-    cheapest_plans = {trim(ledger, plan, budget_bytes) for _, plan in fitting[:most_trimmed]}
-    return min((rank(ledger, plan), plan) for plan in cheapest_plans)[1]
-
-
-def _stated(ledger: Ledger, family: Iterable[Sequence[int]]) -> list[Plan]:
-    """Each plan once, with what the problem demands."""
-    return list(dict.fromkeys(tuple(sorted(plan)) for plan in completed(ledger.problem, family)))
+    return min(ranked, key=lambda each: (each[0][-1], each[0]))[1]
 
 
 def cheapest(

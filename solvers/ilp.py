@@ -34,6 +34,9 @@ __all__ = ["lower_peak", "search", "solve"]
 SMALL = 20_000
 """Below so many level rows times columns all are given to the solver at once."""
 
+SHORT = 2
+"""Runs of so many calls are in a relaxation from the start, as selective segments are."""
+
 ROWS_PER_ROUND = 60
 COLUMNS_PER_ROUND = 150
 
@@ -46,7 +49,7 @@ NEAR = 1e-2
 NEARER = 2e-3
 """Share of the cost up to which an integer programme is solved, once one has to be."""
 
-RELAXING_SHARE = 0.6
+RELAXING_SHARE = 0.5
 """Share of the time left in which the relaxation is solved; plans have the rest."""
 
 CLOSE = 1e-9
@@ -129,8 +132,10 @@ def search(
         if ledger.peak(plan) > budget_bytes:
             plan = trim(ledger, plan, budget_bytes)
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=backends.notes)
-    form = Formulation.of(ledger, budget_bytes)
-    plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
+    bound: float | None = None
+    if time.perf_counter() < deadline:
+        form = Formulation.of(ledger, budget_bytes)
+        plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
     cost, bound = ledger.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
         bound = cost
@@ -148,6 +153,8 @@ def lower_peak(ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: floa
 
     Whatever it costs: see `search` for the cheapest plan that gets as low.
     """
+    if time.perf_counter() >= deadline:
+        return start
     form = Formulation.of(ledger, ledger.peak(start))
     return _improved(form, start, "peak", budget_bytes, deadline, backends)[0]
 
@@ -288,7 +295,7 @@ class _Search:
         self.add_rows(form.ledger.levels(self.plan), 0.9 * self.programme.limit_bytes)
         self.columns.update(column_of[c] for c in self.plan if c in column_of)
         candidates = form.ledger.problem.candidates
-        self.columns.update(column_of[c] for c in form.active if candidates[c].length == 1 or candidates[c].partial)
+        self.columns.update(column_of[c] for c in form.active if candidates[c].length <= SHORT or candidates[c].partial)
         deadline = self.deadline - (1 - RELAXING_SHARE) * self.left()
         while time.perf_counter() < deadline and not self.proven():
             answer = self.programme.solve(sorted(self.rows), sorted(self.columns), whole=False, deadline=deadline)

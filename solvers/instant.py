@@ -1,7 +1,7 @@
 """The plans that take a fraction of a second to find: every simple family, and the dynamic programme.
 
-    once a problem    none, block, uniform, sqrt, speed: families that know no budget; the arcs of `chain`
-    once a budget     articulation, chain; the best of all that fits, without the segments that it does not need
+once a problem    none, block, uniform, sqrt, speed: families that know no budget; the arcs of `chain`
+once a budget     articulation, chain; the best of all that fits, without the segments that it does not need
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from .articulation import articulation_plans
 from .block import block_plans
 from .chain import ChainPlans
-from .families import Plan, best_fitting, best_plan, rank
+from .families import Plan, best_plan, rank, trim
 from .ledger import Ledger
+from .pins import completed
 from .speed import speed_plans
 from .sqrt import sqrt_plans
 from .uniform import uniform_plans
 
 __all__ = ["Instant", "Instants", "instant_plan"]
 
-MOST_TRIMMED = 4
-"""Of each family's plans within the budget, the cheapest so many are trimmed."""
+MOST_TRIMMED = 8
+"""Of all plans within the budget, the cheapest so many are trimmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +72,19 @@ class Instants:
         Heuristic; O(n × problem), and what `chain` takes.
         """
         ledger = self.ledger
-        found: list[tuple[tuple[float, int, int], Plan, str]] = []
-        tried: dict[str, tuple[Plan, ...]] = {}
-        for solver, family in self._families(budget_bytes):
-            tried[solver] = family
-            plan = best_fitting(ledger, family, budget_bytes, most_trimmed=MOST_TRIMMED)
-            if plan is not None:
-                found.append((rank(ledger, plan), plan, solver))
-                if not plan:
-                    break
-        if found:
-            _, plan, solver = min(found)
+        families = dict(self._families(budget_bytes))
+        found = [
+            (rank(ledger, plan), plan, solver)
+            for solver, family in families.items()
+            for plan in completed(ledger.problem, family)
+        ]
+        fitting = sorted(each for each in found if each[0][-1] <= budget_bytes)
+        if fitting:
+            cheapest = [(trim(ledger, plan, budget_bytes), solver) for _, plan, solver in fitting[:MOST_TRIMMED]]
+            _, plan, solver = min((rank(ledger, plan), plan, solver) for plan, solver in cheapest)
             return Instant(plan=plan, solver=solver, fits=True)
         lowest = []
-        for solver, family in tried.items():
+        for solver, family in families.items():
             plan = best_plan(ledger, family, budget_bytes, trimmed=True)
             lowest.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
         peak_bytes, _, plan, solver = min(lowest)

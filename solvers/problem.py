@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .errors import InvalidProblem
 
@@ -61,8 +62,7 @@ class Call:
     glue: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
+class Save(NamedTuple):
     """Autograd's hold on a tensor, dropped when a chosen candidate covers the call.
 
     Attributes:
@@ -91,8 +91,7 @@ class Tensor:
     demand: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(NamedTuple):
     """A candidate's hold on a tensor of its boundary.
 
     Attributes:
@@ -104,8 +103,7 @@ class Hold:
     until: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
+class Addition(NamedTuple):
     """Bytes that exist only because a candidate is chosen, alive in steps ``[start, until)``.
 
     The replay's own peak, the restored tensors that die one by one, and what a frame holds (generator

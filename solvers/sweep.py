@@ -88,28 +88,29 @@ def sweep(
         raise InvalidProblem(f"a sweep begins with the plain plan, and this problem requires recomputing {names}")
     ledger = Ledger.of(problem)
     plain_bytes = ledger.peak(())
-    lowest: Plan | None = None
     backends = Backends.of() if solver in SEARCHING else Backends(left=[])
+    warm: tuple[Instants, Plan] | None = None
     if backends.left:
         until = deadline - (1 - MINIMUM_SHARE) * time_limit_seconds
         instants = Instants.of(ledger)
-        lowest = lower_peak(ledger, instants.best(0).plan, budget_bytes=0, deadline=until, backends=backends)
-    lowest_bytes = _lowest_bytes(problem, solver) if lowest is None else ledger.peak(lowest)
+        start = instants.best(0).plan
+        warm = instants, lower_peak(ledger, start, budget_bytes=0, deadline=until, backends=backends)
+    lowest_bytes = _lowest_bytes(problem, solver) if warm is None else ledger.peak(warm[1])
     if budgets_bytes is None:
         step_bytes = (plain_bytes - lowest_bytes) / (points - 1)
         budgets_bytes = [lowest_bytes + int(i * step_bytes) for i in range(points)]
     budgets = sorted({b for b in (lowest_bytes, *budgets_bytes) if lowest_bytes <= b < plain_bytes})
-    if lowest is None:
+    if warm is None:
         found = [*_solved(problem, solver, budgets)]
     else:
-        found = [*_searched(instants, budgets, lowest, deadline, backends, solver)]
+        found = [*_searched(*warm, budgets, deadline, backends, solver)]
         if solver == "ilp" and not backends.left:
             raise all_failed(backends)
     return _undominated(judged(problem, (), solver="none"), found)
 
 
 def _searched(
-    instants: Instants, budgets: Sequence[int], lowest: Plan, deadline: float, backends: Backends, solver: str
+    instants: Instants, lowest: Plan, budgets: Sequence[int], deadline: float, backends: Backends, solver: str
 ) -> Iterator[Solution]:
     """Upwards for plans to start from, then downwards to improve them, each in an equal share of the time left."""
     ledger = instants.ledger

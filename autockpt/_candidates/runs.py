@@ -7,6 +7,7 @@ windows     glue before, up to `LONGEST` blocks with the glue between them, glue
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from .book import Book
@@ -15,8 +16,12 @@ from .idle import is_free
 
 __all__ = ["runs_of", "windows"]
 
-MAX_RUNS_PER_PARENT = 700
-"""Runs of siblings grow with the square of their number; beyond this, only the shorter ones are offered."""
+MAX_RUNS_PER_PARENT = 600
+"""Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
+
+REACH = 1.5
+"""The longest of these over the square root of the number, which is the length that holds least where a boundary holds
+as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 
 LONGEST = 3
 """Blocks in a window."""
@@ -37,16 +42,22 @@ def runs_of(children: Sequence[int], book: Book) -> list[tuple[int, ...]]:
         The runs; those after glue also with as much of it as makes their boundary smaller.
     """
     saving = [bool(book.saves_in(child)) for child in children]
-    longest = len(children)
-    while longest > 1 and longest * (2 * len(children) - longest + 1) // 2 > MAX_RUNS_PER_PARENT:
-        longest -= 1
+    lengths = _lengths(len(children))
     found: dict[tuple[int, ...], None] = {}
     for first in range(len(children)):
-        for last in range(first, min(first + longest, len(children))):
+        for last in (first + length - 1 for length in lengths if first + length <= len(children)):
             if saving[first] and saving[last]:
                 found[tuple(children[first : last + 1])] = None
                 found.update(dict.fromkeys(_from_before(children, first, last, book)))
     return list(found)
+
+
+def _lengths(n: int) -> list[int]:
+    """Lengths of the runs of `n` siblings that are offered, evenly spaced by their ratio where they are not all."""
+    if n * (n + 1) // 2 <= MAX_RUNS_PER_PARENT:
+        return list(range(1, n + 1))
+    longest, gaps = REACH * math.sqrt(n), max(MAX_RUNS_PER_PARENT // n - 1, 1)
+    return sorted({round(longest ** (i / gaps)) for i in range(gaps + 1)})
 
 
 def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tuple[int, ...]]:

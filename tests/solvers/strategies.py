@@ -73,7 +73,7 @@ def scaled(problem: Problem, factor: int) -> Problem:
         steps=tuple(replace(step, base_bytes=factor * step.base_bytes) for step in problem.steps),
         tensors=tuple(replace(tensor, bytes=factor * tensor.bytes) for tensor in problem.tensors),
         candidates=tuple(
-            replace(c, additions=tuple(replace(a, bytes=factor * a.bytes) for a in c.additions))
+            replace(c, additions=tuple(a._replace(bytes=factor * a.bytes) for a in c.additions))
             for c in problem.candidates
         ),
     )
