@@ -21,7 +21,7 @@ from .uniform import uniform_plans
 
 __all__ = ["Instant", "Instants", "instant_plan"]
 
-MOST_TRIMMED = 8
+MOST_TRIMMED = 3
 """Of all plans within the budget, the cheapest so many are trimmed."""
 
 
