@@ -217,7 +217,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the plan as text: totals, what is recomputed, what was refused and why.
 
         Args:
-            profile: the profile that it was made from, for a chart of the predicted memory over the step.
+            profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
+                what is decided about each call, what that holds, frees and costs, and why.
         """
         from ._explain import explain_plan
 

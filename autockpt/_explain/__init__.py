@@ -1,7 +1,7 @@
 """Plans, frontiers and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
 
-A page each for a profile, a plan and a frontier: a report is plain data, and the text is made from it alone, so that both
-say the same.
+A page each for a profile, a plan and a frontier: a report is plain data, and the text is made from it alone, so that
+both say the same.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ from .._profile import Profile
 from .._timeline import MemoryTimeline
 from ..solvers.units import format_bytes, format_seconds
 from .chart import timeline_chart
+from .decisions import REASONS, Activations, DecisionRow, decide
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
 from .names import span_of_segments, unit_labels, without_layer
 from .refusals import RefusalRow, by_reason, format_refusals
+
+_LEAST_NAME = 18  # columns for names of modules; with fewer the decisions go below the rows
 
 __all__ = ["PlanReport", "SegmentRow", "plan_text", "report_plan"]
 
@@ -46,7 +49,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does and what it is predicted to cost; its timeline where its profile is at hand."""
+    """What a plan does and what it is predicted to cost; the last but two where its profile is at hand."""
 
     kind: Literal["plan"] = "plan"
     model: str
@@ -67,12 +70,13 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     pinned_recompute: tuple[str, ...]
     segments: tuple[SegmentRow, ...]
     timeline: MemoryTimeline | None
+    activations: Activations | None
     refused: tuple[RefusalRow, ...]
     notes: tuple[str, ...]
 
 
 def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
-    """Summarise `plan`: totals, rows of segments that look alike, refusals by reason; with its profile the timeline."""
+    """Summarise `plan`: totals, rows of segments that look alike, refusals; with its profile timeline and decisions."""
     groups: dict[tuple[object, ...], list[Segment]] = {}
     for segment in plan.segments:
         calls, _ = without_layer(segment.calls)
@@ -112,6 +116,7 @@ def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
         pinned_recompute=plan.pinned_recompute,
         segments=tuple(rows),
         timeline=None if profile is None else plan.timeline(profile),
+        activations=None if profile is None else decide(profile, plan),
         refused=by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
         notes=plan.notes,
     )
@@ -145,10 +150,15 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
             totals.append(("least by any method", least, "operator by operator, the host's time not counted"))
     if report.profile_mode:
         totals.append(("profile", report.profile_mode, MODES[report.profile_mode]))
+    if report.activations is not None:
+        freed = format_bytes(report.activations.freed_bytes)
+        totals.append(("predicted bytes freed", freed, _of_activations(report.activations)))
     if totals:
         blocks.append(format_totals(totals, width))
     if report.timeline is not None:
         blocks.append(timeline_chart(report.timeline, width=width))
+    if report.activations is not None:
+        blocks.append(_tree(report.activations, report.model, width))
     pins = (("keep", report.pinned_keep), ("recompute", report.pinned_recompute))
     pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
     if pinned:
@@ -184,6 +194,60 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
     else:
         blocks.append("Recomputed: nothing, every call is kept")
     return "\n\n".join([*blocks, *format_refusals(report.refused, width), *format_notes(report.notes, width)]) + "\n"
+
+
+def _of_activations(activations: Activations) -> str:
+    """Say what freed bytes are a part of, and what is held instead."""
+    said = f"of {format_bytes(activations.saved_bytes)} saved for backward"
+    return said + (f"; {format_bytes(activations.replay_bytes)} more held for replays" * bool(activations.replay_bytes))
+
+
+def _tree(activations: Activations, model: str, width: int) -> str:
+    """Lay out the module tree with what is decided; what was decided goes below a row where there is no room."""
+    rows = activations.rows
+    table = [
+        [
+            "  " * row.depth + (row.name or model),
+            format_bytes(row.held_bytes),
+            format_bytes(row.freed_bytes),
+            format_seconds(row.recompute_seconds) if row.recompute_seconds else "-",
+        ]
+        for row in rows
+    ]
+    header = ["module", "held", "freed", "recompute"]
+    decided = [_decided(row) for row in rows]
+    room = max(len("decision"), *(len(line) for lines in decided for line in lines)) + 2
+    names, *figures = (max(map(len, column)) for column in zip(header, *table, strict=True))
+    beside = min(names, _LEAST_NAME) + sum(figure + 2 for figure in figures) <= width - room
+    lines = format_table(header, table, width - room if beside else width, elide=0).splitlines()
+    if beside:
+        across = max(map(len, lines)) + 2
+        laid = [f"{lines[0].ljust(across)}decision", "-" * (across + room - 2)]
+        for line, said in zip(lines[2:], decided, strict=True):
+            laid.append(f"{line.ljust(across)}{said[0]}")
+            laid += [f"{'':{across}}{more}" for more in said[1:]]
+    else:
+        laid = lines[:2]
+        for row, line, said in zip(rows, lines[2:], decided, strict=True):
+            laid += [line, *(f"{'  ' * row.depth}    {each}" for each in said)]
+    text = fill(
+        "What the plan decides, seconds and bytes as predicted; recompute: of the segments in these calls", width
+    )
+    text += "\n" + "\n".join(laid)
+    if activations.small_rows:
+        text += "\n" + fill(f"Left out: {counted(activations.small_rows, 'row')} that save next to nothing", width)
+    reasons = dict.fromkeys(each.reason for row in rows for each in row.decided if each.reason)
+    return "\n".join([text, *(fill(f"{reason}: {REASONS[reason]}", width, indent="  ") for reason in reasons)])
+
+
+def _decided(row: DecisionRow) -> list[str]:
+    """Say what is decided about the calls of a row: a line for each decision and reason."""
+    lines = []
+    for each in row.decided:
+        number = "all" if each.calls == row.calls else f"{each.calls} of"
+        said = each.decision if row.calls == 1 else f"{number} {row.calls} {each.decision}"
+        lines.append(f"{said}, {each.reason}" if each.reason else said)
+    return lines
 
 
 def _selective(row: SegmentRow, width: int) -> str:
