@@ -28,8 +28,11 @@ def _lines(raw: bytes) -> bytes:
 
 
 def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write `value` to `path` as JSON, whole or not at all."""
+    """Write `value` to `path` as JSON, whole or not at all; into a pipe or a device as it goes."""
     target = Path(path)
+    if target.exists() and not target.is_file():
+        target.write_bytes(encode(value))
+        return
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_bytes(encode(value))

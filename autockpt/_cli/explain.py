@@ -27,49 +27,71 @@ from .common import (
     at_most_one,
     budget_help,
     errors,
+    examples,
     file_type,
     json_option,
     overhead_option,
     print_json,
-    progress,
     read,
-    width,
+    solver_option,
+    time_limit_option,
 )
+from .screen import progress, show, width
 
 __all__ = ["explain"]
 
 
-@click.command(short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.")
+@click.command(
+    short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    epilog=examples(
+        "autockpt explain profile.json",
+        "autockpt explain plan.json --profile profile.json",
+        "autockpt explain profile.json --budget 8GiB",
+    ),
+)
 @click.argument("file", type=file_type, metavar="FILE")
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {budget_help}")
 @overhead_option
+@solver_option
+@time_limit_option
 @click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart of the memory.")
 @json_option
-def explain(file: str, budget: str | None, max_overhead: float | None, profile_file: str | None, as_json: bool) -> None:
+def explain(
+    file: str,
+    budget: str | None,
+    max_overhead: float | None,
+    solver: str,
+    time_limit: float,
+    profile_file: str | None,
+    as_json: bool,
+) -> None:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
     FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, or - for stdin. With --budget or
     --max-overhead, a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that
     fits. Imports no torch.
     """
-    asked = Asked(budget, max_overhead) if at_most_one(budget=budget, max_overhead=max_overhead) else None
+    given = at_most_one(budget=budget, max_overhead=max_overhead)
+    asked = Asked(budget, max_overhead, solver, time_limit) if given else None
     with errors(as_json=as_json):
         report = _report(*read(file), asked, profile_file)
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):
-        click.echo(plan_text(report, width=width()), nl=False)
+        show(plan_text(report, width=width()))
     elif isinstance(report, FrontierReport):
-        click.echo(frontier_text(report, width=width()), nl=False)
+        show(frontier_text(report, width=width()))
     else:
-        click.echo(profile_text(report, width=width()), nl=False)
+        show(profile_text(report, width=width()))
 
 
 class Asked(NamedTuple):
-    """What is asked of a plan; one of the two is None."""
+    """What is asked of a plan, and of whom; one of the first two is None."""
 
     budget: str | None
     max_overhead: float | None
+    solver: str
+    time_limit_seconds: float
 
 
 def _report(
@@ -95,7 +117,14 @@ def _report(
     from .._solve import solve
 
     with progress("solving"):
-        return report_plan(solve(record, asked.budget, max_overhead=asked.max_overhead), record)
+        plan = solve(
+            record,
+            asked.budget,
+            max_overhead=asked.max_overhead,
+            solver=asked.solver,
+            time_limit_seconds=asked.time_limit_seconds,
+        )
+        return report_plan(plan, record)
 
 
 class _Head(msgspec.Struct):

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile
-from autockpt._cli.common import progress
+from autockpt._cli.screen import progress
 from tests.cli.shell import Run
 
 MODELS = """
