@@ -19,6 +19,8 @@ from typing import Any
 
 import click
 
+from .screen import tell
+
 __all__ = ["Verbs"]
 
 INTERRUPTED = 130
@@ -45,7 +47,7 @@ class Verbs(click.Group):
         except click.ClickException as error:
             status = error.exit_code
             with suppress(OSError):  # nobody is left to be told
-                click.echo(f"Error: {_in_one_line(error)}", err=True)
+                tell(f"Error: {_in_one_line(error)}")
         except click.exceptions.Exit as end:
             status = end.exit_code
         sys.exit(status if isinstance(status, int) else 0)

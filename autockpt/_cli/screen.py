@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -18,14 +19,14 @@ from typing import TextIO
 
 import click
 
-__all__ = ["progress", "show", "width"]
+__all__ = ["progress", "show", "tell", "width"]
 
 PIPED = 100  # columns where there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
 _DECISION = re.compile(r"(?:^|  |(?:of|all) \d+ )(recomputed|partly)(?=(?:, [a-z ]+)?$)")
 _COLOURS = {"recomputed": "yellow", "partly": "cyan"}
-_BAD = re.compile(r"\S+ \S+ above the budget of .*|FAILED\b|^Different\b|^Not repeatable\b|^Nothing recomputed\b")
+_BAD = re.compile(r"above the budget of|^FAILED:")
 _SHARE = re.compile(r"([\d.]+)% of the budget")
 
 
@@ -52,6 +53,13 @@ def show(text: str, *, plain: bool = False) -> None:
         raise click.ClickException(f"cannot write to standard output: {error.strerror}") from error
 
 
+def tell(line: str) -> None:
+    """Say something on stderr in one line; on a terminal in as many as it takes without breaking words."""
+    if _is_terminal(sys.stderr):
+        line = textwrap.fill(line, max(_columns(sys.stderr), 20), break_on_hyphens=False)
+    click.echo(line, err=True)
+
+
 @contextmanager
 def progress(what: str, *, limit_seconds: float | None = None, patience_seconds: float = 2.0) -> Iterator[None]:
     """Say on stderr that `what` is going on, once it takes long, and only where stderr is a terminal.
@@ -74,7 +82,7 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
             seconds = time.perf_counter() - started
             said = f"{what} … {seconds:.0f} s"
             if limit_seconds is not None and seconds < limit_seconds:
-                said += f", at most {max(limit_seconds - seconds, 1):.0f} s left"
+                said += f", up to {max(limit_seconds - seconds, 1):.0f} s left"
             # A line that fills the last column, or more, could not be taken back.
             fitted = _fitted(said, _columns(sys.stderr) - 1)
             click.echo(f"\r{fitted.ljust(len(shown))}", err=True, nl=False)
@@ -120,22 +128,37 @@ def _fitted(text: str, columns: int) -> str:
 
 
 def _coloured(text: str) -> str:
-    lines = text.split("\n")
+    """Colour a page: its first block and the headings of the others, decisions, and what is over the budget."""
+    blocks = [block.split("\n") for block in text.split("\n\n")]
     coloured = []
-    for i, line in enumerate(lines):
-        heading = (i == 0 or not lines[i - 1]) and line[:1].isupper()
-        header = i + 1 < len(lines) and lines[i + 1].startswith("----")
-        share = _SHARE.search(line)
-        if _BAD.search(line) or (share and float(share[1]) > 100):
-            coloured.append(click.style(line, fg="red", bold=heading))
-        elif heading or header:
-            coloured.append(click.style(line, bold=True))
-        elif line.startswith("----"):
-            coloured.append(click.style(line, dim=True))
-        else:
-            found = _DECISION.search(line)
-            if found:
-                start, end = found.span(1)
-                line = line[:start] + click.style(found[1], fg=_COLOURS[found[1]]) + line[end:]
-            coloured.append(line)
-    return "\n".join(coloured)
+    for i, lines in enumerate(blocks):
+        headings = len(lines) if i == 0 else _headings(lines)
+        styled = [click.style(line, bold=True, fg="red" if _is_bad(line) else None) for line in lines[:headings]]
+        coloured.append("\n".join([*styled, *map(_coloured_line, lines[headings:])]))
+    return "\n\n".join(coloured)
+
+
+def _headings(lines: list[str]) -> int:
+    """How many lines of a block are its heading: those above a table's columns, or one above what is indented."""
+    rule = next((i for i, line in enumerate(lines) if line.startswith("---")), None)
+    if rule is not None:
+        return rule - 1
+    return int(len(lines) > 1 and not lines[0].startswith(" ") and (lines[1].startswith("  ") or "┤" in lines[1]))
+
+
+def _is_bad(line: str) -> bool:
+    """Whether a line says that a budget is not met, or that a check failed."""
+    share = _SHARE.search(line)
+    return bool(_BAD.search(line) or (share and float(share[1]) > 100))
+
+
+def _coloured_line(line: str) -> str:
+    if _is_bad(line):
+        return click.style(line, fg="red")
+    if line.startswith("---"):
+        return click.style(line, dim=True)
+    found = _DECISION.search(line)
+    if found is None:
+        return line
+    start, end = found.span(1)
+    return line[:start] + click.style(found[1], fg=_COLOURS[found[1]]) + line[end:]

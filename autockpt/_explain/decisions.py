@@ -32,8 +32,8 @@ REASONS = {
     "chosen": "a segment of the plan",
     "pinned": "asked for by keep or recompute",
     "inside": "inside a segment",
-    "result kept": "inside a segment, whose replay is handed its result",
-    "not read": "inside a segment, whose replay does not need its result",
+    "read": "inside a segment, whose replay reads its result",
+    "not read": "inside a segment, whose replay does without its result",
     "refused": "cannot be replayed exactly, see below",
     "frees nothing": "what it saves would be held all the same",
     "no lower peak": "recomputing it as well would not lower the predicted peak",
@@ -247,7 +247,7 @@ def _decisions(calls: Sequence[CallRecord], plan: Plan) -> list[tuple[Decision, 
             for inner in range(member + 1, calls[member].stop):
                 found[inner] = "recomputed", "inside"
         units: tuple[tuple[Decision, str, tuple[str, ...]], ...] = (
-            ("kept", "result kept", segment.keep),
+            ("kept", "read", segment.keep),
             ("skipped", "not read", segment.skip),
         )
         for decision, reason, keys in units:

@@ -96,10 +96,11 @@ def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
     """Render a report of a frontier."""
     width = max(width, MINIMUM_WIDTH)
     least = f"{report.rows[-1].share_of_plain:.1%} of the plain peak"
+    how = "predicted" if report.profile_mode == "fake" else "recorded"
     totals = [
         ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""),
         ("predicted minimum", format_bytes(report.predicted_minimum_bytes), least),
-        ("recorded plain step", format_seconds(report.recorded_plain_seconds), ""),
+        (f"{how} plain step", format_seconds(report.recorded_plain_seconds), ""),
     ]
     if report.profile_mode:
         totals.append(("profile", report.profile_mode, MODES[report.profile_mode]))

@@ -23,6 +23,9 @@ MINIMUM_WIDTH = 60
 DEFAULT_WIDTH = 100
 
 
+_FEWEST = 10  # columns for a name that is cut short
+
+
 MODES = {
     "real": "a whole step ran",
     "forward": "forward ran; backward is predicted from the autograd graph",
@@ -30,29 +33,31 @@ MODES = {
 }
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int | tuple[int, ...]
+) -> str:
     """Lay out `rows` under `header` within `width` columns.
 
     Args:
         header: one word for each column.
         rows: cells; columns of figures (or ``-`` for none) are aligned right.
         width: columns available.
-        elide: the column that is shortened, in the middle of its cells, where the table is too wide.
+        elide: the column that is shortened, in the middle of its cells, where the table is too wide; of several each
+            where shortening those before it was not enough.
 
     Returns:
         Lines without trailing blanks.
     """
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    spare = width - sum(widths) - 2 * (len(widths) - 1)
-    if spare < 0:
-        widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
+    shortened = (elide,) if isinstance(elide, int) else elide
+    for i in shortened:
+        spare = width - sum(widths) - 2 * (len(widths) - 1)
+        widths[i] = min(widths[i], max(widths[i] + spare, len(header[i]), _FEWEST))
     right = [all(row[i].lstrip("-")[:1].isdigit() or row[i] == "-" for row in rows) for i in range(len(header))]
     lines = []
     for row in cells:
-        fitted = [
-            _shorten(cell, size) if i == elide else cell for i, (cell, size) in enumerate(zip(row, widths, strict=True))
-        ]
+        fitted = [_shorten(cell, widths[i]) if i in shortened else cell for i, cell in enumerate(row)]
         aligned = [
             cell.rjust(size) if on_right else cell.ljust(size)
             for cell, size, on_right in zip(fitted, widths, right, strict=True)
@@ -91,8 +96,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def _shorten(cell: str, size: int) -> str:
-    """Cut the middle out of `cell` where it is longer than `size`."""
+    """Cut the middle out of `cell` where it is longer than `size`; its indent stays as far as letters are left."""
     if len(cell) <= size:
         return cell
-    head = (size - 1) // 3
-    return f"{cell[:head]}…{cell[len(cell) - (size - 1 - head) :]}"
+    indent = min(len(cell) - len(cell.lstrip()), max(size - _FEWEST, 0))
+    word, room = cell.lstrip(), size - indent
+    if len(word) > room:
+        head = (room - 1) // 3
+        word = f"{word[:head]}…{word[len(word) - (room - 1 - head) :]}"
+    return " " * indent + word

@@ -13,7 +13,7 @@ def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDT
     """Render what the lowest peak that can be reached consists of, beside the budget that it is above."""
     width = max(width, MINIMUM_WIDTH)
     missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
-    totals = [(name, format_bytes(size), f"{size / parts.peak_bytes:.0%}") for name, size in parts.named() if size]
+    totals = [(name, format_bytes(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
     where = f"It stands at: {parts.step}"
     where += f", in {parts.op}" if parts.op else ""
     where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""

@@ -17,7 +17,7 @@ from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_n
 from .names import span_of_segments, unit_labels, without_layer
 from .refusals import RefusalRow, by_reason, format_refusals
 
-_LEAST_NAME = 18  # columns for names of modules; with fewer the decisions go below the rows
+_LEAST_NAME = 16  # columns for names of modules; with fewer the decisions go below the rows
 
 __all__ = ["PlanReport", "SegmentRow", "plan_text", "report_plan"]
 
@@ -143,7 +143,8 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         totals.append(("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""))
     if report.recorded_plain_seconds:
         totals.append(("predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"))
-        plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as recorded"
+        how = "predicted" if report.profile_mode == "fake" else "recorded"
+        plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as {how}"
         totals.append(("predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain))
         if report.lower_bound_seconds is not None and report.segments:
             least = format_seconds(report.lower_bound_seconds)
@@ -230,10 +231,7 @@ def _tree(activations: Activations, model: str, width: int) -> str:
         laid = lines[:2]
         for row, line, said in zip(rows, lines[2:], decided, strict=True):
             laid += [line, *(f"{'  ' * row.depth}    {each}" for each in said)]
-    text = fill(
-        "What the plan decides, seconds and bytes as predicted; recompute: of the segments in these calls", width
-    )
-    text += "\n" + "\n".join(laid)
+    text = "\n".join([fill("Decisions, figures as predicted; recompute: of the segments in a row", width), *laid])
     if activations.small_rows:
         text += "\n" + fill(f"Left out: {counted(activations.small_rows, 'row')} that save next to nothing", width)
     reasons = dict.fromkeys(each.reason for row in rows for each in row.decided if each.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import textwrap
 import time
@@ -31,6 +32,9 @@ MODELS = """
 
     def frozen():
         return torch.nn.Linear(2, 2).requires_grad_(False), torch.randn(2, 2)
+
+    def mismatched():
+        return torch.nn.Linear(2, 2), torch.randn(3, 3)
 
     constant = 7
 """
@@ -92,6 +96,21 @@ def test_profile_with_an_optimizer_by_name(run: Run, models_file: Path) -> None:
     unknown = run("profile", f"{models_file}:tiny", "--optimizer", "adamwx")
     assert (unknown.status, unknown.out) == (1, "")
     assert "did you mean 'adamw'" in unknown.err
+
+
+def test_only_our_own_lines_reach_stderr(models_file: Path) -> None:
+    """torch's profiler writes to the file descriptor, past Python: recording and verifying in a process of its own."""
+    command = [sys.executable, "-m", "autockpt", "verify", f"{models_file}:tiny", "--budget", "min"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Exact: ")
+
+
+def test_what_a_step_raises_is_one_line(run: Run, models_file: Path) -> None:
+    for arguments in (("profile",), ("verify", "--budget", "min")):
+        result = run(arguments[0], f"{models_file}:mismatched", *arguments[1:])
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+        assert result.err.startswith(f"Error: a step of {models_file}:mismatched raised RuntimeError: ")
 
 
 @pytest.fixture
