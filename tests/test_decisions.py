@@ -8,7 +8,7 @@ import pytest
 
 from autockpt import Plan, Profile, solve
 from autockpt._candidates.planned import find_planned
-from autockpt._explain import explain_plan
+from autockpt._explain import explain_plan, report_plan
 from autockpt._explain.decisions import REASONS, Activations, DecisionRow, decide
 from autockpt._timeline import split_levels
 from tests.handmade import chain_profile
@@ -100,6 +100,22 @@ def test_pins_and_refusals_are_named() -> None:
     attention = decided(found, "h.0.attn#0")
     assert ("kept", "pinned", 1) in attention
     assert ("kept", "refused", 1) in attention
+
+
+def test_a_plan_by_hand_gets_its_figures_from_the_profile() -> None:
+    made = Plan(segments=plan("some").segments)
+    report, known = report_plan(made, chain()), plan("some")
+    assert report.predicted_peak_bytes == known.peak_bytes
+    assert report.predicted_plain_peak_bytes == known.plain_peak_bytes
+    assert report.predicted_recompute_seconds == pytest.approx(known.recompute_seconds)
+    assert report.predicted_recompute_overhead == pytest.approx(known.recompute_overhead)
+    assert report_plan(made).predicted_peak_bytes == 0
+
+
+def test_a_profile_of_another_step_is_said() -> None:
+    other = chain_profile(5)
+    assert "not the one that the plan was made from" in " ".join(explain_plan(plan("some"), other).split())
+    assert "not the one that the plan was made from" not in " ".join(explain_plan(plan("some"), chain()).split())
 
 
 def test_another_profile_is_refused_by_name() -> None:

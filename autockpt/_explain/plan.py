@@ -77,6 +77,24 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
     """Summarise `plan`: totals, rows of segments that look alike, refusals; with its profile timeline and decisions."""
+    timeline = None if profile is None else plan.timeline(profile)
+    activations = None if profile is None else decide(profile, plan)
+    notes = plan.notes
+    if profile is not None and timeline is not None and activations is not None:
+        if not plan.peak_bytes:  # written by hand: nothing was predicted yet
+            plan = msgspec.structs.replace(
+                plan,
+                peak_bytes=timeline.peak_bytes,
+                plain_peak_bytes=Plan().timeline(profile).peak_bytes,
+                recompute_seconds=activations.rows[0].recompute_seconds,
+                plain_seconds=profile.plain_seconds,
+                profile_mode=profile.mode,
+            )
+        elif plan.peak_bytes != timeline.peak_bytes:
+            notes += (
+                "the profile given is not the one that the plan was made from: in its step the plan peaks at "
+                f"{format_bytes(timeline.peak_bytes)}, and chart and decisions are of that step",
+            )
     groups: dict[tuple[object, ...], list[Segment]] = {}
     for segment in plan.segments:
         calls, _ = without_layer(segment.calls)
@@ -115,10 +133,10 @@ def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
         pinned_keep=plan.pinned_keep,
         pinned_recompute=plan.pinned_recompute,
         segments=tuple(rows),
-        timeline=None if profile is None else plan.timeline(profile),
-        activations=None if profile is None else decide(profile, plan),
+        timeline=timeline,
+        activations=activations,
         refused=by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
-        notes=plan.notes,
+        notes=notes,
     )
 
 
