@@ -205,7 +205,9 @@ class _Tree:
             )
         )
         apart = any(decision == "partly" for decision, _ in decisions)
-        if apart or (len(group) == 1 and decisions[0] == ("kept", "")):
+        # Where the memory is worth a look, though nothing is decided inside.
+        large = 2 * saved_bytes > self.saved[0] and len(group) == 1 and decisions[0] == ("kept", "")
+        if apart or large:
             for children in alike([self._children[i] for i in group], self._calls):
                 self.add(children, depth + 1)
 

@@ -23,9 +23,6 @@ MINIMUM_WIDTH = 60
 DEFAULT_WIDTH = 100
 
 
-_FEWEST = 10  # columns for a name that is cut short
-
-
 MODES = {
     "real": "a whole step ran",
     "forward": "forward ran; backward is predicted from the autograd graph",
@@ -33,31 +30,27 @@ MODES = {
 }
 
 
-def format_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int | tuple[int, ...]
-) -> str:
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:
     """Lay out `rows` under `header` within `width` columns.
 
     Args:
         header: one word for each column.
         rows: cells; columns of figures (or ``-`` for none) are aligned right.
         width: columns available.
-        elide: the column that is shortened, in the middle of its cells, where the table is too wide; of several each
-            where shortening those before it was not enough.
+        elide: the column that is shortened, in the middle of its cells, where the table is too wide.
 
     Returns:
         Lines without trailing blanks.
     """
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    shortened = (elide,) if isinstance(elide, int) else elide
-    for i in shortened:
-        spare = width - sum(widths) - 2 * (len(widths) - 1)
-        widths[i] = min(widths[i], max(widths[i] + spare, len(header[i]), _FEWEST))
+    spare = width - sum(widths) - 2 * (len(widths) - 1)
+    if spare < 0:
+        widths[elide] = max(widths[elide] + spare, len(header[elide]), 12)
     right = [all(row[i].lstrip("-")[:1].isdigit() or row[i] == "-" for row in rows) for i in range(len(header))]
     lines = []
     for row in cells:
-        fitted = [_shorten(cell, widths[i]) if i in shortened else cell for i, cell in enumerate(row)]
+        fitted = [_shorten(cell, widths[i]) if i == elide else cell for i, cell in enumerate(row)]
         aligned = [
             cell.rjust(size) if on_right else cell.ljust(size)
             for cell, size, on_right in zip(fitted, widths, right, strict=True)
@@ -96,11 +89,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def _shorten(cell: str, size: int) -> str:
-    """Cut the middle out of `cell` where it is longer than `size`; its indent stays as far as letters are left."""
+    """Cut the middle out of `cell` where it is longer than `size`, not out of its indent while half of that is left."""
     if len(cell) <= size:
         return cell
-    indent = min(len(cell) - len(cell.lstrip()), max(size - _FEWEST, 0))
-    word, room = cell.lstrip(), size - indent
+    word = cell.lstrip()
+    indent = min(len(cell) - len(word), size // 2)
+    room = size - indent
     if len(word) > room:
         head = (room - 1) // 3
         word = f"{word[:head]}…{word[len(word) - (room - 1 - head) :]}"

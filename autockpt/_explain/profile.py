@@ -156,7 +156,10 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
         seconds = format_seconds(row.forward_seconds)
         table.append([name, row.class_name, str(row.calls), format_bytes(row.saved_bytes), share, seconds])
     tree = fill(f"Saved bytes as {saved}, forward seconds as {times}", width) + "\n"
-    tree += format_table(["module", "class", "calls", "saved", "share", "forward"], table, width, elide=(0, 1))
+    header = ["module", "class", "calls", "saved", "share", "forward"]
+    if sum(max(map(len, column)) + 2 for column in zip(header, *table, strict=True)) - 2 > width:
+        header, *table = ([cells[0], *cells[2:]] for cells in (header, *table))  # names say more than classes
+    tree += format_table(header, table, width, elide=0)
     if hidden:
         tree += "\n" + fill(f"Left out: {counted(hidden, 'row')} of modules that save less than {SMALL:.1%}", width)
     blocks.append(tree)
