@@ -52,7 +52,7 @@ NAMES = {
 
 COMMANDS = {
     "demo": {"--json"},
-    "explain": {"FILE", "--budget", "--max-overhead", "--profile", "--json"},
+    "explain": {"FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--json"},
     "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "solve": {

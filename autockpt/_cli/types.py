@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
 from .._devices import DEVICES
 from .._errors import UnknownSolver
@@ -16,7 +17,7 @@ from .._errors import UnknownSolver
 __all__ = ["DeviceName", "OutputPath", "SolverName", "TargetName"]
 
 
-class SolverName(click.ParamType):
+class SolverName(StringParamType):
     """A solver."""
 
     name = "solver"
@@ -38,7 +39,7 @@ class SolverName(click.ParamType):
         return _beginning(SOLVERS, incomplete)
 
 
-class DeviceName(click.ParamType):
+class DeviceName(StringParamType):
     """A device whose roofline is known."""
 
     name = "device"
@@ -54,7 +55,7 @@ class DeviceName(click.ParamType):
         return _beginning(DEVICES, incomplete)
 
 
-class TargetName(click.ParamType):
+class TargetName(StringParamType):
     """A function, as ``file.py:function``; shells complete the file."""
 
     name = "target"

