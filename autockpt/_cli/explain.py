@@ -72,6 +72,8 @@ def explain(
     fits. Imports no torch.
     """
     given = at_most_one(budget=budget, max_overhead=max_overhead)
+    if not given and solver != "auto":
+        raise click.UsageError("--solver goes with --budget or --max-overhead")
     asked = Asked(budget, max_overhead, solver, time_limit) if given else None
     with errors(as_json=as_json):
         report = _report(*read(file), asked, profile_file)

@@ -62,14 +62,16 @@ def tell(line: str) -> None:
 
 @contextmanager
 def progress(what: str, *, limit_seconds: float | None = None, patience_seconds: float = 2.0) -> Iterator[None]:
-    """Say on stderr that `what` is going on, once it takes long, and only where stderr is a terminal.
+    """Say on stderr that `what` is going on, once it takes long, where stderr is a terminal and no ``--json`` is asked.
 
     Args:
         what: the work, in words.
         limit_seconds: about how long it may take, for what is left of it.
         patience_seconds: after which it is said.
     """
-    if not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
+    context = click.get_current_context(silent=True)
+    for_programmes = context is not None and context.params.get("as_json")
+    if for_programmes or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         yield
         return
     done = threading.Event()

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt import Plan, Profile, frontier, solve
+from autockpt._cli import main
 from autockpt._cli.screen import progress, show, tell
 from autockpt._demo import DemoReport, demo_text
 from autockpt._explain import format_table
@@ -150,12 +151,14 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, io.StringIO(), FORCE_COLOR="0") == PAGE
 
 
-def working(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, columns: int, limit_seconds: float | None) -> str:
+def working(
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, columns: int, limit_seconds: float | None, seconds: float = 5
+) -> str:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stderr)
     with progress("solving for 20 budgets", limit_seconds=limit_seconds, patience_seconds=0.01):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + seconds
         while isinstance(stderr, _Terminal) and not stderr.getvalue() and time.monotonic() < deadline:
             time.sleep(0.01)
     return stderr.getvalue()
@@ -174,6 +177,9 @@ def test_progress_fits_its_line_and_takes_it_back(monkeypatch: pytest.MonkeyPatc
 def test_progress_is_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert working(monkeypatch, io.StringIO(), 80, 60.0) == ""
     assert " left" not in working(monkeypatch, _Terminal(), 80, None)
+    with click.Context(main.commands["solve"]) as context:
+        context.params["as_json"] = True
+        assert working(monkeypatch, _Terminal(), 80, 60.0, seconds=0.1) == ""
 
 
 def test_an_error_breaks_no_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

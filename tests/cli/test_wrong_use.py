@@ -36,6 +36,7 @@ from tests.cli.shell import Run
         (["solve", "{file}", "--budget", "1", "-o", "-"], "--json prints the document on stdout"),
         (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "no roofline for device 'h1000'; there are a100, "),
         (["profile", "m:f", "--device", "h100"], "--device goes with --mode fake"),
+        (["explain", "{file}", "--solver", "chain"], "--solver goes with --budget or --max-overhead"),
     ],
 )
 def test_one_line_and_status_two(
