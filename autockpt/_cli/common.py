@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -18,7 +18,10 @@ from .._explain import parts_text
 from .._parts import PeakParts
 from .._plan import Plan
 from .screen import show, width
-from .types import OutputPath, SolverName
+from .types import OutputPath, PicturePath, SolverName
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "Failure",
@@ -34,12 +37,16 @@ __all__ = [
     "optimizer_option",
     "output_option",
     "overhead_option",
+    "plot_option",
     "print_json",
     "read",
     "recompute_option",
     "solver_option",
     "time_limit_option",
+    "trace_option",
     "write",
+    "write_plot",
+    "writing",
 ]
 
 file_type = click.Path(exists=True, dir_okay=False, allow_dash=True)
@@ -88,6 +95,14 @@ output_option = click.option(
     "--output",
     type=OutputPath(),
     help="Also write the result to this file, as JSON.",
+)
+plot_option = click.option(
+    "--plot", type=PicturePath(), help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot]."
+)
+trace_option = click.option(
+    "--trace",
+    type=OutputPath(),
+    help="Also write the predicted step to this file, a trace for https://ui.perfetto.dev.",
 )
 
 
@@ -213,13 +228,25 @@ def read(path: str) -> tuple[bytes, str]:
 
 def write(value: msgspec.Struct, path: str | None) -> None:
     """Write `value` to `path` as JSON, if there is a path, and say so on stderr."""
-    if path is None:
-        return
+    if path is not None:
+        with writing(path):
+            _files.save(value, path)
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Say on stderr that `path` was written, or why it cannot be."""
     try:
-        _files.save(value, path)
+        yield
     except OSError as error:
         raise Misuse(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}", err=True)
+
+
+def write_plot(figure: Figure, path: str) -> None:
+    """Write a figure to `path`, in the format that its name ends in."""
+    with writing(path):
+        figure.savefig(path, dpi=150)
 
 
 def print_json(value: msgspec.Struct) -> None:

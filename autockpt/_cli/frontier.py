@@ -6,9 +6,22 @@ import click
 
 from .. import _files
 from .._explain import explain_frontier
+from .._pictures import require_matplotlib
 from .._profile import Profile
 from ..solvers.sweep import POINTS, TIME_LIMIT_SECONDS
-from .common import errors, examples, file_type, json_option, output_option, print_json, read, solver_option, write
+from .common import (
+    errors,
+    examples,
+    file_type,
+    json_option,
+    output_option,
+    plot_option,
+    print_json,
+    read,
+    solver_option,
+    write,
+    write_plot,
+)
 from .screen import progress, show, width
 
 __all__ = ["frontier"]
@@ -44,6 +57,7 @@ __all__ = ["frontier"]
     help="Seconds for all budgets together.",
 )
 @output_option
+@plot_option
 @json_option
 def frontier(
     profile: str,
@@ -52,6 +66,7 @@ def frontier(
     budgets: tuple[str, ...],
     time_limit: float,
     output: str | None,
+    plot: str | None,
     as_json: bool,
 ) -> None:
     """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
@@ -64,6 +79,8 @@ def frontier(
     from .._frontier import frontier as find_frontier
 
     with errors(as_json=as_json):
+        if plot is not None:
+            require_matplotlib()
         data, source = read(profile)
         record = _files.decode(data, Profile, source=source)
         n_budgets = len(budgets) + 2 if budgets else points
@@ -72,6 +89,8 @@ def frontier(
                 record, solver=solver, points=points, budgets=budgets or None, time_limit_seconds=time_limit
             )
         write(found, output)
+        if plot is not None:
+            write_plot(found.plot(), plot)
     if as_json:
         print_json(found)
     else:

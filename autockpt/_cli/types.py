@@ -14,7 +14,9 @@ from click.types import StringParamType
 from .._devices import DEVICES
 from .._errors import UnknownSolver
 
-__all__ = ["DeviceName", "OutputPath", "SolverName", "TargetName"]
+__all__ = ["DeviceName", "OutputPath", "PicturePath", "SolverName", "TargetName"]
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 class SolverName(StringParamType):
@@ -88,6 +90,20 @@ class OutputPath(click.Path):
             except OSError as error:
                 self.fail(f"{str(value)!r} cannot be written: {error.strerror}", param, ctx)
         return path
+
+
+class PicturePath(OutputPath):
+    """A picture to write, in a format that its name ends in."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse a path that cannot be written, or with another ending."""
+        if Path(value).suffix.lower() not in PICTURES:
+            self.fail(
+                f"the name of a picture ends in {', '.join(PICTURES)}; that of {str(value)!r} does not", param, ctx
+            )
+        return super().convert(value, param, ctx)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
