@@ -4,6 +4,7 @@ AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver     from the solvers
 ├── GrowthError          profiles that do not tell that of another size
 ├── InvalidFile          a profile, plan or frontier file that does not parse or validate
+├── MissingExtra         something optional that is not installed; names the command that installs it
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
 ├── PinError             pins that match nothing, contradict each other, or cannot be honoured
 ├── ProfilingError       the model cannot be recorded
@@ -21,6 +22,7 @@ __all__ = [
     "Infeasible",
     "InvalidFile",
     "InvalidProblem",
+    "MissingExtra",
     "NotApplicable",
     "PinError",
     "ProfilingError",
@@ -36,6 +38,10 @@ class GrowthError(AutockptError):
 
 class InvalidFile(AutockptError):
     """A file that is truncated, of another schema, or whose contents contradict each other."""
+
+
+class MissingExtra(AutockptError):
+    """Something that only an extra installs is needed and not there; the message has the command that installs it."""
 
 
 class NotApplicable(AutockptError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -21,6 +21,10 @@ from ._solve import believed, make_plan
 from .solvers import parse_bytes, sweep
 from .solvers.families import dominated_by
 from .solvers.sweep import POINTS, TIME_LIMIT_SECONDS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Frontier", "frontier"]
 
@@ -116,6 +120,47 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         from ._explain import explain_frontier
 
         return explain_frontier(self)
+
+    def plot(
+        self,
+        *,
+        peers: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+        budgets: Mapping[str, int | str] | None = None,
+        ax: Axes | None = None,
+    ) -> Figure:
+        """Draw recompute overhead over peak bytes, by matplotlib (``pip install "autockpt[plot]"``).
+
+        Args:
+            peers: points of other methods, by name: peak bytes and recompute overhead, a ratio.
+            budgets: budgets to mark, by name: ``{"RTX 4090": "24GB"}``.
+            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+
+        Returns:
+            The figure; a notebook shows it as the value of a cell, and ``.savefig("frontier.png")`` writes it.
+
+        Raises:
+            BudgetError: a budget does not parse.
+            MissingExtra: matplotlib is not installed.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> frontier = autockpt.frontier(profile, points=3)
+            >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
+        """
+        from ._pictures import plot_frontier
+
+        return plot_frontier(self, peers, budgets, ax)
+
+    def _repr_html_(self) -> str:
+        from ._pictures.html import frontier_html
+
+        return frontier_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the frontier to `path` as JSON."""

@@ -96,6 +96,14 @@ class MaxBatch:
         header = ["samples", "peak", "step", "recompute overhead", "samples/s", ""]
         return f"{head}\n\n{format_table(header, rows, 100, elide=5)}\n"
 
+    def _repr_html_(self) -> str:
+        from ._pictures.html import max_batch_html
+
+        return max_batch_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())
+
 
 def max_batch(
     model: torch.nn.Module,

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from ._candidates import Candidates, Run, is_glue
 from ._errors import PinError
-from ._profile import Profile
+from ._profile import CallRecord, Profile
 from .solvers.pins import coverable
 
-__all__ = ["Patterns", "pin", "refuse_pins"]
+__all__ = ["Patterns", "matches", "pin", "refuse_pins"]
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
@@ -98,22 +98,25 @@ def _matches(profile: Profile, patterns: Iterable[str]) -> dict[int, str]:
     """The calls that match, each with the first pattern that does; the root has no name and never does."""
     found: dict[int, str] = {}
     for pattern in patterns:
-        name, sharp, occurrence = pattern.rpartition("#")
-        if not (sharp and occurrence.isdecimal()):
-            name, occurrence = pattern, ""
-        calls = [
-            i
-            for i, call in enumerate(profile.calls)
-            if call.name
-            and not is_glue(call)
-            and fnmatch.fnmatchcase(call.name, name)
-            and occurrence in ("", str(call.occurrence))
-        ]
+        calls = [i for i, call in enumerate(profile.calls) if matches(call, pattern)]
         if not calls:
-            raise PinError(f"no call of the step matches {pattern!r}{_nearest(profile, name, occurrence)}")
+            raise PinError(f"no call of the step matches {pattern!r}{_nearest(profile, *_split(pattern))}")
         for call in calls:
             found.setdefault(call, pattern)
     return found
+
+
+def matches(call: CallRecord, pattern: str) -> bool:
+    """Whether a pin's pattern matches a module call; the root has no name, and none does."""
+    name, occurrence = _split(pattern)
+    named = bool(call.name) and not is_glue(call) and fnmatch.fnmatchcase(call.name, name)
+    return named and occurrence in ("", str(call.occurrence))
+
+
+def _split(pattern: str) -> tuple[str, str]:
+    """The name in a pattern, and the occurrence; empty for all of them."""
+    name, sharp, occurrence = pattern.rpartition("#")
+    return (name, occurrence) if sharp and occurrence.isdecimal() else (pattern, "")
 
 
 def _nearest(profile: Profile, name: str, occurrence: str) -> str:

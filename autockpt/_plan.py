@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -13,6 +13,9 @@ from ._errors import InvalidFile
 from ._goal import Goal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from ._profile import Profile
     from ._timeline import MemoryTimeline
 
@@ -217,11 +220,77 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the plan as text: totals, what is recomputed, what was refused and why.
 
         Args:
-            profile: the profile that it was made from, for a chart of the predicted memory over the step.
+            profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
+                what is decided about each call, what that holds, frees and costs, and why.
         """
         from ._explain import explain_plan
 
         return explain_plan(self, profile)
+
+    def plot(
+        self, profile: Profile, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None
+    ) -> Figure:
+        """Draw what this plan does to the recorded step, by matplotlib (``pip install "autockpt[plot]"``).
+
+        Args:
+            profile: the recorded step, as for `timeline`.
+            kind: ``memory``: what stands over the step, with the plain step, the budget and the peak; ``modules``: a
+                bar for each row of the module tree, as long as what it saves for backward, split into held and freed.
+            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+
+        Returns:
+            The figure; a notebook shows it as the value of a cell, and ``.savefig("plan.png")`` writes it.
+
+        Raises:
+            AutockptError: there is no such kind.
+            InvalidProblem: two segments overlap.
+            MissingExtra: matplotlib is not installed.
+            NotApplicable: the plan does not fit the recorded step.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> figure = autockpt.solve(profile, "min").plot(profile)
+        """
+        from ._pictures import plot_plan
+
+        return plot_plan(self, profile, kind, ax)
+
+    def trace(self, path: str | os.PathLike[str], profile: Profile) -> None:
+        """Write the planned step to `path` as a trace that https://ui.perfetto.dev and Chrome open.
+
+        Calls and replays are spans, the predicted memory is a counter, and the peak is marked. All of it is predicted;
+        the seconds of backward are shared out among its calls as those of forward are.
+
+        Args:
+            path: the file, JSON.
+            profile: the recorded step, as for `timeline`.
+
+        Raises:
+            InvalidProblem: two segments overlap.
+            NotApplicable: the plan does not fit the recorded step.
+            OSError: the file cannot be written.
+
+        Example:
+            >>> import os, torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> autockpt.solve(profile, "min").trace(os.devnull, profile)
+        """
+        from ._pictures.trace import trace_json
+
+        _files.write(trace_json(profile, self), path)
+
+    def _repr_html_(self) -> str:
+        from ._pictures.html import plan_html
+
+        return plan_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to `path` as JSON."""

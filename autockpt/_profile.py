@@ -15,13 +15,17 @@ closed, a tensor saved, read back or released). Frees between two ticks cannot m
 from __future__ import annotations
 
 import os
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from . import _files
 from ._consistency import validate
 from ._plan import Bytes, Seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["Argument", "CallRecord", "FunctionTable", "OpTable", "Profile", "SaveTable", "Static", "TensorTable"]
 
@@ -318,6 +322,49 @@ class Profile(_Part, frozen=True, kw_only=True):
         from ._explain import explain_profile
 
         return explain_profile(self)
+
+    def plot(self, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None) -> Figure:
+        """Draw where memory goes, by matplotlib (``pip install "autockpt[plot]"``).
+
+        Args:
+            kind: ``memory``: what stands over the plain step, and where the peak is; ``modules``: a bar for each row of
+                the module tree, as long as what it saves for backward.
+            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+
+        Returns:
+            The figure; a notebook shows it as the value of a cell, and ``.savefig("memory.png")`` writes it.
+
+        Raises:
+            AutockptError: there is no such kind.
+            MissingExtra: matplotlib is not installed.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> (axes,) = profile.plot().axes
+            >>> axes.get_title(loc="left")
+            'Predicted memory over a step of Sequential'
+        """
+        from ._pictures import plot_profile
+
+        return plot_profile(self, kind, ax)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the plain step to `path` as a trace, as `Plan.trace` does."""
+        from ._pictures.trace import trace_json
+        from ._plan import Plan
+
+        _files.write(trace_json(self, Plan()), path)
+
+    def _repr_html_(self) -> str:
+        from ._pictures.html import profile_html
+
+        return profile_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to `path` as JSON."""

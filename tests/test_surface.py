@@ -25,6 +25,7 @@ NAMES = {
     "Measurement",
     "MemoryStep",
     "MemoryTimeline",
+    "MissingExtra",
     "NotApplicable",
     "PeakParts",
     "PinError",
@@ -52,8 +53,10 @@ NAMES = {
 
 COMMANDS = {
     "demo": {"--json"},
-    "explain": {"FILE", "--budget", "--max-overhead", "--profile", "--json"},
-    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--json"},
+    "explain": {
+        *("FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--plot", "--trace", "--json")
+    },
+    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "solve": {
         "PROFILE",
@@ -125,10 +128,11 @@ def _parameters(command: click.Command) -> list[str]:
         "import autockpt, autockpt.solvers",
         "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
+        "from autockpt import Plan; Plan.of(['h.0'])._repr_html_()",
         "import autockpt._cli",
         "import autockpt._growth.recordings, autockpt._growth.search",
     ],
 )
-def test_no_torch_is_imported(code: str) -> None:
-    check = f"import sys; {code}; sys.exit('torch' in sys.modules)"
+def test_neither_torch_nor_matplotlib_is_imported(code: str) -> None:
+    check = f"import sys; {code}; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -7,12 +7,12 @@ from .._plan import Plan, Segment, split_key
 from .._profile import Profile
 from . import Candidates
 from .book import Book
-from .drafts import NOTHING_IDLE, Idle, make_draft
+from .drafts import NOTHING_IDLE, Draft, Idle, make_draft
 from .glue import with_glue
 from .idle import is_free, name_idle
 from .steps import cut_clock, movable, state_problem
 
-__all__ = ["find_planned"]
+__all__ = ["find_planned", "planned_drafts"]
 
 
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
@@ -30,14 +30,8 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
 
     O(segments × calls and tensors inside).
     """
-    profile, _ = with_glue(profile, _glue(profile, plan))
-    book = Book(profile)
-    index = {call.key: i for i, call in enumerate(profile.calls)}
-    found = []
-    for segment in plan.segments:
-        members = _members(book, index, segment)
-        found.append(make_draft(book, members, _idle(book, index, members, segment)))
-    drafts = [draft for draft in found if draft is not None]
+    book, drafts = planned_drafts(profile, plan)
+    profile = book.profile
     edges = cut_clock(profile, book, drafts)
     return Candidates(
         profile=profile,
@@ -47,6 +41,24 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
         edges=edges,
         tensors=tuple(movable(profile, drafts)),
     )
+
+
+def planned_drafts(profile: Profile, plan: Plan) -> tuple[Book, list[Draft]]:
+    """Draft a plan's segments, but those that would free nothing, in the step laid out with their glue as calls.
+
+    Raises:
+        NotApplicable: the step makes no such calls, they are no run of siblings, or no such units lie in them.
+    """
+    profile, _ = with_glue(profile, _glue(profile, plan))
+    book = Book(profile)
+    index = {call.key: i for i, call in enumerate(profile.calls)}
+    drafts = []
+    for segment in plan.segments:
+        members = _members(book, index, segment)
+        draft = make_draft(book, members, _idle(book, index, members, segment))
+        if draft is not None:
+            drafts.append(draft)
+    return book, drafts
 
 
 def _glue(profile: Profile, plan: Plan) -> list[int]:

@@ -8,23 +8,39 @@ from .. import __version__
 from .demo import demo
 from .explain import explain
 from .frontier import frontier
+from .group import Verbs
 from .profile import profile
 from .solve import solve
 from .verify import verify
 
 __all__ = ["main"]
 
+COMPLETION = """Shells complete verbs, options, solvers and devices after
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+\b
+  eval "$(_AUTOCKPT_COMPLETE=bash_source autockpt)"
+
+or zsh_source, or _AUTOCKPT_COMPLETE=fish_source autockpt | source.
+"""
+
+
+@click.group(
+    cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=COMPLETION
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Train PyTorch models inside a memory budget.
 
     Record what a model keeps for backward, choose what to recompute, and see why.
 
     Exit status: 0 done; 1 no plan meets the budget, or a check failed; 2 usage, which is also a target that cannot
-    be imported or called and a file that cannot be read or is not valid.
+    be imported or called and a file that cannot be read or is not valid; 130 interrupted; 141 the reader of the output
+    has gone.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+        context.exit(2)
 
 
 for _command in (profile, solve, frontier, explain, verify, demo):

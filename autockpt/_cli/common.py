@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -20,6 +17,11 @@ from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinEr
 from .._explain import parts_text
 from .._parts import PeakParts
 from .._plan import Plan
+from .screen import show, width
+from .types import OutputPath, PicturePath, SolverName
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "Failure",
@@ -27,6 +29,7 @@ __all__ = [
     "at_most_one",
     "budget_help",
     "errors",
+    "examples",
     "file_type",
     "hush_profiler",
     "json_option",
@@ -34,23 +37,20 @@ __all__ = [
     "optimizer_option",
     "output_option",
     "overhead_option",
+    "plot_option",
     "print_json",
-    "progress",
     "read",
     "recompute_option",
-    "width",
+    "solver_option",
+    "time_limit_option",
+    "trace_option",
     "write",
+    "write_plot",
+    "writing",
 ]
 
 file_type = click.Path(exists=True, dir_okay=False, allow_dash=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
-
-
-def _in_a_folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an output whose folder is missing before the work begins, not after."""
-    if value is not None and not Path(value).absolute().parent.is_dir():
-        raise click.BadParameter(f"the folder of {value!r} does not exist", context, parameter)
-    return value
 
 
 keep_option = click.option(
@@ -68,19 +68,47 @@ optimizer_option = click.option(
     help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
 )
 budget_help = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
+solver_option = click.option(
+    "--solver",
+    type=SolverName(),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="One solver by name; a wrong name lists them.",
+)
 overhead_option = click.option(
     "--max-overhead",
     type=float,
     metavar="RATIO",
     help="Instead of a budget: the lowest peak within this recompute overhead, as 0.15 for 15 %.",
 )
+time_limit_option = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the solver; what it has found by then is taken.",
+)
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, writable=True),
-    callback=_in_a_folder,
+    type=OutputPath(),
     help="Also write the result to this file, as JSON.",
 )
+plot_option = click.option(
+    "--plot", type=PicturePath(), help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot]."
+)
+trace_option = click.option(
+    "--trace",
+    type=OutputPath(),
+    help="Also write the predicted step to this file, a trace for https://ui.perfetto.dev.",
+)
+
+
+def examples(*lines: str) -> str:
+    """Return commands as what stands below a verb's help."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
 class Failure(click.ClickException):
@@ -108,6 +136,15 @@ def at_most_one(**options: object) -> str | None:
     return given[0] if given else None
 
 
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """The document that stands in for a result where there is none for another reason."""
+
+    status: Literal["failed"] = "failed"
+    error: str
+    message: str
+    exit_status: int
+
+
 class NoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The document that stands in for a plan where none meets the budget; it holds the one that reaches the minimum."""
 
@@ -127,8 +164,8 @@ class NoCheapPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     status: Literal["too costly"] = "too costly"
     solver: str
-    max_overhead: float
-    least_overhead: float
+    max_overhead: float | None
+    least_overhead: float | None
     plan: Plan | None
 
 
@@ -136,12 +173,11 @@ class NoCheapPlan(msgspec.Struct, frozen=True, kw_only=True):
 def errors(*, as_json: bool) -> Iterator[None]:
     """Turn errors that autockpt raises on purpose into one line on stderr and an exit status.
 
-    An infeasible budget also prints what the lowest peak consists of on stdout, with `as_json` as a `NoPlan`.
+    An infeasible budget also prints what the lowest peak consists of on stdout. With `as_json` a document stands there
+    whatever happens: `NoPlan`, `NoCheapPlan` or `Failed`.
     """
     try:
         yield
-    except (BudgetError, InvalidFile, PinError, UnknownSolver) as error:
-        raise Misuse(str(error)) from error
     except Infeasible as error:
         if as_json:
             print_json(
@@ -157,27 +193,33 @@ def errors(*, as_json: bool) -> Iterator[None]:
                 )
             )
         elif error.parts is not None:
-            click.echo(parts_text(error.parts, error.budget_bytes, width=width()), nl=False)
+            show(parts_text(error.parts, error.budget_bytes, width=width()))
         raise Failure(str(error)) from error
     except TooCostly as error:
-        if as_json and error.plain_seconds:
+        if as_json:
             print_json(
                 NoCheapPlan(
                     solver=error.solver,
-                    max_overhead=error.most_seconds / error.plain_seconds,
-                    least_overhead=error.least_seconds / error.plain_seconds,
+                    max_overhead=error.most_seconds / error.plain_seconds if error.plain_seconds else None,
+                    least_overhead=error.least_seconds / error.plain_seconds if error.plain_seconds else None,
                     plan=error.plan,
                 )
             )
         raise Failure(str(error)) from error
-    except AutockptError as error:
-        raise Failure(str(error)) from error
+    except (AutockptError, Failure, Misuse) as error:
+        misused = isinstance(error, (BudgetError, InvalidFile, Misuse, PinError, UnknownSolver))
+        said: Failure | Misuse = Misuse(str(error)) if misused else Failure(str(error))
+        if as_json:
+            print_json(Failed(error=type(error).__name__, message=str(error), exit_status=said.exit_code))
+        raise said from error
 
 
 def read(path: str) -> tuple[bytes, str]:
     """Return all of the file at `path` (``-`` is stdin), and what people call it."""
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise Misuse("cannot read -: standard input is closed")
             return sys.stdin.buffer.read(), "<stdin>"
         return Path(path).read_bytes(), path
     except OSError as error:
@@ -186,54 +228,33 @@ def read(path: str) -> tuple[bytes, str]:
 
 def write(value: msgspec.Struct, path: str | None) -> None:
     """Write `value` to `path` as JSON, if there is a path, and say so on stderr."""
-    if path is None:
-        return
+    if path is not None:
+        with writing(path):
+            _files.save(value, path)
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Say on stderr that `path` was written, or why it cannot be."""
     try:
-        _files.save(value, path)
+        yield
     except OSError as error:
         raise Misuse(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}", err=True)
 
 
+def write_plot(figure: Figure, path: str) -> None:
+    """Write a figure to `path`, in the format that its name ends in."""
+    with writing(path):
+        figure.savefig(path, dpi=150)
+
+
 def print_json(value: msgspec.Struct) -> None:
     """Print `value` as one JSON document."""
-    click.echo(_files.encode(value).decode(), nl=False)
+    show(_files.encode(value).decode(), plain=True)
 
 
 def hush_profiler() -> None:
     """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # each start and stop
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # frees of memory older than the recording
-
-
-def width() -> int:
-    """Return the columns to fill: those of the terminal; 100 where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
-
-
-@contextmanager
-def progress(what: str, *, patience_seconds: float = 2.0) -> Iterator[None]:
-    """Say on stderr that `what` is going on, once it takes long, and only where stderr is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    done = threading.Event()
-    started = time.perf_counter()
-
-    def tick() -> None:
-        shown = ""
-        wait = patience_seconds
-        while not done.wait(wait):
-            shown = f"{what} … {time.perf_counter() - started:.0f} s"
-            click.echo(f"\r{shown}", err=True, nl=False)
-            wait = 1.0
-        if shown:
-            click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

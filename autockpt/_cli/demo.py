@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import click
 
-from .common import Failure, errors, hush_profiler, json_option, print_json, progress, width
+from .common import Failure, errors, examples, hush_profiler, json_option, print_json
+from .screen import progress, show, width
 
 __all__ = ["demo"]
 
 
-@click.command(short_help="Train a small GPT-2 plain and inside half its peak, and compare.")
+@click.command(
+    short_help="Train a small GPT-2 plain and inside half its peak, and compare.",
+    epilog=examples(
+        "autockpt demo",
+        "autockpt demo --json",
+    ),
+)
 @json_option
 def demo(as_json: bool) -> None:
     """Train a 12-layer GPT-2 plain and inside half of its plain peak, and compare.
@@ -25,6 +32,6 @@ def demo(as_json: bool) -> None:
     if as_json:
         print_json(report)
     else:
-        click.echo(demo_text(report, width=width()), nl=False)
+        show(demo_text(report, width=width()))
     if report.failures:
         raise Failure("; ".join(report.failures))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
@@ -20,6 +20,7 @@ from .._explain import (
     report_profile,
 )
 from .._frontier import Frontier
+from .._pictures import require_matplotlib
 from .._plan import Plan
 from .._profile import Profile
 from .common import (
@@ -27,75 +28,155 @@ from .common import (
     at_most_one,
     budget_help,
     errors,
+    examples,
     file_type,
     json_option,
     overhead_option,
+    plot_option,
     print_json,
-    progress,
     read,
-    width,
+    solver_option,
+    time_limit_option,
+    trace_option,
+    write_plot,
+    writing,
 )
+from .screen import progress, show, width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["explain"]
 
 
-@click.command(short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.")
+@click.command(
+    short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    epilog=examples(
+        "autockpt explain profile.json",
+        "autockpt explain plan.json --profile profile.json",
+        "autockpt explain profile.json --budget 8GiB",
+        "autockpt explain profile.json --plot memory.png",
+    ),
+)
 @click.argument("file", type=file_type, metavar="FILE")
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {budget_help}")
 @overhead_option
+@solver_option
+@time_limit_option
 @click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart of the memory.")
+@plot_option
+@trace_option
 @json_option
-def explain(file: str, budget: str | None, max_overhead: float | None, profile_file: str | None, as_json: bool) -> None:
+def explain(
+    file: str,
+    budget: str | None,
+    max_overhead: float | None,
+    solver: str,
+    time_limit: float,
+    profile_file: str | None,
+    plot: str | None,
+    trace: str | None,
+    as_json: bool,
+) -> None:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
     FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, or - for stdin. With --budget or
     --max-overhead, a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that
     fits. Imports no torch.
     """
-    asked = Asked(budget, max_overhead) if at_most_one(budget=budget, max_overhead=max_overhead) else None
+    given = at_most_one(budget=budget, max_overhead=max_overhead)
+    if not given and solver != "auto":
+        raise click.UsageError("--solver goes with --budget or --max-overhead")
+    asked = Asked(budget, max_overhead, solver, time_limit) if given else None
     with errors(as_json=as_json):
-        report = _report(*read(file), asked, profile_file)
+        if plot is not None:
+            require_matplotlib()
+        shown, profile = _find(*read(file), asked, profile_file)
+        report = _report(shown, profile)
+        if plot is not None:
+            write_plot(_picture(shown, profile), plot)
+        if trace is not None:
+            _trace(shown, profile, trace)
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):
-        click.echo(plan_text(report, width=width()), nl=False)
+        show(plan_text(report, width=width()))
     elif isinstance(report, FrontierReport):
-        click.echo(frontier_text(report, width=width()), nl=False)
+        show(frontier_text(report, width=width()))
     else:
-        click.echo(profile_text(report, width=width()), nl=False)
+        show(profile_text(report, width=width()))
 
 
 class Asked(NamedTuple):
-    """What is asked of a plan; one of the two is None."""
+    """What is asked of a plan, and of whom; one of the first two is None."""
 
     budget: str | None
     max_overhead: float | None
+    solver: str
+    time_limit_seconds: float
 
 
-def _report(
+def _find(
     data: bytes, source: str, asked: Asked | None, profile_file: str | None
-) -> PlanReport | FrontierReport | ProfileReport:
-    """Report what is in `data`; where something is asked, the plan that a profile or a frontier has for it."""
+) -> tuple[Plan | Frontier | Profile, Profile | None]:
+    """Find what to explain: what is in `data`, or the plan that it has for what is asked; and the profile of a plan."""
     schema = _schema(data)
     profile = None if profile_file is None else _files.decode(read(profile_file)[0], Profile, source=profile_file)
     if schema.startswith("autockpt.plan/"):
         if asked is not None:
             raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
-        return report_plan(_files.decode(data, Plan, source=source), profile)
+        return _files.decode(data, Plan, source=source), profile
     if schema.startswith("autockpt.frontier/"):
         frontier = _files.decode(data, Frontier, source=source)
         if asked is None:
-            return report_frontier(frontier)
-        return report_plan(frontier.within(asked.budget, max_overhead=asked.max_overhead), profile)
+            return frontier, None
+        return frontier.within(asked.budget, max_overhead=asked.max_overhead), profile
     if profile is not None:
         raise Misuse(f"{source} is no plan; --profile goes with one, or with a frontier and a budget")
     record = _files.decode(data, Profile, source=source)
     if asked is None:
-        return report_profile(record)
+        return record, None
     from .._solve import solve
 
     with progress("solving"):
-        return report_plan(solve(record, asked.budget, max_overhead=asked.max_overhead), record)
+        plan = solve(
+            record,
+            asked.budget,
+            max_overhead=asked.max_overhead,
+            solver=asked.solver,
+            time_limit_seconds=asked.time_limit_seconds,
+        )
+        return plan, record
+
+
+def _report(shown: Plan | Frontier | Profile, profile: Profile | None) -> PlanReport | FrontierReport | ProfileReport:
+    if isinstance(shown, Plan):
+        return report_plan(shown, profile)
+    return report_frontier(shown) if isinstance(shown, Frontier) else report_profile(shown)
+
+
+def _picture(shown: Plan | Frontier | Profile, profile: Profile | None) -> Figure:
+    """Draw what is explained."""
+    return shown.plot(_needed(profile, "--plot")) if isinstance(shown, Plan) else shown.plot()
+
+
+def _trace(shown: Plan | Frontier | Profile, profile: Profile | None, path: str) -> None:
+    """Write the step that is explained as a trace."""
+    if isinstance(shown, Frontier):
+        raise Misuse("a frontier is no step to trace; pick one of its plans by --budget, and give --profile")
+    if isinstance(shown, Plan):
+        profile = _needed(profile, "--trace")
+        with writing(path):
+            shown.trace(path, profile)
+    else:
+        with writing(path):
+            shown.trace(path)
+
+
+def _needed(profile: Profile | None, option: str) -> Profile:
+    if profile is None:
+        raise Misuse(f"{option} shows the memory of a step under the plan; give the profile of that step: --profile")
+    return profile
 
 
 class _Head(msgspec.Struct):

@@ -6,16 +6,36 @@ import click
 
 from .. import _files
 from .._explain import explain_frontier
+from .._pictures import require_matplotlib
 from .._profile import Profile
 from ..solvers.sweep import POINTS, TIME_LIMIT_SECONDS
-from .common import errors, file_type, json_option, output_option, print_json, progress, read, width, write
+from .common import (
+    errors,
+    examples,
+    file_type,
+    json_option,
+    output_option,
+    plot_option,
+    print_json,
+    read,
+    solver_option,
+    write,
+    write_plot,
+)
+from .screen import progress, show, width
 
 __all__ = ["frontier"]
 
 
-@click.command(short_help="Show what each budget costs, from the plain peak down to the lowest that can be reached.")
+@click.command(
+    short_help="Show what each budget costs, from the plain peak down to the lowest that can be reached.",
+    epilog=examples(
+        "autockpt frontier profile.json -o frontier.json",
+        "autockpt frontier profile.json --budget 16GiB",
+    ),
+)
 @click.argument("profile", type=file_type)
-@click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
+@solver_option
 @click.option(
     "--points",
     type=click.IntRange(min=2),
@@ -37,6 +57,7 @@ __all__ = ["frontier"]
     help="Seconds for all budgets together.",
 )
 @output_option
+@plot_option
 @json_option
 def frontier(
     profile: str,
@@ -45,6 +66,7 @@ def frontier(
     budgets: tuple[str, ...],
     time_limit: float,
     output: str | None,
+    plot: str | None,
     as_json: bool,
 ) -> None:
     """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
@@ -57,14 +79,19 @@ def frontier(
     from .._frontier import frontier as find_frontier
 
     with errors(as_json=as_json):
+        if plot is not None:
+            require_matplotlib()
         data, source = read(profile)
         record = _files.decode(data, Profile, source=source)
-        with progress("solving for many budgets"):
+        n_budgets = len(budgets) + 2 if budgets else points
+        with progress(f"solving for {n_budgets} budgets", limit_seconds=time_limit):
             found = find_frontier(
                 record, solver=solver, points=points, budgets=budgets or None, time_limit_seconds=time_limit
             )
-    write(found, output)
+        write(found, output)
+        if plot is not None:
+            write_plot(found.plot(), plot)
     if as_json:
         print_json(found)
     else:
-        click.echo(explain_frontier(found, width=width()), nl=False)
+        show(explain_frontier(found, width=width()))

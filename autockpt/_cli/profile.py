@@ -9,22 +9,29 @@ import click
 from .._explain import explain_profile
 from .common import (
     errors,
+    examples,
     hush_profiler,
     json_option,
     optimizer_option,
     output_option,
     print_json,
-    progress,
-    width,
     write,
 )
-from .target import build
+from .screen import progress, show, width
+from .target import build, running
+from .types import DeviceName, TargetName
 
 __all__ = ["profile"]
 
 
-@click.command(short_help="Record what one training step of a model holds, when, and what each call costs.")
-@click.argument("target")
+@click.command(
+    short_help="Record what one training step of a model holds, when, and what each call costs.",
+    epilog=examples(
+        "autockpt profile train.py:build -o profile.json",
+        "autockpt profile train.py:build --mode fake --device t4",
+    ),
+)
+@click.argument("target", type=TargetName(), metavar="TARGET")
 @click.option(
     "--mode",
     type=click.Choice(["auto", "real", "spill", "forward", "fake"]),
@@ -33,7 +40,9 @@ __all__ = ["profile"]
     help="real: run a step. spill: run one whose activations wait elsewhere. forward: run forward, predict backward. "
     "fake: run nothing. auto: the first that fits.",
 )
-@click.option("--device", help="With --mode fake: the device whose seconds to predict.")
+@click.option(
+    "--device", type=DeviceName(), metavar="NAME", help="With --mode fake: the device whose seconds to predict: h100."
+)
 @optimizer_option
 @output_option
 @json_option
@@ -50,16 +59,18 @@ def profile(
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
     a tuple of inputs is passed by position, a mapping by keyword. Prints where memory and time go.
     """
+    if device is not None and mode != "fake":
+        raise click.UsageError("--device goes with --mode fake: other modes time the device that they run on")
     hush_profiler()
     from .._record import profile as record
 
     with errors(as_json=as_json):
         with progress(f"importing {target}"):
             model, inputs = build(target)
-        with progress(f"recording a step of {type(model).__name__}"):
+        with progress(f"recording a step of {type(model).__name__}"), running(target):
             recorded = record(model, inputs, optimizer=optimizer, mode=mode, device=device)
-    write(recorded, output)
+        write(recorded, output)
     if as_json:
         print_json(recorded)
     else:
-        click.echo(explain_profile(recorded, width=width()), nl=False)
+        show(explain_profile(recorded, width=width()))

@@ -5,38 +5,45 @@ from __future__ import annotations
 import click
 
 from .. import _files
+from .._candidates import MENU_SECONDS
 from .._explain import explain_plan
 from .._profile import Profile
 from .common import (
     at_most_one,
     budget_help,
     errors,
+    examples,
     file_type,
     json_option,
     keep_option,
     output_option,
     overhead_option,
     print_json,
-    progress,
     read,
     recompute_option,
-    width,
+    solver_option,
+    time_limit_option,
     write,
 )
+from .screen import progress, show, width
 
 __all__ = ["solve"]
 
 
-@click.command(short_help="Choose what to recompute so that a recorded step fits a budget.")
+@click.command(
+    short_help="Choose what to recompute so that a recorded step fits a budget.",
+    epilog=examples(
+        "autockpt solve profile.json --budget 8GiB -o plan.json",
+        "autockpt solve profile.json --max-overhead 0.15",
+    ),
+)
 @click.argument("profile", type=file_type)
 @click.option("--budget", help=f"For the whole step: {budget_help}")
 @overhead_option
-@click.option("--solver", default="auto", show_default=True, help="One solver by name; a wrong name lists them.")
+@solver_option
 @keep_option
 @recompute_option
-@click.option(
-    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds."
-)
+@time_limit_option
 @output_option
 @json_option
 def solve(
@@ -64,7 +71,7 @@ def solve(
     with errors(as_json=as_json):
         data, source = read(profile)
         record = _files.decode(data, Profile, source=source)
-        with progress(f"solving for {budget if budget is not None else max_overhead}"):
+        with progress(f"solving for {budget or max_overhead}", limit_seconds=time_limit + MENU_SECONDS):
             plan = find_plan(
                 record,
                 budget,
@@ -74,8 +81,8 @@ def solve(
                 keep=keep,
                 recompute=recompute,
             )
-    write(plan, output)
+        write(plan, output)
     if as_json:
         print_json(plan)
     else:
-        click.echo(explain_plan(plan, record, width=width()), nl=False)
+        show(explain_plan(plan, record, width=width()))

@@ -6,17 +6,19 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from .._errors import AutockptError
 from .common import Misuse
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["build"]
+__all__ = ["build", "running"]
 
 
 def build(target: str) -> tuple[torch.nn.Module, object]:
@@ -44,6 +46,21 @@ def build(target: str) -> tuple[torch.nn.Module, object]:
         )
     model, inputs = made
     return model, inputs
+
+
+@contextmanager
+def running(target: str) -> Iterator[None]:
+    """Turn what a target's model raises in a step into one line that says where.
+
+    Raises:
+        Misuse: it raised something; errors that autockpt raises on purpose pass.
+    """
+    try:
+        yield
+    except AutockptError:
+        raise
+    except Exception as error:
+        raise Misuse(f"a step of {target} raised {_in_one_line(error)}") from error
 
 
 def _function(where: str, name: str) -> Callable[[], object]:

@@ -10,6 +10,7 @@ from .common import (
     Failure,
     at_most_one,
     errors,
+    examples,
     file_type,
     hush_profiler,
     json_option,
@@ -17,23 +18,30 @@ from .common import (
     optimizer_option,
     overhead_option,
     print_json,
-    progress,
     read,
     recompute_option,
-    width,
+    solver_option,
 )
-from .target import build
+from .screen import progress, show, width
+from .target import build, running
+from .types import TargetName
 
 __all__ = ["verify"]
 
 
-@click.command(short_help="Run a plain and a planned step, and compare all that they make, bit for bit.")
-@click.argument("target")
+@click.command(
+    short_help="Run a plain and a planned step, and compare all that they make, bit for bit.",
+    epilog=examples(
+        "autockpt verify train.py:build --plan plan.json",
+        "autockpt verify train.py:build --budget min --steps 2",
+    ),
+)
+@click.argument("target", type=TargetName(), metavar="TARGET")
 @click.option("--plan", "plan_file", type=file_type, help="The plan to check: a file of `autockpt solve`, or -.")
 @click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, or a number of bytes.")
 @overhead_option
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
-@click.option("--solver", default="auto", show_default=True, help="With --budget: one solver by name.")
+@solver_option
 @optimizer_option
 @keep_option
 @recompute_option
@@ -71,7 +79,7 @@ def verify(
 
         with progress(f"importing {target}"):
             model, inputs = build(target)
-        with progress(f"verifying {type(model).__name__}"):
+        with progress(f"verifying {type(model).__name__}"), running(target):
             found = run(
                 model,
                 inputs,
@@ -87,6 +95,6 @@ def verify(
     if as_json:
         print_json(found)
     else:
-        click.echo(verification_text(found, width=width()), nl=False)
+        show(verification_text(found, width=width()))
     if not found.exact:
         raise Failure(headline(found))

@@ -1,6 +1,7 @@
 """Plans, frontiers and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
 
-A report (`reports.py`) is plain data, and the text (`text.py`) is made from it alone, so that both say the same.
+A page each for a profile, a plan and a frontier: a report is plain data, and the text is made from it alone, so that
+both say the same.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 from .._frontier import Frontier
 from .._plan import Plan
 from .._profile import Profile
-from .frontier import FrontierReport, report_frontier
-from .reports import PlanReport, ProfileReport, report_plan, report_profile
-from .text import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table, frontier_text, parts_text, plan_text, profile_text
+from .frontier import FrontierReport, frontier_text, report_frontier
+from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
+from .parts import parts_text
+from .plan import PlanReport, plan_text, report_plan
+from .profile import ProfileReport, profile_text, report_profile
 
 __all__ = [
+    "DEFAULT_WIDTH",
     "MINIMUM_WIDTH",
     "FrontierReport",
     "PlanReport",

@@ -46,8 +46,10 @@ def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
     before = margin + 2 + at
     fits = before + 2 + len(said) <= width
     lines.append(f"{'':>{before}}↑ {said}" if fits else _left(said, before, width))
-    legend = ", ".join(f"{glyph} {name}" for glyph, name, _ in LAYERS)
-    lines += textwrap.wrap(legend, width, initial_indent=" " * (margin + 2), subsequent_indent=" " * (margin + 2))
+    glued = "\u00a0"  # a line never ends between a glyph and its name
+    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, name, _ in LAYERS)
+    wrapped = textwrap.wrap(legend, width, initial_indent=" " * (margin + 2), subsequent_indent=" " * (margin + 2))
+    lines += [line.replace(glued, " ") for line in wrapped]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What a frontier says, as plain data."""
+"""The page of a frontier: what each budget costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Literal
 import msgspec
 
 from .._frontier import Frontier
-from .reports import RefusalRow, report_plan
+from ..solvers.units import format_bytes, format_seconds
+from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, fill, format_notes, format_table, format_totals
+from .plan import report_plan
+from .refusals import RefusalRow, format_refusals
 
-__all__ = ["FrontierReport", "FrontierRow", "report_frontier"]
+__all__ = ["FrontierReport", "FrontierRow", "frontier_text", "report_frontier"]
+
+
+_LEAST_TOLD = ("freed", "solver", "segments")  # columns of a frontier that go, in this order, where it is too wide
+# columns that go, in this order, where the table is too wide
 
 
 class FrontierRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,3 +90,43 @@ def report_frontier(frontier: Frontier) -> FrontierReport:
         refused=plain.refused,
         notes=tuple(dict.fromkeys(note for plan in frontier.plans for note in plan.notes)),
     )
+
+
+def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """Render a report of a frontier."""
+    width = max(width, MINIMUM_WIDTH)
+    least = f"{report.rows[-1].share_of_plain:.1%} of the plain peak"
+    how = "predicted" if report.profile_mode == "fake" else "recorded"
+    totals = [
+        ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""),
+        ("predicted minimum", format_bytes(report.predicted_minimum_bytes), least),
+        (f"{how} plain step", format_seconds(report.recorded_plain_seconds), ""),
+    ]
+    if report.profile_mode:
+        totals.append(("profile", report.profile_mode, MODES[report.profile_mode]))
+    blocks = [
+        fill(f"Frontier for {report.model or 'any model'}, by {report.solver}", width),
+        format_totals(totals, width),
+    ]
+
+    columns: dict[str, list[str]] = {
+        "plan": ["plain", *[""] * (len(report.rows) - 2), *["minimum"] * (len(report.rows) > 1)],
+        "peak": [format_bytes(row.peak_bytes) for row in report.rows],
+        "of plain": [f"{row.share_of_plain:.1%}" for row in report.rows],
+        "freed": [format_bytes(row.freed_bytes) for row in report.rows],
+        "recompute": [format_seconds(row.recompute_seconds) for row in report.rows],
+        "of step": [f"{row.recompute_overhead:.1%}" for row in report.rows],
+        "gap": ["-" if row.gap is None else f"{row.gap:.0%}" for row in report.rows],
+        "segments": [str(row.segments) for row in report.rows],
+        "solver": [row.solver for row in report.rows],
+    }
+    for name in _LEAST_TOLD:
+        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
+            del columns[name]
+    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead; gap: how much "
+    title += "of it any method could still save, operator by operator, the host's time not counted"
+    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+    blocks.append(fill(title, width) + "\n" + format_table(list(columns), rows, width, elide=0))
+    if report.dominated_by:
+        blocks.append(fill(f"The minimum stands at {report.dominated_by}", width))
+    return "\n\n".join([*blocks, *format_refusals(report.refused, width), *format_notes(report.notes, width)]) + "\n"

@@ -6,8 +6,7 @@ operators when their tensors are fake.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -16,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
+from .._devices import DEFAULT_DEVICE, DEVICES, Device
 from .._errors import ProfilingError
 from .._profile import Profile
 from .assemble import mark_seconds
@@ -28,33 +28,8 @@ from .step import Loss, training_step
 from .storages import StorageTape
 from .structure import observe_structure
 
-__all__ = ["DEVICES", "Device", "profile_fake"]
+__all__ = ["profile_fake"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """The roofline of a device: dense matrix rate by bytes an element, and memory bandwidth, as its vendor states them.
-
-    Attributes:
-        half_flops: FLOP/s of 16-bit floats.
-        single_flops: FLOP/s of 32-bit floats (TF32 where the device has it is not assumed).
-        bytes_per_second: memory bandwidth.
-    """
-
-    half_flops: float
-    single_flops: float
-    bytes_per_second: float
-
-
-DEVICES: Mapping[str, Device] = {
-    "a100": Device(half_flops=312e12, single_flops=19.5e12, bytes_per_second=2.0e12),
-    "h100": Device(half_flops=989e12, single_flops=67e12, bytes_per_second=3.35e12),
-    "h200": Device(half_flops=989e12, single_flops=67e12, bytes_per_second=4.8e12),
-    "rtx4090": Device(half_flops=165e12, single_flops=82.6e12, bytes_per_second=1.0e12),
-    "t4": Device(half_flops=65e12, single_flops=8.1e12, bytes_per_second=0.32e12),
-}
-
-DEFAULT_DEVICE = "a100"
 
 NOTES = (
     "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",

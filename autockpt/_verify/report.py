@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -120,3 +120,12 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         from .text import verification_text
 
         return verification_text(self)
+
+    def _repr_html_(self) -> str:
+        from .._pictures.html import verification_html
+        from .text import headline
+
+        return verification_html(self, headline(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))

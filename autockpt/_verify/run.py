@@ -11,7 +11,7 @@ import torch
 
 from .._apply import goal_for
 from .._errors import BudgetError, NotApplicable
-from .._explain.reports import label
+from .._explain.names import label
 from .._frames import watching_replays
 from .._install import install, installed_plan, set_aside, uninstall
 from .._pins import Patterns, refuse_pins

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from .._explain import MINIMUM_WIDTH, format_table
-from .._explain.text import DEFAULT_WIDTH
+from .._explain import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
 from .report import Difference, Verification
 
 __all__ = ["headline", "verification_text"]

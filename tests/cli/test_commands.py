@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 import textwrap
 import time
@@ -13,7 +14,7 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile
-from autockpt._cli.common import progress
+from autockpt._cli.screen import progress
 from tests.cli.shell import Run
 
 MODELS = """
@@ -32,6 +33,9 @@ MODELS = """
     def frozen():
         return torch.nn.Linear(2, 2).requires_grad_(False), torch.randn(2, 2)
 
+    def mismatched():
+        return torch.nn.Linear(2, 2), torch.randn(3, 3)
+
     constant = 7
 """
 
@@ -44,11 +48,13 @@ def models_file(tmp_path: Path) -> Path:
 
 
 def test_profile_a_function_of_a_file(run: Run, models_file: Path, tmp_path: Path) -> None:
+    """In a process of its own: torch's profiler would write to the file descriptor of stderr, past Python."""
     output = tmp_path / "tiny.json"
-    text = run("profile", f"{models_file}:tiny", "-o", output)
-    assert text.status == 0
-    assert text.out.startswith("Profile of Sequential, ")
-    assert text.err == f"wrote {output}\n"
+    command = [sys.executable, "-m", "autockpt", "profile", f"{models_file}:tiny", "-o", str(output)]
+    text = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert text.returncode == 0
+    assert text.stdout.startswith("Profile of Sequential, ")
+    assert text.stderr == f"wrote {output}\n"
     assert Profile.load(output).model == "Sequential"
     document = run("profile", f"{models_file}:tiny", "--mode", "real", "--json")
     assert json.loads(document.out)["schema"] == Profile.SCHEMA
@@ -92,6 +98,13 @@ def test_profile_with_an_optimizer_by_name(run: Run, models_file: Path) -> None:
     unknown = run("profile", f"{models_file}:tiny", "--optimizer", "adamwx")
     assert (unknown.status, unknown.out) == (1, "")
     assert "did you mean 'adamw'" in unknown.err
+
+
+def test_what_a_step_raises_is_one_line(run: Run, models_file: Path) -> None:
+    for arguments in (("profile",), ("verify", "--budget", "min")):
+        result = run(arguments[0], f"{models_file}:mismatched", *arguments[1:])
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+        assert result.err.startswith(f"Error: a step of {models_file}:mismatched raised RuntimeError: ")
 
 
 @pytest.fixture

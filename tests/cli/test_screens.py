@@ -1,0 +1,192 @@
+"""Every page fits its columns, whatever modules are called; colours and progress are for terminals alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import io
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autockpt import Plan, Profile, frontier, solve
+from autockpt._cli import main
+from autockpt._cli.screen import progress, show, tell
+from autockpt._demo import DemoReport, demo_text
+from autockpt._explain import format_table
+from tests.cli.shell import Run
+from tests.handmade import chain_profile
+
+LONG = "backbone.model.text_encoder_with_projection.transformer_blocks"
+
+
+@functools.lru_cache
+def long_profile() -> Profile:
+    """The chain, whose modules have long names."""
+    profile = chain_profile(
+        6, notes=("a note that is long enough to need more than the sixty columns there are, twice",)
+    )
+    calls = (
+        msgspec.structs.replace(
+            call, name=call.name.replace("h.", f"{LONG}.", 1), class_name=f"{call.class_name}WithRope"
+        )
+        for call in profile.calls
+    )
+    return msgspec.structs.replace(profile, model="TextEncoderForConditionalGeneration", calls=tuple(calls))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    profile, path = long_profile(), tmp_path_factory.mktemp("screens")
+    profile.save(path / "profile.json")
+    solve(profile, "80MiB").save(path / "plan.json")
+    frontier(profile, points=4).save(path / "frontier.json")
+    Plan.of([[f"{LONG}.{i}.attn", f"{LONG}.{i}.mlp"] for i in (0, 2)]).save(path / "made.json")
+    return path
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "explain profile.json",
+        "explain profile.json --budget 80MiB",
+        "explain profile.json --budget min",
+        "explain profile.json --max-overhead 0.05 --solver chain",
+        "explain plan.json",
+        "explain plan.json --profile profile.json",
+        "explain made.json --profile profile.json",
+        "explain frontier.json",
+        "explain frontier.json --budget 80MiB --profile profile.json",
+        "solve profile.json --budget 6MiB",
+        f"solve profile.json --budget 100MiB --keep {LONG}.0 --recompute {LONG}.2.mlp",
+        "frontier profile.json --points 4",
+    ],
+)
+def test_pages_fit(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.chdir(folder)
+    result = run(*arguments.split())
+    assert result.status == (1 if "6MiB" in arguments else 0)
+    lines = result.out.splitlines()
+    assert columns // 3 < max(map(len, lines)) <= columns
+    assert not any(line != line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_page_of_the_demo_fits(columns: int) -> None:
+    figures = dict.fromkeys(DemoReport.__struct_fields__, 2**31)
+    words = dict.fromkeys(("model", "batch", "device", "torch_version"), "some words that are rather long")
+    report = DemoReport(**{**figures, **words})  # type: ignore[arg-type]
+    assert max(map(len, demo_text(report, width=columns).splitlines())) <= columns
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text("ab.", min_size=1, max_size=40), min_size=1), st.integers(0, 6), st.integers(22, 60))
+def test_nothing_is_cut_without_saying_so(names: list[str], indent: int, columns: int) -> None:
+    rows = [[" " * indent + name, "1.00 MiB"] for name in names]
+    lines = format_table(["calls", "freed"], rows, columns, elide=0).splitlines()[2:]
+    for (name, size), line in zip(rows, lines, strict=True):
+        assert len(line) <= columns
+        assert line.endswith(size)
+        assert fnmatch.fnmatchcase(name.strip(), line.removesuffix(size).strip().replace("…", "*"))
+
+
+def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:
+    assert run("explain", folder / "profile.json").out == long_profile().explain()
+
+
+PAGE = """\
+Plan for a model, by ilp
+
+budget  1.00 GiB
+peak    2.00 GiB  200.0% of the budget
+
+Decisions
+module  decision
+----------------
+h.0     all 12 recomputed, chosen
+
+Notes
+  a note
+"""
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, **environment: str) -> str:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream)
+    show(PAGE)
+    return stream.getvalue()
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = shown(monkeypatch, _Terminal())
+    assert click.unstyle(coloured) == PAGE
+    assert click.style("Plan for a model, by ilp", bold=True) in coloured
+    assert click.style("peak    2.00 GiB  200.0% of the budget", fg="red") in coloured
+    assert click.style("Decisions", bold=True) in coloured
+    assert f"all 12 {click.style('recomputed', fg='yellow')}, chosen" in coloured
+    for plain in (
+        shown(monkeypatch, io.StringIO()),
+        shown(monkeypatch, _Terminal(), NO_COLOR="1"),
+        shown(monkeypatch, _Terminal(), TERM="dumb"),
+        shown(monkeypatch, _Terminal(), NO_COLOR="1", FORCE_COLOR="1"),
+    ):
+        assert plain == PAGE
+    assert shown(monkeypatch, io.StringIO(), FORCE_COLOR="1") == coloured
+    assert shown(monkeypatch, io.StringIO(), FORCE_COLOR="0") == PAGE
+
+
+def working(
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, columns: int, limit_seconds: float | None, seconds: float = 5
+) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress("solving for 20 budgets", limit_seconds=limit_seconds, patience_seconds=0.01):
+        deadline = time.monotonic() + seconds
+        while isinstance(stderr, _Terminal) and not stderr.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return stderr.getvalue()
+
+
+@pytest.mark.parametrize("columns", [10, 30, 60, 100])
+def test_progress_fits_its_line_and_takes_it_back(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    written = working(monkeypatch, _Terminal(), columns, 60.0)
+    first, *_, blank, end = written.split("\r")[1:]
+    assert all(len(part) < columns for part in written.split("\r"))
+    assert (blank, end) == (" " * len(first), "")
+    whole = "solving for 20 budgets … 0 s, up to 60 s left"
+    assert first == whole if columns > len(whole) else first == whole[: columns - 2] + "…"
+
+
+def test_progress_is_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert working(monkeypatch, io.StringIO(), 80, 60.0) == ""
+    assert " left" not in working(monkeypatch, _Terminal(), 80, None)
+    with click.Context(main.commands["solve"]) as context:
+        context.params["as_json"] = True
+        assert working(monkeypatch, _Terminal(), 80, 60.0, seconds=0.1) == ""
+
+
+def test_an_error_breaks_no_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    line = "Error: " + "word " * 20
+    for stream, lines in ((_Terminal(), 4), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        tell(line)
+        assert stream.getvalue().count("\n") == lines
+        assert stream.getvalue().split() == line.split()

@@ -1,0 +1,127 @@
+"""Wrong use ends in one line on stderr and the right exit status, before the long work, and never in a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autockpt import _solve
+from tests.cli.shell import Run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["slove"], "there is no verb 'slove'; did you mean 'solve'?"),
+        (["zzz"], "there is no verb 'zzz'; there are "),
+        (["--jsn"], "--jsn"),
+        (["solve", "{file}", "--bugdet", "1"], "--budget"),
+        (["solve", "{file}", "--budget"], "'--budget' requires an argument"),
+        (["solve"], "Missing argument 'PROFILE'"),
+        (["solve", "{file}", "{file}", "--budget", "1"], "unexpected extra argument"),
+        (["solve", "missing.json", "--budget", "1"], "missing.json"),
+        (["explain", "{folder}"], "is a directory"),
+        (["solve", "{file}", "--budget", "1", "--solver", "ilq"], "did you mean 'ilp'?"),
+        (["frontier", "{file}", "--solver", "chian"], "did you mean 'chain'?"),
+        (["verify", "m:f", "--solver", "chian"], "did you mean 'chain'?"),
+        (["solve", "{file}", "--budget", "1", "--time-limit", "soon"], "--time-limit"),
+        (["solve", "{file}", "--budget", "1", "-o", "{folder}"], "is a directory"),
+        (["solve", "{file}", "--budget", "1", "-o", "missing/plan.json"], "the folder of 'missing/plan.json'"),
+        (["solve", "{file}", "--budget", "1", "-o", "/proc/plan.json"], "cannot be written"),
+        (["solve", "{file}", "--budget", "1", "-o", "-"], "--json prints the document on stdout"),
+        (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "no roofline for device 'h1000'; there are a100, "),
+        (["profile", "m:f", "--device", "h100"], "--device goes with --mode fake"),
+        (["explain", "{file}", "--solver", "chain"], "--solver goes with --budget or --max-overhead"),
+    ],
+)
+def test_one_line_and_status_two(
+    run: Run, profile_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.setattr(_solve, "solve_for", None)  # nothing is solved
+    result = run(*(argument.format(file=profile_file, folder=tmp_path) for argument in arguments))
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("Error: ")
+    assert result.err.count("\n") == 1
+    assert words in result.err
+
+
+def test_no_verb_prints_the_help(run: Run) -> None:
+    result = run()
+    assert (result.status, result.err) == (2, "")
+    assert result.out == run("--help").out
+
+
+def test_json_is_a_document_for_what_fails_too(run: Run, profile_file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    for arguments, error, status in (
+        (("explain", broken), "InvalidFile", 2),
+        (("solve", profile_file, "--budget", "8 G B"), "BudgetError", 2),
+        (("solve", profile_file, "--budget", "1GiB", "--keep", "nothing"), "PinError", 2),
+        (("verify", f"{broken}:f"), "Misuse", 2),
+    ):
+        result = run(*arguments, "--json")
+        document = json.loads(result.out)
+        assert result.status == document["exit_status"] == status
+        assert (document["status"], document["error"]) == ("failed", error)
+        assert result.err == f"Error: {' '.join(document['message'].split())}\n"
+
+
+def test_a_file_that_may_not_be_read(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    result = run("explain", profile_file)
+    assert (result.status, result.err) == (2, f"Error: cannot read {profile_file}: Permission denied\n")
+
+
+def test_an_interrupt(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_solve, "solve_for", interrupt)
+    result = run("solve", profile_file, "--budget", "1GiB")
+    assert (result.status, result.out, result.err) == (130, "", "Error: interrupted\n")
+
+
+def test_a_device_is_written_to_and_not_replaced(run: Run, profile_file: Path) -> None:
+    result = run("solve", profile_file, "--budget", "1GiB", "-o", os.devnull)
+    assert result.status == 0
+    assert Path(os.devnull).is_char_device()
+
+
+def command(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, "-m", "autockpt", *map(str, arguments)], stderr=subprocess.PIPE, check=False, **options
+    )
+
+
+def test_a_reader_that_has_gone(profile_file: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        result = command("explain", profile_file, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+def test_a_disk_that_is_full(profile_file: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = command("explain", profile_file, stdout=full)
+    assert result.returncode == 1
+    assert result.stderr == b"Error: cannot write to standard output: No space left on device\n"
+
+
+def test_closed_streams(profile_file: Path) -> None:
+    result = command("explain", profile_file, preexec_fn=lambda: os.close(1))
+    assert (result.returncode, result.stderr) == (0, b"")
+    result = command("explain", "-", preexec_fn=lambda: os.close(0))
+    assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
+    assert b"standard input is closed" in result.stderr
