@@ -213,13 +213,16 @@ class Chain:
         point, slot = form.n_points - 1, int(seconds[-1, : top + 1].argmin())
         chosen: list[int] = []
         while point:
-            for arc in arriving[point]:  # one of them led here: the very sum is found again
-                first, before = form.arcs[arc][0], slot - int(held[arc])
-                if 0 <= before < room[arc] and seconds[first, before] + cost[arc] == seconds[point, slot]:
-                    break
+            here = seconds[point, slot]
+            arc = next(  # the very sum is found again
+                arc
+                for arc in arriving[point]
+                if 0 <= (before := slot - held[arc]) < room[arc]
+                and seconds[form.arcs[arc][0], before] + cost[arc] == here
+            )
             if arc < len(form.active):
                 chosen.append(form.active[arc])
-            point, slot = first, before
+            point, slot = form.arcs[arc][0], slot - int(held[arc])
         return tuple(sorted(chosen))
 
     def _slots(self, slot_bytes: float) -> Ints:
