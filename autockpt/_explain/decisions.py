@@ -26,6 +26,8 @@ from .profile import SMALL
 
 __all__ = ["REASONS", "Activations", "Decided", "DecisionRow", "decide"]
 
+_CLEARLY = 1.05  # seconds for a byte that differ by less say nothing
+
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
 
 REASONS = {
@@ -323,4 +325,5 @@ class _Why:
             return "too costly" if plan.recompute_seconds + draft.seconds > most_seconds else "not chosen"
         if plan.budget_bytes is None or (goal is not None and goal.budget_bytes is None):
             return "not chosen"
-        return "costs more" if self._drafts and draft.seconds > self._dearest * draft.run.freed_bytes else "not needed"
+        dearer = draft.seconds > _CLEARLY * self._dearest * draft.run.freed_bytes
+        return "costs more" if self._drafts and dearer else "not needed"
