@@ -27,6 +27,7 @@ LAYERS, WIDTH, HEADS, VOCABULARY = 12, 192, 6, 1024
 BATCH, TOKENS = 4, 128
 STEPS = 3  # training steps whose losses, gradients and weights are compared
 PAIRS = 7  # plain and planned steps timed in turns
+STAGES = 7  # parts of the work that are told
 
 Stage = Callable[[str], AbstractContextManager[None]]
 

@@ -1,4 +1,4 @@
-"""What the commands share: options, reading and writing, errors, progress."""
+"""What the commands share: options, reading and writing, errors."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import click
 
 from .common import Failure, errors, examples, hush_profiler, json_option, print_json
@@ -25,10 +27,11 @@ def demo(as_json: bool) -> None:
     status is 1 where the planned step leaves the budget or its gradients differ from those of the plain step.
     """
     hush_profiler()
-    from .._demo import demo_text, run
+    from .._demo import STAGES, demo_text, run
 
+    number = itertools.count(1)
     with errors(as_json=as_json):
-        report = run(stage=progress)
+        report = run(stage=lambda what: progress(f"{next(number)} of {STAGES}: {what}"))
     if as_json:
         print_json(report)
     else:

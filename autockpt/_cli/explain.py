@@ -63,7 +63,7 @@ __all__ = ["explain"]
 @overhead_option
 @solver_option
 @time_limit_option
-@click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart of the memory.")
+@click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart and decisions.")
 @plot_option
 @trace_option
 @json_option

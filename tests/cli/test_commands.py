@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -118,11 +119,19 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_demo(run: Run) -> None:
-    from autockpt._demo import DemoReport, demo_text
+def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autockpt._demo import STAGES, DemoReport, demo_text
 
+    told: list[str] = []
+
+    def tell(what: str) -> AbstractContextManager[None]:
+        told.append(what)
+        return nullcontext()
+
+    monkeypatch.setattr(sys.modules["autockpt._cli.demo"], "progress", tell)
     result = run("demo", "--json")
     assert (result.status, result.err) == (0, "")
+    assert [what.partition(":")[0] for what in told] == [f"{i} of {STAGES}" for i in range(1, STAGES + 1)]
     report = msgspec.json.decode(result.out, type=DemoReport)
     assert 0 < report.measured_peak_bytes <= report.budget_bytes
     assert report.replays == report.segments > 0
