@@ -136,9 +136,10 @@ def _find(
     record = _files.decode(data, Profile, source=source)
     if asked is None:
         return record, None
+    from .._candidates import MENU_SECONDS
     from .._solve import solve
 
-    with progress("solving"):
+    with progress("solving", limit_seconds=asked.time_limit_seconds + MENU_SECONDS):
         plan = solve(
             record,
             asked.budget,
