@@ -132,10 +132,10 @@ def search(
         if ledger.peak(plan) > budget_bytes:
             plan = trim(ledger, plan, budget_bytes)
             raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=backends.notes)
-    bound: float | None = None
-    if time.perf_counter() < deadline:
-        form = Formulation.of(ledger, budget_bytes)
-        plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
+    if time.perf_counter() >= deadline:
+        return judged(ledger.problem, plan, solver=asked, notes=backends.notes)
+    form = Formulation.of(ledger, budget_bytes)
+    plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
     cost, bound = ledger.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= cost * (1 - CLOSE):
         bound = cost

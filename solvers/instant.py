@@ -6,13 +6,13 @@ once a budget     articulation, chain; the best of all that fits, without the se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .articulation import articulation_plans
 from .block import block_plans
 from .chain import ChainPlans
-from .families import Plan, best_plan, rank, trim
+from .families import Plan, rank, trim
 from .ledger import Ledger
 from .pins import completed
 from .speed import speed_plans
@@ -22,7 +22,7 @@ from .uniform import uniform_plans
 __all__ = ["Instant", "Instants", "instant_plan"]
 
 MOST_TRIMMED = 3
-"""Of all plans within the budget, the cheapest so many are trimmed."""
+"""The best so many of all plans lose the segments that they do not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +41,39 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """A plan of a family, and its place in the order of preference."""
+
+    order: tuple[float, int, int]
+    plan: Plan
+    solver: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instants:
     """The simple families of a problem, to be asked for several budgets.
 
     Attributes:
         ledger: the problem.
-        fixed: plans of the families that know no budget, by family.
+        fixed: plans of the families that know no budget.
         chain: the dynamic programme, set up.
     """
 
     ledger: Ledger
-    fixed: Mapping[str, tuple[Plan, ...]]
+    fixed: tuple[_Ranked, ...]
     chain: ChainPlans
 
     @classmethod
     def of(cls, ledger: Ledger) -> Instants:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
-        fixed = {
-            "none": ((),),
-            "block": tuple(block_plans(ledger)),
-            "uniform": tuple(uniform_plans(ledger)),
-            "sqrt": tuple(sqrt_plans(ledger)),
-            "speed": tuple(speed_plans(ledger)),
+        families: dict[str, Iterable[Plan]] = {
+            "none": [()],
+            "block": block_plans(ledger),
+            "uniform": uniform_plans(ledger),
+            "sqrt": sqrt_plans(ledger),
+            "speed": speed_plans(ledger),
         }
+        fixed = tuple(one for solver, family in families.items() for one in _ranked(ledger, solver, family))
         return cls(ledger=ledger, fixed=fixed, chain=ChainPlans.of(ledger))
 
     def best(self, budget_bytes: int) -> Instant:
@@ -72,28 +82,24 @@ class Instants:
         Heuristic; O(n × problem), and what `chain` takes.
         """
         ledger = self.ledger
-        families = dict(self._families(budget_bytes))
-        found = [
-            (rank(ledger, plan), plan, solver)
-            for solver, family in families.items()
-            for plan in completed(ledger.problem, family)
+        ranked = [
+            *self.fixed,
+            *_ranked(ledger, "articulation", articulation_plans(ledger, budget_bytes)),
+            *_ranked(ledger, "chain", self.chain.plans(budget_bytes)),
         ]
-        fitting = sorted(each for each in found if each[0][-1] <= budget_bytes)
-        if fitting:
-            cheapest = [(trim(ledger, plan, budget_bytes), solver) for _, plan, solver in fitting[:MOST_TRIMMED]]
-            _, plan, solver = min((rank(ledger, plan), plan, solver) for plan, solver in cheapest)
-            return Instant(plan=plan, solver=solver, fits=True)
-        lowest = []
-        for solver, family in families.items():
-            plan = best_plan(ledger, family, budget_bytes, trimmed=True)
-            lowest.append((max(ledger.peak(plan), budget_bytes), rank(ledger, plan), plan, solver))
-        peak_bytes, _, plan, solver = min(lowest)
-        return Instant(plan=plan, solver=solver, fits=peak_bytes <= budget_bytes)
 
-    def _families(self, budget_bytes: int) -> Iterator[tuple[str, tuple[Plan, ...]]]:
-        yield from self.fixed.items()
-        yield "articulation", tuple(articulation_plans(self.ledger, budget_bytes))
-        yield "chain", tuple(self.chain.plans(budget_bytes))
+        def preference(one: _Ranked) -> tuple[int, tuple[float, int, int], Plan, str]:
+            return max(one.order[-1], budget_bytes), one.order, one.plan, one.solver
+
+        some = sorted(ranked, key=preference)[:MOST_TRIMMED]
+        trimmed = [_ranked(ledger, one.solver, [trim(ledger, one.plan, budget_bytes)])[0] for one in some]
+        best = min(trimmed, key=preference)
+        return Instant(plan=best.plan, solver=best.solver, fits=best.order[-1] <= budget_bytes)
+
+
+def _ranked(ledger: Ledger, solver: str, family: Iterable[Plan]) -> list[_Ranked]:
+    plans = dict.fromkeys(tuple(sorted(plan)) for plan in completed(ledger.problem, family))
+    return [_Ranked(order=rank(ledger, plan), plan=plan, solver=solver) for plan in plans]
 
 
 def instant_plan(ledger: Ledger, budget_bytes: int) -> Instant:
