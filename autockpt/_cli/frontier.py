@@ -12,7 +12,6 @@ from ..solvers.sweep import POINTS, TIME_LIMIT_SECONDS
 from .common import (
     errors,
     examples,
-    file_type,
     json_option,
     output_option,
     plot_option,
@@ -22,6 +21,7 @@ from .common import (
     write,
     write_plot,
 )
+from .profile_type import profile_type
 from .screen import progress, show, width
 
 __all__ = ["frontier"]
@@ -34,7 +34,7 @@ __all__ = ["frontier"]
         "autockpt frontier profile.json --budget 16GiB",
     ),
 )
-@click.argument("profile", type=file_type)
+@click.argument("profile", type=profile_type)
 @solver_option
 @click.option(
     "--points",
@@ -71,7 +71,8 @@ def frontier(
 ) -> None:
     """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
 
-    PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
+    PROFILE is a file that `autockpt profile` wrote, - for stdin, or a name that `autockpt profiles` lists. Needs no GPU
+    and imports no torch.
 
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
     shows the one for a budget, from the file that -o writes.
