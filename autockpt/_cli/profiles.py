@@ -12,13 +12,13 @@ __all__ = ["profiles"]
 
 @click.command(
     short_help="List the recorded profiles of real models, usable by name.",
-    epilog=examples("autockpt profiles", "autockpt solve gpt2-xl --budget 24GiB"),
+    epilog=examples("autockpt profiles", "autockpt profiles --json"),
 )
 @json_option
 def profiles(as_json: bool) -> None:
     """List the recorded profiles of real models that come with autockpt.
 
-    Each name can be given wherever a profile file can.
+    Each name can be given wherever a profile file can, as in autockpt solve gpt2-xl --budget 24GiB.
     """
     from .._explain import RecordedReport, recorded_text
     from .._recorded import recorded_profiles
