@@ -6,7 +6,7 @@ OLDEST := .venv-oldest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench test-oldest lint types format demo clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ bench: install  ## run the benchmarks and write down what they find
 	$(VENV)/bin/python -m benchmarks.budgets.run
 	$(VENV)/bin/python -m benchmarks.host_cost.run
 	$(VENV)/bin/python -m benchmarks.frontier.run
+
+profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)
+	$(VENV)/bin/python -m autockpt.profiles --all -o profiles
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"

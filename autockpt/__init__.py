@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ProfilingError,
         ReplayError,
         TooCostly,
+        UnknownProfile,
         UnknownSolver,
     )
     from ._frames import is_recomputing
@@ -68,6 +69,7 @@ __all__ = [
     "ReplayError",
     "Segment",
     "TooCostly",
+    "UnknownProfile",
     "UnknownSolver",
     "Verification",
     "__version__",
@@ -107,6 +109,7 @@ _HOME = {
     "ReplayError": "_errors",
     "Segment": "_plan",
     "TooCostly": "_errors",
+    "UnknownProfile": "_errors",
     "UnknownSolver": "_errors",
     "Verification": "_verify",
     "apply": "_apply",

@@ -8,7 +8,8 @@ AutockptError (ValueError)
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
 ├── PinError             pins that match nothing, contradict each other, or cannot be honoured
 ├── ProfilingError       the model cannot be recorded
-└── ReplayError          a replay that does not repeat its forward
+├── ReplayError          a replay that does not repeat its forward
+└── UnknownProfile       a name that no recorded profile has
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = [
     "ProfilingError",
     "ReplayError",
     "TooCostly",
+    "UnknownProfile",
     "UnknownSolver",
 ]
 
@@ -58,3 +60,7 @@ class ProfilingError(AutockptError):
 
 class ReplayError(AutockptError):
     """A replay did not repeat what its forward did, so its gradients would be wrong."""
+
+
+class UnknownProfile(AutockptError, FileNotFoundError):
+    """Neither a file nor a recorded profile is called so; whoever is prepared for a missing file is for this too."""

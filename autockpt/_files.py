@@ -1,8 +1,11 @@
-"""Reading and writing the JSON files that users keep: profiles, plans and frontiers."""
+"""Reading and writing the JSON files that users keep: profiles, plans and frontiers; packed by gzip or not."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
+import zlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +14,11 @@ import msgspec
 from ._errors import InvalidFile
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+MAXIMUM_UNPACKED_BYTES = 256 * 2**20
+"""A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
 
 
 def encode(value: msgspec.Struct) -> bytes:
@@ -33,25 +41,55 @@ def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
 
 
 def write(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write `data` to `path`, whole or not at all; into a pipe or a device as it goes."""
+    """Write `data` to `path`, whole or not at all, packed if it ends in ``.gz``; into a pipe or a device as it goes."""
     target = Path(path)
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
+        part.write_bytes(pack(data) if target.suffix == ".gz" else data)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
 
 
+def pack(data: bytes) -> bytes:
+    """Return `data` packed by gzip; the same data always packs to the same bytes, with no time or name in them."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
+        file.write(data)
+    return packed.getvalue()
+
+
+def unpack(data: bytes, *, source: str) -> bytes:
+    """Return `data` without the packing that its first bytes announce; as it is where they announce none.
+
+    Raises:
+        InvalidFile: it is damaged, or unpacks to more than `MAXIMUM_UNPACKED_BYTES`.
+    """
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            unpacked = file.read(MAXIMUM_UNPACKED_BYTES + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InvalidFile(f"{source} is packed by gzip and damaged: {error}") from None
+    if len(unpacked) > MAXIMUM_UNPACKED_BYTES:
+        raise InvalidFile(
+            f"{source} unpacks to more than {MAXIMUM_UNPACKED_BYTES:,} bytes, far more than a recorded step takes. "
+            "If it is one all the same, unpack it with gunzip and give the unpacked file."
+        )
+    return unpacked
+
+
 def decode(data: bytes, kind: type[T], *, source: str) -> T:
-    """Parse and validate JSON `data` as a `kind`.
+    """Parse and validate JSON `data`, packed or not, as a `kind`.
 
     Raises:
         InvalidFile: not JSON, another schema, unknown or missing fields, or contents that contradict.
     """
+    data = unpack(data, source=source)
     schema = getattr(kind, "SCHEMA")  # noqa: B009  (a ClassVar that msgspec.Struct does not declare)
     try:
         head = msgspec.json.decode(data, type=_Head)

@@ -14,6 +14,7 @@ closed, a tensor saved, read back or released). Frees between two ticks cannot m
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -27,7 +28,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Argument", "CallRecord", "FunctionTable", "OpTable", "Profile", "SaveTable", "Static", "TensorTable"]
+__all__ = [
+    "Argument",
+    "CallRecord",
+    "FunctionTable",
+    "OpTable",
+    "Profile",
+    "Recipe",
+    "SaveTable",
+    "Static",
+    "TensorTable",
+    "plain_peak_bytes",
+]
 
 Index = Annotated[int, msgspec.Meta(ge=0)]
 MaybeIndex = Annotated[int, msgspec.Meta(ge=-1)]
@@ -67,6 +79,24 @@ class Static(_Part, frozen=True, kw_only=True):
         """Sum of all parts."""
         own = self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
         return own + self.other_bytes
+
+
+class Recipe(_Part, frozen=True, kw_only=True):
+    """How a profile that is shipped was recorded.
+
+    Attributes:
+        batch: what one step trains on, in words.
+        precision: of parameters and operators, in words.
+        optimizer: class of the optimizer.
+        versions: of the packages that the model and its operators came from.
+        command: the command that records it again.
+    """
+
+    batch: str
+    precision: str
+    optimizer: str
+    versions: dict[str, str]
+    command: str
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -268,6 +298,7 @@ class Profile(_Part, frozen=True, kw_only=True):
         device: where it ran, or the named device of the roofline.
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
+        recipe: how it was recorded, where it is one of those that are shipped.
         plain_seconds: seconds of the plain step.
         static: bytes that are there before the step.
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
@@ -296,6 +327,7 @@ class Profile(_Part, frozen=True, kw_only=True):
     device: str
     torch_version: str
     recorded: str
+    recipe: Recipe | None = None
     plain_seconds: Seconds
     static: Static
     optimizer: str = ""
@@ -367,14 +399,43 @@ class Profile(_Part, frozen=True, kw_only=True):
         printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile to `path` as JSON."""
+        """Write the profile to `path` as JSON, packed by gzip where the path ends in ``.gz``."""
         _files.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile that `save` wrote.
+        """Read a profile that `save` wrote, or one of those that come with autockpt.
+
+        Args:
+            path: a file, or the name of a recorded profile, which `autockpt profiles` lists. A file that exists wins.
 
         Raises:
             InvalidFile: the file is truncated, of another schema, or contradicts itself.
+            UnknownProfile: the path is a bare word, no file is called so, and neither is a recorded profile.
+            OSError: the file cannot be read.
+
+        Example:
+            >>> from autockpt import Profile
+            >>> Profile.load("gpt2-xl").model
+            'GPT2LMHeadModel'
         """
-        return _files.load(path, cls)
+        from ._recorded import locate
+
+        return _files.decode(locate(path).read_bytes(), cls, source=str(path))
+
+
+def plain_peak_bytes(static: Static, tensors: TensorTable, *, ticks: int, optimizer_step_bytes: int) -> int:
+    """Return the highest level of a recorded step and of the optimizer's after it, static bytes included.
+
+    Args:
+        static: what is there before the step.
+        tensors: what is born in it.
+        ticks: length of its clock.
+        optimizer_step_bytes: what the optimizer's step needs besides what lives at the end of backward.
+    """
+    change = [0] * (ticks + 1)
+    for size, birth, death in zip(tensors.bytes, tensors.birth, tensors.death, strict=True):
+        change[birth] += size
+        change[death] -= size
+    level = list(itertools.accumulate(change))
+    return static.total_bytes + max(*level, level[ticks - 1] + optimizer_step_bytes)

@@ -68,8 +68,10 @@ def test_the_wheel_holds_every_module_and_nothing_else_at_the_top(wheel: Path) -
         wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
     }
     modules = {path.relative_to(ROOT) for path in (ROOT / "autockpt").rglob("*.py")}
-    modules |= {Path("autockpt", path.relative_to(ROOT)) for path in (ROOT / "solvers").rglob("*.py")}
-    data = {Path("autockpt", path.relative_to(ROOT)) for path in (ROOT / "profiles").glob("*.json")}
+    for mapped in ("solvers", "profiles"):
+        modules |= {Path("autockpt", path.relative_to(ROOT)) for path in (ROOT / mapped).rglob("*.py")}
+    data = {Path("autockpt", path.relative_to(ROOT)) for path in (ROOT / "profiles").glob("*.json.gz")}
+    assert data
     expected = {str(path) for path in modules | data}
     expected |= {"autockpt/py.typed", "autockpt/profiles/README.md"}
     assert {name for name in names if name.startswith("autockpt/")} == expected
@@ -87,6 +89,8 @@ def test_the_command_solves_a_profile_where_there_is_no_torch(bare: Path, tmp_pa
     chain_profile().save(profile)
     _run(bare / "bin" / "autockpt", "solve", profile, "--budget", "80MiB", "-o", plan, cwd=tmp_path)
     assert 0 < Plan.load(plan).peak_bytes <= 80 * 2**20
+    _run(bare / "bin" / "autockpt", "profiles", cwd=tmp_path)
+    _run(bare / "bin" / "autockpt", "explain", "gpt2-xl", cwd=tmp_path)
     missing = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
     _run(bare / "bin" / "python", "-c", missing, cwd=tmp_path)
 

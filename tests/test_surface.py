@@ -36,6 +36,7 @@ NAMES = {
     "ReplayError",
     "Segment",
     "TooCostly",
+    "UnknownProfile",
     "UnknownSolver",
     "Verification",
     "__version__",
@@ -58,6 +59,7 @@ COMMANDS = {
     },
     "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
+    "profiles": {"--json"},
     "solve": {
         "PROFILE",
         "--budget",

@@ -10,6 +10,7 @@ from .explain import explain
 from .frontier import frontier
 from .group import Verbs
 from .profile import profile
+from .profiles import profiles
 from .solve import solve
 from .verify import verify
 
@@ -43,5 +44,5 @@ def main(context: click.Context) -> None:
         context.exit(2)
 
 
-for _command in (profile, solve, frontier, explain, verify, demo):
+for _command in (profile, solve, frontier, explain, verify, profiles, demo):
     main.add_command(_command)

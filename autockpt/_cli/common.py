@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
-from .. import _files
+from .. import _files, _recorded
 from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, TooCostly, UnknownSolver
 from .._explain import parts_text
 from .._parts import PeakParts
@@ -215,13 +214,13 @@ def errors(*, as_json: bool) -> Iterator[None]:
 
 
 def read(path: str) -> tuple[bytes, str]:
-    """Return all of the file at `path` (``-`` is stdin), and what people call it."""
+    """Return all of the file or the recorded profile at `path` (``-`` is stdin), unpacked, and what people call it."""
     try:
         if path == "-":
             if sys.stdin is None:
                 raise Misuse("cannot read -: standard input is closed")
-            return sys.stdin.buffer.read(), "<stdin>"
-        return Path(path).read_bytes(), path
+            return _files.unpack(sys.stdin.buffer.read(), source="<stdin>"), "<stdin>"
+        return _files.unpack(_recorded.locate(path).read_bytes(), source=path), path
     except OSError as error:
         raise Misuse(f"cannot read {path}: {error.strerror}") from error
 

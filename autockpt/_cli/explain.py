@@ -29,7 +29,6 @@ from .common import (
     budget_help,
     errors,
     examples,
-    file_type,
     json_option,
     overhead_option,
     plot_option,
@@ -41,6 +40,7 @@ from .common import (
     write_plot,
     writing,
 )
+from .profile_type import profile_type
 from .screen import progress, show, width
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ __all__ = ["explain"]
         "autockpt explain profile.json --plot memory.png",
     ),
 )
-@click.argument("file", type=file_type, metavar="FILE")
+@click.argument("file", type=profile_type, metavar="FILE")
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {budget_help}")
 @overhead_option
 @solver_option
 @time_limit_option
-@click.option("--profile", "profile_file", type=file_type, help="With a plan: its profile, for a chart and decisions.")
+@click.option(
+    "--profile", "profile_file", type=profile_type, help="With a plan: its profile, for a chart and decisions."
+)
 @plot_option
 @trace_option
 @json_option
@@ -80,9 +82,9 @@ def explain(
 ) -> None:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
-    FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, or - for stdin. With --budget or
-    --max-overhead, a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that
-    fits. Imports no torch.
+    FILE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, - for stdin, or a name that
+    `autockpt profiles` lists. With --budget or --max-overhead, a profile gets the plan that `autockpt solve` makes,
+    and of a frontier it is the best plan that fits. Imports no torch.
     """
     given = at_most_one(budget=budget, max_overhead=max_overhead)
     if not given and solver != "auto":

@@ -11,7 +11,6 @@ from .._profile import Profile
 from .common import (
     errors,
     examples,
-    file_type,
     json_option,
     output_option,
     plot_option,
@@ -21,6 +20,7 @@ from .common import (
     write,
     write_plot,
 )
+from .profile_type import profile_type
 from .screen import progress, show, width
 
 __all__ = ["frontier"]
@@ -38,7 +38,7 @@ TIME_LIMIT_SECONDS = 2.0
         "autockpt frontier profile.json --budget 16GiB",
     ),
 )
-@click.argument("profile", type=file_type)
+@click.argument("profile", type=profile_type)
 @solver_option
 @click.option(
     "--points",
@@ -76,7 +76,8 @@ def frontier(
 ) -> None:
     """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
 
-    PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
+    PROFILE is a file that `autockpt profile` wrote, - for stdin, or a name that `autockpt profiles` lists. Needs no GPU
+    and imports no torch.
 
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
     shows the one for a budget, from the file that -o writes.

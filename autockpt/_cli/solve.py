@@ -13,7 +13,6 @@ from .common import (
     budget_help,
     errors,
     examples,
-    file_type,
     json_option,
     keep_option,
     output_option,
@@ -25,6 +24,7 @@ from .common import (
     time_limit_option,
     write,
 )
+from .profile_type import profile_type
 from .screen import progress, show, width
 
 __all__ = ["solve"]
@@ -33,11 +33,12 @@ __all__ = ["solve"]
 @click.command(
     short_help="Choose what to recompute so that a recorded step fits a budget.",
     epilog=examples(
+        "autockpt solve gpt2-xl --budget 24GiB",
         "autockpt solve profile.json --budget 8GiB -o plan.json",
         "autockpt solve profile.json --max-overhead 0.15",
     ),
 )
-@click.argument("profile", type=file_type)
+@click.argument("profile", type=profile_type)
 @click.option("--budget", help=f"For the whole step: {budget_help}")
 @overhead_option
 @solver_option
@@ -59,7 +60,8 @@ def solve(
 ) -> None:
     """Choose the cheapest calls to recompute so that the step recorded in PROFILE stays under a budget.
 
-    PROFILE is a file that `autockpt profile` wrote, or - for stdin. Needs no GPU and imports no torch.
+    PROFILE is a file that `autockpt profile` wrote, - for stdin, or a name that `autockpt profiles` lists. Needs no GPU
+    and imports no torch.
 
     Prints the plan. Where no plan meets the budget the exit status is 1, and what the lowest reachable peak consists
     of takes the place of the plan, with --json as a document.

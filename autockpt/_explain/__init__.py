@@ -14,6 +14,7 @@ from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
 from .parts import parts_text
 from .plan import PlanReport, plan_text, report_plan
 from .profile import ProfileReport, profile_text, report_profile
+from .recorded import RecordedReport, recorded_text
 
 __all__ = [
     "DEFAULT_WIDTH",
@@ -21,6 +22,7 @@ __all__ = [
     "FrontierReport",
     "PlanReport",
     "ProfileReport",
+    "RecordedReport",
     "explain_frontier",
     "explain_plan",
     "explain_profile",
@@ -29,6 +31,7 @@ __all__ = [
     "parts_text",
     "plan_text",
     "profile_text",
+    "recorded_text",
     "report_frontier",
     "report_plan",
     "report_profile",

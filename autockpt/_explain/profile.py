@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from .._profile import Profile
+from .._profile import Profile, plain_peak_bytes
 from ..solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
 from .names import alike, from_parent, span
@@ -105,7 +104,9 @@ def report_profile(profile: Profile) -> ProfileReport:
         device=profile.device,
         torch_version=profile.torch_version,
         recorded=profile.recorded,
-        plain_peak_bytes=_plain_peak_bytes(profile),
+        plain_peak_bytes=plain_peak_bytes(
+            static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
+        ),
         plain_seconds=profile.plain_seconds,
         static_bytes={
             "parameters": static.parameter_bytes,
@@ -164,13 +165,3 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
         tree += "\n" + fill(f"Left out: {counted(hidden, 'row')} of modules that save less than {SMALL:.1%}", width)
     blocks.append(tree)
     return "\n\n".join([*blocks, *format_refusals(report.refused, width), *format_notes(report.notes, width)]) + "\n"
-
-
-def _plain_peak_bytes(profile: Profile) -> int:
-    """Return the highest level of the recorded step and of the optimizer's, static bytes included."""
-    change = [0] * (profile.ticks + 1)
-    for size, birth, death in zip(profile.tensors.bytes, profile.tensors.birth, profile.tensors.death, strict=True):
-        change[birth] += size
-        change[death] -= size
-    level = list(itertools.accumulate(change))
-    return profile.static.total_bytes + max(*level, level[profile.ticks - 1] + profile.optimizer_step_bytes)

@@ -6,7 +6,7 @@ operators when their tensors are fake.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -35,6 +35,46 @@ NOTES = (
     "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",
     "some models run other operators on fake tensors (masks, repeated heads); record a real step once one fits",
 )
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Scores, and values weighed by them, of every head of the queries, as if none were masked."""
+    return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
+
+
+def _attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Scores again, then the gradients of scores, values, queries and keys."""
+    return 2 * _scores(query, key) * int(3 * query.shape[-1] + 2 * value.shape[-1])
+
+
+def _scores(query: Any, key: Any) -> int:
+    return int(query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2])
+
+
+def _grouped_flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """A row, a column or an inner index belongs to one of the groups, unless both sides have the groups apart."""
+    groups = a.shape[0] if a.dim() == b.dim() == 3 else 1
+    return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
+
+
+FLOPS: Mapping[Any, Callable[..., int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    torch.ops.aten._grouped_mm: _grouped_flops,
+}
+"""What torch's own table of operators that compute lacks."""
+
+NO_WORK = frozenset(
+    {
+        torch.ops.aten._unsafe_view,
+        torch.ops.aten.empty,
+        torch.ops.aten.empty_like,
+        torch.ops.aten.empty_strided,
+        torch.ops.aten.new_empty,
+        torch.ops.aten.new_empty_strided,
+    }
+)
+"""Operators that neither compute nor move bytes; so do views."""
 
 
 def profile_fake(
@@ -106,7 +146,8 @@ class RooflineClock(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if not func.is_view and func.namespace != "prim":  # fake tensors ask themselves for their device
+        idle = func.is_view or func.overloadpacket in NO_WORK
+        if not idle and func.namespace != "prim":  # fake tensors ask themselves for their device
             self._now += self._operator_seconds(func, args, kwargs, output)
         return output
 
@@ -114,11 +155,15 @@ class RooflineClock(TorchDispatchMode):
         """The longer of computing and moving bytes."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs, output)) if isinstance(leaf, torch.Tensor)]
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / self._device.bytes_per_second
-        count = flop_registry.get(func.overloadpacket)
-        if count is None or not tensors:
+        packet = func.overloadpacket
+        if packet in FLOPS:
+            flops = FLOPS[packet](*args, **kwargs)
+        elif packet in flop_registry:
+            flops = flop_registry[packet](*args, **kwargs, out_val=output)
+        else:
             return moved
         rate = self._device.half_flops if tensors[0].itemsize <= 2 else self._device.single_flops
-        return max(moved, float(count(*args, **kwargs, out_val=output)) / rate)
+        return max(moved, flops / rate)
 
 
 def _mode_of(model: torch.nn.Module) -> Any:

@@ -1,0 +1,67 @@
+"""The clock of fake mode: what operators take on a named device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from autockpt import _torch_private as private
+from autockpt._devices import DEVICES
+from autockpt._record.fake import RooflineClock
+
+DEVICE = DEVICES["h100"]
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """What `run` takes, on tensors without values."""
+    clock = RooflineClock(DEVICE)
+    with private.new_fake_mode(), clock:
+        run()
+        return clock.seconds([0.0, clock.stamp()])[1]
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, requires_grad=True)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_attention_computes(groups: int) -> None:
+    """Two products forward, five backward; keys and values that heads share spare nothing."""
+    batch, heads, length, width = 2, 8, 4096, 128
+    product = 2 * batch * heads * length**2 * width / DEVICE.half_flops
+
+    def forward() -> torch.Tensor:
+        query, key, value = bf16(batch, heads, length, width), *(bf16(batch, heads // groups, length, width),) * 2
+        return F.scaled_dot_product_attention(query, key, value, enable_gqa=groups > 1)
+
+    assert seconds(forward) == pytest.approx(2 * product, rel=0.01)
+    both = seconds(lambda: torch.autograd.backward(forward(), bf16(batch, heads, length, width)))
+    assert both == pytest.approx(7 * product, rel=0.1)  # gradients that meet are added
+
+
+@pytest.mark.parametrize("experts", [1, 8])
+def test_grouped_products_compute_as_much_as_one_of_all_rows(experts: int) -> None:
+    rows, width, out = 16384, 4096, 8192
+    product = 2 * rows * width * out / DEVICE.half_flops
+
+    def forward() -> torch.Tensor:
+        ends = torch.empty(experts, dtype=torch.int32)
+        return torch._grouped_mm(bf16(rows, width), bf16(experts, width, out), offs=ends)
+
+    assert seconds(forward) == pytest.approx(product, rel=0.01)
+    assert seconds(lambda: torch.autograd.backward(forward(), bf16(rows, out))) == pytest.approx(3 * product, rel=0.01)
+
+
+def test_what_only_makes_room_or_looks_anew_takes_no_time() -> None:
+    assert seconds(lambda: torch.empty_like(torch.empty(2**30)).new_empty(2**20).view(2**10, 2**10).t()) == 0
+    wide = 2**15
+    matrix, rows = torch.empty(2**10, 2**10), torch.empty(wide // 2, 2, 2**10)
+    flat = seconds(lambda: rows.view(wide, 2**10) @ matrix)
+    assert seconds(lambda: rows @ matrix) == flat > 0  # its result is looked at with three dimensions
+
+
+def test_what_moves_bytes_takes_as_long_as_they_do() -> None:
+    assert seconds(lambda: torch.empty(2**28).neg()) == pytest.approx(2 * 4 * 2**28 / DEVICE.bytes_per_second)
