@@ -14,10 +14,11 @@ from autockpt._cli import main
 
 project = "autockpt"
 author = "The autockpt authors"
-copyright = "The autockpt authors"  # noqa: A001
+copyright = "The autockpt authors"
 version = release = autockpt.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns: list[str] = []
 html_theme = "furo"
@@ -28,7 +29,6 @@ html_show_sphinx = False
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
