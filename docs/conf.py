@@ -23,6 +23,8 @@ myst_heading_anchors = 3
 exclude_patterns: list[str] = []
 html_theme = "furo"
 html_title = f"autockpt {release}"
+html_static_path = ["style.css"]
+html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sphinx = False
 
@@ -49,9 +51,10 @@ class HelpText(Directive):
     def run(self) -> list[nodes.Node]:
         """Return one literal block."""
         name = self.arguments[0] if self.arguments else ""
-        root = click.Context(main, info_name="autockpt", terminal_width=96)
+        settings = {**main.context_settings, "terminal_width": 80}
+        root = click.Context(main, info_name="autockpt", **settings)
         command = main.commands[name] if name else main
-        context = click.Context(command, info_name=name, parent=root, terminal_width=96) if name else root
+        context = click.Context(command, info_name=name, parent=root, terminal_width=80) if name else root
         text = command.get_help(context)
         return [nodes.literal_block(text, text, language="text")]
 
