@@ -6,7 +6,7 @@ OLDEST := .venv-oldest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo docs picture clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,12 @@ sweep: install  ## run the tests and every row of the long sweeps
 
 demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo
+
+docs: $(VENV)/.docs  ## build the documentation into build/docs; warnings are errors
+	$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
+
+picture: install  ## draw the picture of the README again, from a recorded profile
+	$(VENV)/bin/python docs/picture.py
 
 lint: install  ## check style and formatting
 	$(VENV)/bin/ruff check .
@@ -62,6 +68,10 @@ endef
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(call make-venv,$(VENV),constraints.txt)
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install --constraint constraints.txt --editable '.[docs]'
+	@touch $(VENV)/.docs
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(call make-venv,$(OLDEST),constraints-oldest.txt)

@@ -39,6 +39,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "uniform": uniform.solve,
     }
 )
+"""Every solver by its name, as `solver=` takes it."""
 
 
 def solve(

@@ -1,4 +1,4 @@
-"""What is written for users runs: the README's blocks and the examples in docstrings."""
+"""What is written for users holds: blocks of the README and of docs/ run, figures are those of the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,82 @@ import shlex
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
-import autockpt
+import autockpt.solvers
+from autockpt import Plan
 from autockpt._cli import main
+from autockpt.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
+README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))} | {"README.md": README}
 MODULES = sorted(module.name for module in pkgutil.walk_packages(autockpt.__path__, "autockpt."))
 
 
-def test_the_python_blocks_run(capsys: pytest.CaptureFixture[str]) -> None:
+def _blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+COMMANDS = sorted({line for page in PAGES for block in _blocks(page, "sh") for line in block.splitlines()})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")])
+def test_the_python_blocks_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    blocks = [text for language, text in BLOCKS if language == "python"]
-    for text in blocks:
-        exec(compile(text, "README.md", "exec"), namespace)
-    assert blocks
-    assert "Recomputed: " in capsys.readouterr().out
+    for text in _blocks(page, "python"):
+        exec(compile(text, page, "exec"), namespace)
+    if page == "README.md":
+        assert re.search(r"^Recomputed: .*^Exact", capsys.readouterr().out, re.DOTALL | re.MULTILINE)
+
+
+def test_the_json_blocks_are_plans() -> None:
+    plans = [msgspec.json.decode(text, type=Plan) for page in PAGES for text in _blocks(page, "json")]
+    assert all(plan.segments for plan in plans) and plans
+
+
+def test_the_figures_of_the_readme_stand_in_the_files_that_it_names() -> None:
+    rows = [
+        line for line in README.splitlines() if line.startswith("|") and ("benchmarks." in line or "the same" in line)
+    ]
+    file, found = None, 0
+    for row in rows:
+        for link in re.findall(r"\]\((benchmarks/\S+)\)", row):
+            file = ROOT / link
+        assert file is not None, row
+        for figure in re.findall(r"\*\*(\d.*?)\*\*", row):
+            found += 1
+            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\.?\d)", file.read_text()), f"{figure} is not in {file}"
+    assert found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_lead_somewhere(page: str) -> None:
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)\s:]+)\)", PAGES[page]):
+        path, _, anchor = target.partition("#")
+        assert (folder / path).exists(), target
+        if anchor:
+            text = (folder / path).read_text() if path else PAGES[page]
+            headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    for page, names in {"api.md": autockpt.__all__, "solvers.md": autockpt.solvers.__all__}.items():
+        listed = re.findall(r"^\.\. auto\w+:: ([\w.]+)", PAGES["api.md"] + PAGES[page], re.MULTILINE)
+        assert set(names) <= {name.rpartition(".")[2] for name in listed}
+
+
+def test_every_solver_and_command_is_in_the_reference() -> None:
+    headings = {page: re.findall(r"^##+ (.*)", PAGES[page], re.MULTILINE) for page in ("solvers.md", "command_line.md")}
+    assert set(SOLVERS) <= set(headings["solvers.md"])
+    assert {f"autockpt {name}" for name in main.commands} <= set(headings["command_line.md"])
+    assert {*main.commands, ""} == set(re.findall(r"^```{help} ?(\w*)$", PAGES["command_line.md"], re.MULTILINE))
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("autockpt ")])
