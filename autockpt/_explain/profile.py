@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from .._profile import Profile, plain_peak_bytes
+from .._profile import Profile, Recipe, plain_peak_bytes
 from ..solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
 from .names import alike, from_parent, span
@@ -51,6 +51,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     torch_version: str
     recorded: str
+    recipe: Recipe | None
     plain_peak_bytes: int
     plain_seconds: float
     static_bytes: dict[str, int]
@@ -104,6 +105,7 @@ def report_profile(profile: Profile) -> ProfileReport:
         device=profile.device,
         torch_version=profile.torch_version,
         recorded=profile.recorded,
+        recipe=profile.recipe,
         plain_peak_bytes=plain_peak_bytes(
             static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
         ),
@@ -128,7 +130,10 @@ def report_profile(profile: Profile) -> ProfileReport:
 def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     """Render a report of a profile."""
     width = max(width, MINIMUM_WIDTH)
-    head = f"Profile of {report.model}, recorded {report.recorded} on {report.device}, torch {report.torch_version}"
+    where = f"on {report.device}" if report.times == "measured" else f"for {report.device}"
+    head = f"Profile of {report.model}, recorded {report.recorded} {where}, torch {report.torch_version}"
+    if report.recipe is not None:
+        head += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"
     parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
     peak = "recorded" if report.mode == "real" and not report.optimizer else "predicted"
     saved = "predicted" if report.mode == "fake" else "recorded"
