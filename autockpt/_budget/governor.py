@@ -28,7 +28,7 @@ from .._install import replan, unplanned
 from .._plan import Plan
 from .._profile import Profile
 from .._record.recorder import record_step
-from .._record.step import step_of, training_step
+from .._record.step import NothingToTrain, step_of, training_step
 from ..solvers.units import format_bytes
 from .batch import Batch, batch_of, enlarged
 from .foresight import MARGIN, Known, foreseen
@@ -97,6 +97,7 @@ class Governor:
         self._ready = [ready] if ready is not None else []
         self._current = ready
         self._gauge = Gauge(request.measured_steps)
+        self._untrained: list[Batch] = []
         self._error_bytes = 0
         self._looks = 0
         self._corrections = 0
@@ -126,8 +127,14 @@ class Governor:
         batch, held_bytes = batch_of(model, forward, args, kwargs), gradient_bytes(model)
         current = [self._current] if self._current is not None else []  # first: a plan stays where it can
         ready = next((each for each in (*current, *self._ready) if each.known.includes(batch, held_bytes)), None)
+        if ready is None and any(each.covers(batch) for each in self._untrained):
+            return
         if ready is None:
-            ready = self._made(model, forward, args, kwargs, batch, held_bytes)
+            try:
+                ready = self._made(model, forward, args, kwargs, batch, held_bytes)
+            except NothingToTrain:  # a prediction, say, of a model left in train mode: no step begins here
+                self._untrained.append(batch)
+                return
             self._ready.append(ready)
         if ready is not self._current:
             replan(model, self, ready.plan)

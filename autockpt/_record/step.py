@@ -18,6 +18,10 @@ __all__ = ["Loss", "TrainingStep", "step_of", "training_step"]
 Loss = Callable[[Any], torch.Tensor]
 
 
+class NothingToTrain(ProfilingError):
+    """Nothing that forward returns leads back to a parameter, so that no backward can follow."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep:
     """One training step of a model on one batch, without the optimizer.
@@ -70,6 +74,8 @@ class TrainingStep:
         finally:
             torch.clear_autocast_cache()
         if not _is_loss(scalar):
+            if not any(tensor.requires_grad for tensor in tensors(outputs)):
+                raise NothingToTrain(_nothing_in(outputs))
             raise ProfilingError(
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
             )
@@ -192,14 +198,18 @@ def _default_loss(outputs: Any) -> torch.Tensor:
         return loss
     differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
     if not differentiable:
-        raise ProfilingError(
-            f"no output of the model requires a gradient (outputs: {_describe(outputs)}). "
-            "Give loss=, a function from the outputs to a scalar."
-        )
+        raise NothingToTrain(_nothing_in(outputs))
     total = differentiable[0].sum()
     for tensor in differentiable[1:]:
         total = total + tensor.sum()
     return total
+
+
+def _nothing_in(outputs: object) -> str:
+    return (
+        f"no output of the model requires a gradient (outputs: {_describe(outputs)}). "
+        "Give loss=, a function from the outputs to a scalar."
+    )
 
 
 def _is_loss(value: object) -> bool:

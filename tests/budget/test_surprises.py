@@ -77,6 +77,29 @@ def test_statistics_that_an_earlier_forward_of_the_same_step_has_read() -> None:
     assert plan_of(model)
 
 
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = stack()
+
+    def forward(self, batch: Tensor, *, predict: bool = False) -> Tensor:
+        outputs: Tensor = self.body(batch)
+        return outputs.argmax(-1) if predict else outputs
+
+
+def test_a_forward_that_leads_to_no_backward_is_no_step() -> None:
+    model = autockpt.apply(Classifier(), BUDGET)
+    expected = Classifier()(BATCH, predict=True)
+    for _ in range(2):
+        assert torch.equal(model(BATCH, predict=True), expected)
+        assert autockpt.plan_of(model) is None
+    model(BATCH).square().mean().backward()
+    plan = plan_of(model)
+    assert torch.equal(model(BATCH, predict=True), expected)
+    assert plan.segments
+    assert plan_of(model) is plan
+
+
 def test_a_list_that_forward_fills_is_filled_once() -> None:
     class Collecting(nn.Module):
         def __init__(self) -> None:

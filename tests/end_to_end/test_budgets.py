@@ -28,7 +28,7 @@ TIME_LIMIT_SECONDS = 2.0
 
 
 def rows() -> list[ParameterSet]:
-    """Model by model. In every run `auto` and `ilp` at 60 %, `auto` at 80 %, of the others half; the rest in a sweep."""
+    """In every run `auto` and `ilp` at 60 %, `auto` at 80 %, half of the others; the rest in `make sweep`."""
     found = []
     for m, model in enumerate(ZOO):
         for s, solver in enumerate(PLANNERS):
