@@ -18,20 +18,21 @@ import torch
 
 from .. import _torch_private
 
-__all__ = ["GeneratorTrack", "States", "generators_of", "set_states", "states_of"]
+__all__ = ["GeneratorTrack", "States", "generators_of", "given_among", "set_states", "states_of"]
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 
 
 def generators_of(devices: Iterable[torch.device], arguments: Iterable[object]) -> list[torch.Generator]:
-    """Return the generators of the CPU and of `devices`, and those among `arguments`."""
-    found = [torch.default_generator]
-    for device in devices:
-        generator = _torch_private.default_generator(device)
-        if generator is not None:
-            found.append(generator)
-    found.extend(value for value in arguments if isinstance(value, torch.Generator))
-    return found
+    """Return the generators of the CPU and of `devices`, and those among `arguments`, each once."""
+    of_devices = (_torch_private.default_generator(device) for device in devices)
+    found = [torch.default_generator, *(each for each in of_devices if each is not None), *given_among(arguments)]
+    return list(dict.fromkeys(found))
+
+
+def given_among(arguments: Iterable[object]) -> list[torch.Generator]:
+    """Return the generators among `arguments`."""
+    return [value for value in arguments if isinstance(value, torch.Generator)]
 
 
 def states_of(generators: Iterable[torch.Generator]) -> States:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
-from .generators import generators_of, set_states, states_of
+from .generators import given_among, set_states, states_of
 from .hollow import Hollow
 from .selection import Entry, Function, watched
 from .slots import Changed
@@ -193,7 +193,7 @@ class Replay:
         assert self._call.selection is not None
         leaves: list[Tensor] = []
         templates = encode((*args, *kwargs.values()), leaves)
-        generators = [*self._call.selection.generators, *generators_of((), kept_whole(templates))]
+        generators = [*self._call.selection.generators, *given_among(kept_whole(templates))]
         if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
         for number, offset in unit.sources:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -17,7 +18,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from .. import _torch_private
 from .._errors import NotApplicable
-from .generators import States, generators_of, states_of
+from .generators import States, given_among, states_of
 from .thread import thread
 from .tree import CONTAINERS, encode, kept_whole
 from .units import Choice, Inputs, Unit
@@ -37,6 +38,11 @@ __all__ = [
     "own_code",
     "watched",
 ]
+
+_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Tensors that leave operators as they are; other classes may compute anything."""
 
 Function: TypeAlias = Callable[..., Any]
 Entry: TypeAlias = Unit | Choice | None
@@ -96,8 +102,9 @@ class Selection:
         templates = encode((*args, *kwargs.values()), leaves)
         inputs = Inputs(leaves)
         versions = [_torch_private.version(leaf) for leaf in leaves]
-        given = generators_of((), kept_whole(templates))
-        before = states_of([*self.generators, *given])
+        generators = [*self.generators, *given_among(kept_whole(templates))]
+        drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
+        before = states_of(drawing)
         start = self._pack.n_slots
         self._busy, self._pack.inputs = True, inputs
         try:
@@ -113,9 +120,8 @@ class Selection:
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
-        after = states_of(generator for generator, _ in before)
-        moved = [(number, state[1]) for number, state in enumerate(after) if state != before[number]]
-        self.entries[place] = Unit(key, start, inputs, result, kept=kept, generators=len(before), random=moved)
+        moved = [(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]]
+        self.entries[place] = Unit(key, start, inputs, result, kept=kept, generators=len(generators), random=moved)
         return result
 
 
@@ -188,6 +194,20 @@ class FunctionWatch(TorchFunctionMode):
         numbered = f"{name}#{self._counts[name]}"
         self._counts[name] += 1
         return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
+
+
+@functools.lru_cache(maxsize=4096)
+def never_draws(function: Function) -> bool:
+    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+
+    Reading the states of generators, before and after, costs as much as a small operator.
+    """
+    if not isinstance(function, _OPERATORS):
+        return False  # Python, which may do anything
+    packet = getattr(torch.ops.aten, function_name(function), None)
+    if packet is None:
+        return False
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in packet.overloads())
 
 
 @functools.lru_cache(maxsize=4096)
