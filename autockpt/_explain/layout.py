@@ -14,6 +14,7 @@ __all__ = [
     "format_notes",
     "format_table",
     "format_totals",
+    "how_timed",
 ]
 
 
@@ -28,6 +29,11 @@ MODES = {
     "forward": "forward ran; backward is predicted from the autograd graph",
     "fake": "nothing ran; memory and seconds are predicted for the device",
 }
+
+
+def how_timed(profile_mode: str | None) -> str:
+    """Say where the seconds of a plain step come from."""
+    return "predicted" if profile_mode == "fake" else "recorded"
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:

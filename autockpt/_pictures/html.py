@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._explain.frontier import report_frontier
+from .._explain.layout import how_timed
 from .._explain.plan import report_plan
 from .._explain.profile import SMALL, report_profile
 from .._frontier import Frontier
@@ -90,7 +91,7 @@ def frontier_html(frontier: Frontier) -> str:
     figures = [
         ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes)),
         ("predicted minimum", format_bytes(report.predicted_minimum_bytes)),
-        ("recorded plain step", format_seconds(report.recorded_plain_seconds)),
+        (f"{how_timed(report.profile_mode)} plain step", format_seconds(report.recorded_plain_seconds)),
     ]
     most = max(row.recompute_overhead for row in report.rows) or 1
     rows: list[list[Cell]] = [
