@@ -117,11 +117,14 @@ def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
         "segments": [str(row.segments) for row in report.rows],
         "solver": [row.solver for row in report.rows],
     }
+    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead"
+    if all(row.gap is None for row in report.rows[1:]):
+        del columns["gap"]  # of the plain plan it is no news
+    else:
+        title += "; gap: how much of it any method could still save, operator by operator, the host's time not counted"
     for name in _LEAST_TOLD:
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
             del columns[name]
-    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead; gap: how much "
-    title += "of it any method could still save, operator by operator, the host's time not counted"
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
     blocks.append(fill(title, width) + "\n" + format_table(list(columns), rows, width, elide=0))
     if report.dominated_by:

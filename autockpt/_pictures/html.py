@@ -107,6 +107,9 @@ def frontier_html(frontier: Frontier) -> str:
         for row in report.rows
     ]
     header = ["predicted peak", "of plain", "recompute overhead", "recompute", "gap", "segments", "solver"]
+    if all(row.gap is None for row in report.rows[1:]):  # of the plain plan it is no news
+        at = header.index("gap")
+        header, rows = [*header[:at], *header[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
     return card(
         f"Frontier for {report.model or 'any model'}",
         f"by {report.solver}",
