@@ -50,6 +50,8 @@ def write(data: bytes, path: str | os.PathLike[str]) -> None:
     try:
         part.write_bytes(pack(data) if target.suffix == ".gz" else data)
         part.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # of the file, not of its part
     finally:
         part.unlink(missing_ok=True)
 
