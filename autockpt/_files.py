@@ -96,9 +96,10 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
     try:
         head = msgspec.json.decode(data, type=_Head)
         if head.schema != schema:
+            same_kind = head.schema.partition("/")[0] == schema.partition("/")[0]
+            cure = "Record or solve it again." if same_kind else "Give a file of that kind."
             raise InvalidFile(
-                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r}. "
-                "Record or solve it again."
+                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
             )
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

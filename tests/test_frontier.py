@@ -160,11 +160,13 @@ def test_a_file_that_contradicts_itself(wrong: Callable[[tuple[Plan, ...]], tupl
         Frontier.load(path)
 
 
-@pytest.mark.parametrize("schema", ["autockpt.frontier/9", "autockpt.plan/1"])
-def test_a_file_of_another_schema(schema: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schema", "cure"), [("autockpt.frontier/9", "Record or solve it again"), ("autockpt.plan/1", "of that kind")]
+)
+def test_a_file_of_another_schema(schema: str, cure: str, tmp_path: Path) -> None:
     path = tmp_path / "frontier.json"
     path.write_bytes(msgspec.json.encode(msgspec.to_builtins(chain()) | {"schema": schema}))
-    with pytest.raises(InvalidFile, match=schema):
+    with pytest.raises(InvalidFile, match=f"{schema}.*{cure}"):
         Frontier.load(path)
 
 
