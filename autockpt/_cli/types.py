@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -74,7 +75,7 @@ class Seconds(click.FloatRange):
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
 
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Refuse what no clock reaches."""
         seconds: float = super().convert(value, param, ctx)
         if not math.isfinite(seconds):

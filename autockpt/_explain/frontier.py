@@ -8,13 +8,23 @@ import msgspec
 
 from .._frontier import Frontier
 from ..solvers.units import format_bytes, format_seconds
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, fill, format_notes, format_table, format_totals, how_timed
+from .layout import (
+    DEFAULT_WIDTH,
+    MINIMUM_WIDTH,
+    MODES,
+    drop_columns,
+    fill,
+    format_notes,
+    format_table,
+    format_totals,
+    how_timed,
+)
 from .plan import report_plan
 from .refusals import RefusalRow, format_refusals
 
 __all__ = ["FrontierReport", "FrontierRow", "frontier_text", "report_frontier"]
 
-_LEAST_TOLD = ("freed", "solver", "segments")  # columns that go, in this order, where the table is too wide
+_LEAST_TOLD = ("freed", "solver", "segments")
 
 
 class FrontierRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +132,7 @@ def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
         del columns["gap"]  # of the plain plan it is no news
     else:
         title += "; gap: how much of it any method could still save, operator by operator, the host's time not counted"
-    for name in _LEAST_TOLD:
-        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
-            del columns[name]
+    drop_columns(columns, _LEAST_TOLD, width)
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
     blocks.append(fill(title, width) + "\n" + format_table(list(columns), rows, width, elide=0))
     if report.dominated_by:
