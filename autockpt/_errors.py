@@ -4,7 +4,7 @@ AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver     from the solvers
 ├── GrowthError          profiles that do not tell that of another size
 ├── InvalidFile          a profile, plan or frontier file that does not parse or validate
-├── MissingExtra         something optional that is not installed; names the command that installs it
+├── MissingExtra         something that is not installed; names the command that installs it
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
 ├── PinError             pins that match nothing, contradict each other, or cannot be honoured
 ├── ProfilingError       the model cannot be recorded
@@ -43,7 +43,7 @@ class InvalidFile(AutockptError):
 
 
 class MissingExtra(AutockptError):
-    """Something that only an extra installs is needed and not there; the message has the command that installs it."""
+    """Something is needed that is not installed; the message has the command that installs it."""
 
 
 class NotApplicable(AutockptError):

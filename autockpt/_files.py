@@ -50,6 +50,8 @@ def write(data: bytes, path: str | os.PathLike[str]) -> None:
     try:
         part.write_bytes(pack(data) if target.suffix == ".gz" else data)
         part.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # of the file, not of its part
     finally:
         part.unlink(missing_ok=True)
 
@@ -94,9 +96,10 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
     try:
         head = msgspec.json.decode(data, type=_Head)
         if head.schema != schema:
+            same_kind = head.schema.partition("/")[0] == schema.partition("/")[0]
+            cure = "Record or solve it again." if same_kind else "Give a file of that kind."
             raise InvalidFile(
-                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r}. "
-                "Record or solve it again."
+                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
             )
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:

@@ -24,7 +24,8 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
         time_limit_seconds: after so long the best plan found is returned.
 
     Returns:
-        The best plan, under the name of the solver that found it. Optimal if the time suffices to prove it.
+        The best plan, under the name of the solver that found it. Optimal if the time suffices to prove it, or with
+        many candidates nearly so, as `ilp` is.
 
     Raises:
         Infeasible: no plan fits; its minimum is the lowest peak over all solvers.

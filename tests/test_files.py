@@ -31,6 +31,13 @@ def test_packing_leaves_no_name_and_no_time() -> None:
     assert _files.unpack(packed, source="here") == b"text"
 
 
+def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "plan.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        Plan().save(path)
+    assert caught.value.filename == str(path)
+
+
 @pytest.mark.parametrize("keep", [2, 12, -4])
 def test_a_damaged_file_says_so(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "profile.json.gz"

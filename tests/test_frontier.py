@@ -160,17 +160,19 @@ def test_a_file_that_contradicts_itself(wrong: Callable[[tuple[Plan, ...]], tupl
         Frontier.load(path)
 
 
-@pytest.mark.parametrize("schema", ["autockpt.frontier/9", "autockpt.plan/1"])
-def test_a_file_of_another_schema(schema: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schema", "cure"), [("autockpt.frontier/9", "Record or solve it again"), ("autockpt.plan/1", "of that kind")]
+)
+def test_a_file_of_another_schema(schema: str, cure: str, tmp_path: Path) -> None:
     path = tmp_path / "frontier.json"
     path.write_bytes(msgspec.json.encode(msgspec.to_builtins(chain()) | {"schema": schema}))
-    with pytest.raises(InvalidFile, match=schema):
+    with pytest.raises(InvalidFile, match=f"{schema}.*{cure}"):
         Frontier.load(path)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(60, 6), (80, 8), (100, 9)])
 def test_the_text_fits_and_marks_the_minimum(width: int, columns: int) -> None:
-    text = explain_frontier(chain(), width=width)
+    text = explain_frontier(bounded(chain()), width=width)
     assert max(len(line) for line in text.splitlines()) <= width
     header = next(line for line in text.splitlines() if line.startswith("plan "))
     told = ["plan", "peak", "of plain", "freed", "recompute", "of step", "gap", "segments", "solver"]
@@ -178,3 +180,17 @@ def test_the_text_fits_and_marks_the_minimum(width: int, columns: int) -> None:
     rows = [line for line in text.splitlines() if line.startswith(("plain ", "minimum "))]
     assert [row.split()[0] for row in rows] == ["plain", "minimum"]
     assert f"{chain().minimum_bytes / MIB:.2f} MiB" in rows[-1]
+
+
+def test_a_gap_that_is_not_known_takes_no_column() -> None:
+    for shown, known in ((bounded(chain()), True), (chain(), False)):
+        assert ("; gap: " in shown.explain()) == known
+        assert (">gap<" in shown._repr_html_()) == known
+
+
+def bounded(found: Frontier) -> Frontier:
+    """The frontier with a lower bound for each plan."""
+    plans = tuple(
+        msgspec.structs.replace(plan, lower_bound_seconds=0.9 * plan.recompute_seconds) for plan in found.plans
+    )
+    return msgspec.structs.replace(found, plans=plans)

@@ -212,10 +212,12 @@ def test_html_says_what_explain_says_and_escapes_names() -> None:
     profile = msgspec.structs.replace(CHAIN, model=name)
     plan = msgspec.structs.replace(solve(CHAIN, "80MiB"), model=name)
     found = msgspec.structs.replace(frontier(CHAIN, points=4), model=name)
+    fake = msgspec.structs.replace(profile, mode="fake", times="roofline")
     for shown, words in (
         (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(report_profile(CHAIN).activation_bytes)]),
         (plan, ["budget", "80.00 MiB", "predicted recompute overhead"]),
-        (found, ["predicted minimum", *(f"{each.recompute_overhead:.1%}" for each in found.plans)]),
+        (found, ["recorded plain step", *(f"{each.recompute_overhead:.1%}" for each in found.plans)]),
+        (frontier(fake, points=2), ["predicted plain step", "predicted minimum"]),
         (Plan(), ["Recomputed: nothing, every call is kept"]),
         (Plan.of(["<b>.0"]), ["<b>.0"]),
     ):

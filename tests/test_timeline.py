@@ -160,6 +160,14 @@ def test_the_operator_at_a_peak_in_forward_is_named() -> None:
     assert 2 * 64 * 8 * 500 * 4 <= parts.transient_bytes < 2.1 * 64 * 8 * 500 * 4
 
 
+def test_the_chart_names_the_root() -> None:
+    timeline = Plan().timeline(PROFILES[3])
+    steps = [msgspec.structs.replace(step, name="backward of #0") for step in timeline.steps]
+    assert "peak, backward of the whole model" in timeline_chart(
+        msgspec.structs.replace(timeline, steps=tuple(steps)), width=100
+    )
+
+
 @pytest.mark.parametrize("width", [60, 77, 100])
 @pytest.mark.parametrize(
     "plan", [Plan(), Plan.of(["h.0", "h.2"]), Plan.of([["h.2", "h.3"]])], ids=["plain", "two", "run"]
@@ -173,7 +181,8 @@ def test_the_chart_fits_and_marks_the_peak(plan: Plan, width: int) -> None:
     margin = lines[1].index("┤") + 1
     at = arrow.index("↑") - margin
     assert rows[0][at] != " "  # the peak is as high as the chart
-    assert timeline.steps[timeline.peak].name in "\n".join(lines)
+    name = timeline.steps[timeline.peak].name
+    assert f"peak, {name.removesuffix('#0')}" in " ".join(map(str.strip, lines))
     drawn = {glyph for row in rows for glyph in row} - {" "}
     there = {glyph for glyph, _, names in LAYERS if any(getattr(s, n) for s in timeline.steps for n in names)}
     assert {"▒", "·"} <= drawn <= there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,21 @@ import click
 import msgspec
 
 from .. import _files, _recorded
-from .._errors import AutockptError, BudgetError, Infeasible, InvalidFile, PinError, TooCostly, UnknownSolver
+from .._errors import (
+    AutockptError,
+    BudgetError,
+    Infeasible,
+    InvalidFile,
+    MissingExtra,
+    PinError,
+    TooCostly,
+    UnknownSolver,
+)
 from .._explain import parts_text
 from .._parts import PeakParts
 from .._plan import Plan
 from .screen import show, width
-from .types import OutputPath, PicturePath, SolverName
+from .types import OutputPath, PicturePath, Seconds, SolverName
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,13 +40,13 @@ __all__ = [
     "errors",
     "examples",
     "file_type",
-    "hush_profiler",
     "json_option",
     "keep_option",
     "optimizer_option",
     "output_option",
     "overhead_option",
     "plot_option",
+    "prepare_torch",
     "print_json",
     "read",
     "recompute_option",
@@ -83,7 +93,7 @@ overhead_option = click.option(
 )
 time_limit_option = click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
@@ -253,7 +263,16 @@ def print_json(value: msgspec.Struct) -> None:
     show(_files.encode(value).decode(), plain=True)
 
 
-def hush_profiler() -> None:
-    """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported."""
+def prepare_torch() -> None:
+    """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(
+            "running a model takes torch, which is not installed; install it by: pip install torch. "
+            "solve, frontier, explain and profiles do without"
+        )
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # each start and stop
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # frees of memory older than the recording

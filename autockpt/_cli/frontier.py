@@ -22,6 +22,7 @@ from .common import (
 )
 from .profile_type import profile_type
 from .screen import progress, show, width
+from .types import Seconds
 
 __all__ = ["frontier"]
 
@@ -55,7 +56,7 @@ TIME_LIMIT_SECONDS = 2.0
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(),
     default=TIME_LIMIT_SECONDS,
     show_default=True,
     help="Seconds for all budgets together. More, such as 60, may find cheaper plans, and says how far from the least "

@@ -10,10 +10,10 @@ from .._explain import explain_profile
 from .common import (
     errors,
     examples,
-    hush_profiler,
     json_option,
     optimizer_option,
     output_option,
+    prepare_torch,
     print_json,
     write,
 )
@@ -61,10 +61,10 @@ def profile(
     """
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: other modes time the device that they run on")
-    hush_profiler()
-    from .._record import profile as record
-
     with errors(as_json=as_json):
+        prepare_torch()
+        from .._record import profile as record
+
         with progress(f"importing {target}"):
             model, inputs = build(target)
         with progress(f"recording a step of {type(model).__name__}"), running(target):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,7 +16,7 @@ from click.types import StringParamType
 from .._devices import DEVICES
 from .._errors import UnknownSolver
 
-__all__ = ["DeviceName", "OutputPath", "PicturePath", "SolverName", "TargetName"]
+__all__ = ["DeviceName", "OutputPath", "PicturePath", "Seconds", "SolverName", "TargetName"]
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -65,6 +67,20 @@ class TargetName(StringParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Offer files."""
         return [CompletionItem(incomplete, type="file")]
+
+
+class Seconds(click.FloatRange):
+    """A time limit: above 0, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuse what no clock reaches."""
+        seconds: float = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} is no number of seconds", param, ctx)
+        return seconds
 
 
 class OutputPath(click.Path):

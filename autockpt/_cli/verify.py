@@ -12,11 +12,11 @@ from .common import (
     errors,
     examples,
     file_type,
-    hush_profiler,
     json_option,
     keep_option,
     optimizer_option,
     overhead_option,
+    prepare_torch,
     print_json,
     read,
     recompute_option,
@@ -73,7 +73,7 @@ def verify(
         if plan_file is not None:
             data, source = read(plan_file)
             plan = _files.decode(data, Plan, source=source)
-        hush_profiler()
+        prepare_torch()
         from .._verify import headline, verification_text
         from .._verify import verify as run
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from .._timeline import MemoryStep, MemoryTimeline
 from ..solvers.units import format_bytes
+from .names import place
 
 __all__ = ["timeline_chart"]
 
@@ -42,7 +43,7 @@ def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
     lines.append(f"{labels[2].rjust(margin)} ┼{_phases(timeline, edges)}")
     peak = timeline.steps[timeline.peak]
     at = next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
-    said = f"peak, {peak.name}"
+    said = f"peak, {place(peak.name)}"
     before = margin + 2 + at
     fits = before + 2 + len(said) <= width
     lines.append(f"{'':>{before}}↑ {said}" if fits else _left(said, before, width))

@@ -8,15 +8,23 @@ import msgspec
 
 from .._frontier import Frontier
 from ..solvers.units import format_bytes, format_seconds
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, fill, format_notes, format_table, format_totals
+from .layout import (
+    DEFAULT_WIDTH,
+    MINIMUM_WIDTH,
+    MODES,
+    drop_columns,
+    fill,
+    format_notes,
+    format_table,
+    format_totals,
+    how_timed,
+)
 from .plan import report_plan
 from .refusals import RefusalRow, format_refusals
 
 __all__ = ["FrontierReport", "FrontierRow", "frontier_text", "report_frontier"]
 
-
-_LEAST_TOLD = ("freed", "solver", "segments")  # columns of a frontier that go, in this order, where it is too wide
-# columns that go, in this order, where the table is too wide
+_LEAST_TOLD = ("freed", "solver", "segments")
 
 
 class FrontierRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,11 +104,10 @@ def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
     """Render a report of a frontier."""
     width = max(width, MINIMUM_WIDTH)
     least = f"{report.rows[-1].share_of_plain:.1%} of the plain peak"
-    how = "predicted" if report.profile_mode == "fake" else "recorded"
     totals = [
         ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""),
         ("predicted minimum", format_bytes(report.predicted_minimum_bytes), least),
-        (f"{how} plain step", format_seconds(report.recorded_plain_seconds), ""),
+        (f"{how_timed(report.profile_mode)} plain step", format_seconds(report.recorded_plain_seconds), ""),
     ]
     if report.profile_mode:
         totals.append(("profile", report.profile_mode, MODES[report.profile_mode]))
@@ -120,11 +127,12 @@ def frontier_text(report: FrontierReport, *, width: int = DEFAULT_WIDTH) -> str:
         "segments": [str(row.segments) for row in report.rows],
         "solver": [row.solver for row in report.rows],
     }
-    for name in _LEAST_TOLD:
-        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
-            del columns[name]
-    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead; gap: how much "
-    title += "of it any method could still save, operator by operator, the host's time not counted"
+    title = "What each budget costs, as predicted; recompute: per step; of step: the recompute overhead"
+    if all(row.gap is None for row in report.rows[1:]):
+        del columns["gap"]  # of the plain plan it is no news
+    else:
+        title += "; gap: how much of it any method could still save, operator by operator, the host's time not counted"
+    drop_columns(columns, _LEAST_TOLD, width)
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
     blocks.append(fill(title, width) + "\n" + format_table(list(columns), rows, width, elide=0))
     if report.dominated_by:

@@ -10,10 +10,12 @@ __all__ = [
     "MINIMUM_WIDTH",
     "MODES",
     "counted",
+    "drop_columns",
     "fill",
     "format_notes",
     "format_table",
     "format_totals",
+    "how_timed",
 ]
 
 
@@ -28,6 +30,18 @@ MODES = {
     "forward": "forward ran; backward is predicted from the autograd graph",
     "fake": "nothing ran; memory and seconds are predicted for the device",
 }
+
+
+def how_timed(profile_mode: str | None) -> str:
+    """Say where the seconds of a plain step come from."""
+    return "predicted" if profile_mode == "fake" else "recorded"
+
+
+def drop_columns(columns: dict[str, list[str]], least_told: Sequence[str], width: int) -> None:
+    """Take out of a table's columns, by name, those that tell least until it fits; they go in this order."""
+    for name in least_told:
+        if sum(max(map(len, (title, *cells))) + 2 for title, cells in columns.items()) - 2 > width:
+            del columns[name]
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, elide: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .._plan import Segment, split_key
 from .._profile import CallRecord
 
-__all__ = ["alike", "from_parent", "label", "span", "span_of_segments", "unit_labels", "without_layer"]
+__all__ = ["alike", "from_parent", "label", "place", "span", "span_of_segments", "unit_labels", "without_layer"]
 
 _ANY = "*"  # stands for the number of a layer
 
@@ -24,6 +24,12 @@ def label(call: str) -> str:
         return f"{label(call)}/{function}" if name else function
     name = name or "the whole model"
     return name if occurrence == "0" else f"{name}#{occurrence}"
+
+
+def place(step: str) -> str:
+    """Return a step of the judge for people: ``backward of h.1.mlp``, ``forward of the whole model``."""
+    what, _, call = step.partition(" of ")
+    return f"{what} of {label(call)}" if "#" in call else step
 
 
 def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:

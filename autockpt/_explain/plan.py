@@ -13,7 +13,17 @@ from .._timeline import MemoryTimeline
 from ..solvers.units import format_bytes, format_seconds
 from .chart import timeline_chart
 from .decisions import REASONS, Activations, DecisionRow, decide
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
+from .layout import (
+    DEFAULT_WIDTH,
+    MINIMUM_WIDTH,
+    MODES,
+    counted,
+    fill,
+    format_notes,
+    format_table,
+    format_totals,
+    how_timed,
+)
 from .names import span_of_segments, unit_labels, without_layer
 from .refusals import RefusalRow, by_reason, format_refusals
 
@@ -161,8 +171,8 @@ def plan_text(report: PlanReport, *, width: int = DEFAULT_WIDTH) -> str:
         totals.append(("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""))
     if report.recorded_plain_seconds:
         totals.append(("predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"))
-        how = "predicted" if report.profile_mode == "fake" else "recorded"
-        plain = f"of the plain step, {format_seconds(report.recorded_plain_seconds)} as {how}"
+        seconds, how = format_seconds(report.recorded_plain_seconds), how_timed(report.profile_mode)
+        plain = f"of the plain step, {seconds} as {how}"
         totals.append(("predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain))
         if report.lower_bound_seconds is not None and report.segments:
             least = format_seconds(report.lower_bound_seconds)

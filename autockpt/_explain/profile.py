@@ -42,7 +42,7 @@ class ModuleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the memory and the time of one plain step go. Everything is as recorded."""
+    """Where memory and time of one plain step go, as recorded, or as predicted where `mode` and `times` say so."""
 
     kind: Literal["profile"] = "profile"
     model: str

@@ -9,17 +9,11 @@ import msgspec
 
 from .._recorded import RecordedProfile
 from ..solvers.units import format_bytes, format_seconds
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
+from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, drop_columns, format_table
 
 __all__ = ["RecordedReport", "recorded_text"]
 
-_LEAST_TOLD = (
-    "model",
-    "times",
-    "optimizer",
-    "precision",
-    "device",
-)  # columns that go, in this order, where it is narrow
+_LEAST_TOLD = ("model", "times", "optimizer", "precision", "device")
 
 
 class RecordedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +38,7 @@ def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
         "plain peak": [format_bytes(each.plain_peak_bytes) for each in found],
         "plain step": [format_seconds(each.plain_seconds) for each in found],
     }
-    for name in _LEAST_TOLD:
-        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > width:
-            del columns[name]
+    drop_columns(columns, _LEAST_TOLD, width)
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
     blocks = [
         textwrap.fill("Recorded profiles; each name can stand wherever a profile file can", width),

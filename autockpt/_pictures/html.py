@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._explain.frontier import report_frontier
+from .._explain.layout import how_timed
 from .._explain.plan import report_plan
 from .._explain.profile import SMALL, report_profile
 from .._frontier import Frontier
@@ -90,7 +91,7 @@ def frontier_html(frontier: Frontier) -> str:
     figures = [
         ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes)),
         ("predicted minimum", format_bytes(report.predicted_minimum_bytes)),
-        ("recorded plain step", format_seconds(report.recorded_plain_seconds)),
+        (f"{how_timed(report.profile_mode)} plain step", format_seconds(report.recorded_plain_seconds)),
     ]
     most = max(row.recompute_overhead for row in report.rows) or 1
     rows: list[list[Cell]] = [
@@ -106,6 +107,9 @@ def frontier_html(frontier: Frontier) -> str:
         for row in report.rows
     ]
     header = ["predicted peak", "of plain", "recompute overhead", "recompute", "gap", "segments", "solver"]
+    if all(row.gap is None for row in report.rows[1:]):  # of the plain plan it is no news
+        at = header.index("gap")
+        header, rows = [*header[:at], *header[at + 1 :]], [[*row[:at], *row[at + 1 :]] for row in rows]
     return card(
         f"Frontier for {report.model or 'any model'}",
         f"by {report.solver}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -30,6 +31,8 @@ from tests.cli.shell import Run
         (["frontier", "{file}", "--solver", "chian"], "did you mean 'chain'?"),
         (["verify", "m:f", "--solver", "chian"], "did you mean 'chain'?"),
         (["solve", "{file}", "--budget", "1", "--time-limit", "soon"], "--time-limit"),
+        (["solve", "{file}", "--budget", "1", "--time-limit", "nan"], "nan is no number of seconds"),
+        (["frontier", "{file}", "--time-limit", "0"], "0.0 is not in the range x>0"),
         (["solve", "{file}", "--budget", "1", "-o", "{folder}"], "is a directory"),
         (["solve", "{file}", "--budget", "1", "-o", "missing/plan.json"], "the folder of 'missing/plan.json'"),
         (["solve", "{file}", "--budget", "1", "-o", "/proc/plan.json"], "cannot be written"),
@@ -79,6 +82,18 @@ def test_a_file_that_may_not_be_read(run: Run, profile_file: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     result = run("explain", profile_file)
     assert (result.status, result.err) == (2, f"Error: cannot read {profile_file}: Permission denied\n")
+
+
+@pytest.mark.parametrize("arguments", [["profile", "m:f"], ["verify", "m:f"], ["demo"]], ids=" ".join)
+def test_verbs_that_run_a_model_say_that_there_is_no_torch(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = run(*arguments)
+    assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)
+    assert "install it by: pip install torch" in result.err
+    document = json.loads(run(*arguments, "--json").out)
+    assert document["error"] == "MissingExtra"
 
 
 def test_an_interrupt(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
