@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ __all__ = [
     "errors",
     "examples",
     "file_type",
-    "hush_profiler",
     "json_option",
     "keep_option",
     "optimizer_option",
@@ -251,9 +249,3 @@ def write_plot(figure: Figure, path: str) -> None:
 def print_json(value: msgspec.Struct) -> None:
     """Print `value` as one JSON document."""
     show(_files.encode(value).decode(), plain=True)
-
-
-def hush_profiler() -> None:
-    """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # each start and stop
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # frees of memory older than the recording

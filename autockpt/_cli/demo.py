@@ -6,7 +6,7 @@ import itertools
 
 import click
 
-from .common import Failure, errors, examples, hush_profiler, json_option, print_json
+from .common import Failure, errors, examples, json_option, print_json
 from .screen import progress, show, width
 
 __all__ = ["demo"]
@@ -26,7 +26,6 @@ def demo(as_json: bool) -> None:
     Random weights, dropout on; on a GPU where there is one, else on the CPU in under three minutes. The exit
     status is 1 where the planned step leaves the budget or its gradients differ from those of the plain step.
     """
-    hush_profiler()
     from .._demo import STAGES, demo_text, run
 
     number = itertools.count(1)

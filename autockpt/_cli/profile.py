@@ -10,7 +10,6 @@ from .._explain import explain_profile
 from .common import (
     errors,
     examples,
-    hush_profiler,
     json_option,
     optimizer_option,
     output_option,
@@ -61,7 +60,6 @@ def profile(
     """
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: other modes time the device that they run on")
-    hush_profiler()
     from .._record import profile as record
 
     with errors(as_json=as_json):

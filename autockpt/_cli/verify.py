@@ -12,7 +12,6 @@ from .common import (
     errors,
     examples,
     file_type,
-    hush_profiler,
     json_option,
     keep_option,
     optimizer_option,
@@ -73,7 +72,6 @@ def verify(
         if plan_file is not None:
             data, source = read(plan_file)
             plan = _files.decode(data, Plan, source=source)
-        hush_profiler()
         from .._verify import headline, verification_text
         from .._verify import verify as run
 
