@@ -87,10 +87,11 @@ def plan_html(plan: Plan) -> str:
 def frontier_html(frontier: Frontier) -> str:
     """Return what each budget costs."""
     report = report_frontier(frontier)
+    how = "predicted" if report.profile_mode == "fake" else "recorded"
     figures = [
         ("predicted plain peak", format_bytes(report.predicted_plain_peak_bytes)),
         ("predicted minimum", format_bytes(report.predicted_minimum_bytes)),
-        ("recorded plain step", format_seconds(report.recorded_plain_seconds)),
+        (f"{how} plain step", format_seconds(report.recorded_plain_seconds)),
     ]
     most = max(row.recompute_overhead for row in report.rows) or 1
     rows: list[list[Cell]] = [
