@@ -6,7 +6,7 @@ OLDEST := .venv-oldest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo docs picture clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo notebooks docs picture clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ sweep: install  ## run the tests and every row of the long sweeps
 
 demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo
+
+notebooks: install  ## run the notebooks and write down anew what they show
+	$(VENV)/bin/python -m tests.notebooks
 
 docs: $(VENV)/.docs  ## build the documentation into build/docs; warnings are errors
 	$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs

@@ -129,7 +129,7 @@ class _CpuMeter:
     def __init__(self) -> None:
         self._live: dict[int, int] = {}
         self._began = 0.0
-        self._profiler: torch.profiler.profile | None = None
+        self._profiler: private.MemoryProfiler | None = None
 
     def start(self) -> None:
         if private.profiler_is_running():

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -21,6 +25,7 @@ from torch.optim import Optimizer, optimizer
 
 __all__ = [
     "AllocationEvent",
+    "MemoryProfiler",
     "any_autocast_enabled",
     "attention_backends",
     "bare_step",
@@ -61,6 +66,13 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Tensor)
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+
+
+LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
+"""The level from which torch writes its log, and that of errors: one above warnings."""
+
+KINETO_LEVEL = "KINETO_LOG_LEVEL"
+"""The same of the library below the profiler."""
 
 
 def push_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
@@ -229,21 +241,36 @@ def profiler_is_running() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
-def start_memory_profiler() -> torch.profiler.profile:
-    """Start a profiler that records allocations."""
+@dataclass(frozen=True, slots=True)
+class MemoryProfiler:
+    """A running profiler that records allocations, and the level of torch's log from before it."""
+
+    profiler: torch.profiler.profile
+    log_level: int
+
+
+def start_memory_profiler() -> MemoryProfiler:
+    """Start a profiler that records allocations, and that writes nothing to stderr by itself."""
     profiler = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=False
     )
-    with warnings.catch_warnings():
+    flag = _log_level()
+    running = MemoryProfiler(profiler, flag.value)
+    flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
+    # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
+    quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
+    with quiet, warnings.catch_warnings():
         # Torch 2.11 warns that a second cycle clears the first's events, also where there is only one.
         warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
         profiler.__enter__()
-    return profiler
+    return running
 
 
-def stop_memory_profiler(profiler: torch.profiler.profile) -> list[AllocationEvent]:
+def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
     """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
+    profiler = running.profiler
     profiler.__exit__(None, None, None)
+    _log_level().value = running.log_level
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(profiler.profiler.kineto_results.experimental_event_tree())
@@ -257,6 +284,24 @@ def stop_memory_profiler(profiler: torch.profiler.profile) -> list[AllocationEve
             )
     found.sort(key=lambda entry: entry[0])
     return [event for _, event in found]
+
+
+def _log_level() -> ctypes.c_int:
+    """Return the level from which torch writes its log, to be set; one that nobody reads where it has another log."""
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so")), LOG_LEVEL)
+    except (OSError, ValueError):
+        return ctypes.c_int()
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Have a variable in the environment that is not there yet."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def no_torch_functions() -> AbstractContextManager[None]:

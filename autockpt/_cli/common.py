@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,10 +45,10 @@ __all__ = [
     "output_option",
     "overhead_option",
     "plot_option",
-    "prepare_torch",
     "print_json",
     "read",
     "recompute_option",
+    "require_torch",
     "solver_option",
     "time_limit_option",
     "trace_option",
@@ -263,8 +262,8 @@ def print_json(value: msgspec.Struct) -> None:
     show(_files.encode(value).decode(), plain=True)
 
 
-def prepare_torch() -> None:
-    """Keep torch's profiler, which does the recording, from reporting on stderr. Call it before torch is imported.
+def require_torch() -> None:
+    """Say in one line that running a model takes torch, before something imports it.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -274,5 +273,3 @@ def prepare_torch() -> None:
             "running a model takes torch, which is not installed; install it by: pip install torch. "
             "solve, frontier, explain and profiles do without"
         )
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # each start and stop
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # frees of memory older than the recording

@@ -6,7 +6,7 @@ import itertools
 
 import click
 
-from .common import Failure, errors, examples, json_option, prepare_torch, print_json
+from .common import Failure, errors, examples, json_option, print_json, require_torch
 from .screen import progress, show, width
 
 __all__ = ["demo"]
@@ -28,7 +28,7 @@ def demo(as_json: bool) -> None:
     """
     number = itertools.count(1)
     with errors(as_json=as_json):
-        prepare_torch()
+        require_torch()
         from .._demo import STAGES, demo_text, run
 
         report = run(stage=lambda what: progress(f"{next(number)} of {STAGES}: {what}"))

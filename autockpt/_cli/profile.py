@@ -13,8 +13,8 @@ from .common import (
     json_option,
     optimizer_option,
     output_option,
-    prepare_torch,
     print_json,
+    require_torch,
     write,
 )
 from .screen import progress, show, width
@@ -62,7 +62,7 @@ def profile(
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: other modes time the device that they run on")
     with errors(as_json=as_json):
-        prepare_torch()
+        require_torch()
         from .._record import profile as record
 
         with progress(f"importing {target}"):

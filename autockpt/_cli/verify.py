@@ -16,10 +16,10 @@ from .common import (
     keep_option,
     optimizer_option,
     overhead_option,
-    prepare_torch,
     print_json,
     read,
     recompute_option,
+    require_torch,
     solver_option,
 )
 from .screen import progress, show, width
@@ -73,7 +73,7 @@ def verify(
         if plan_file is not None:
             data, source = read(plan_file)
             plan = _files.decode(data, Plan, source=source)
-        prepare_torch()
+        require_torch()
         from .._verify import headline, verification_text
         from .._verify import verify as run
 

@@ -32,7 +32,7 @@ HELD, FREED = "#4477aa", "#ccbb44"
 
 MARKS = 6  # on an axis, at most
 
-NOTEBOOK_DPI = 160
+NOTEBOOK_DPI = 120
 NOTEBOOK_WIDTH = 800  # columns of a notebook's page
 
 

@@ -71,7 +71,7 @@ class AllocatorTape:
         self._device = device
         self._marks: list[tuple[int, int]] = []
         self._events: list[Event] = []
-        self._profiler: torch.profiler.profile | None = None
+        self._profiler: private.MemoryProfiler | None = None
 
     def __enter__(self) -> AllocatorTape:
         if private.profiler_is_running():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import OrderedDict, deque
 from typing import Any
 
@@ -291,3 +294,22 @@ def test_the_options_of_a_convolution_are_those_that_it_was_given(bias: bool) ->
     node = layer(torch.randn(1, 4, 9, 9)).grad_fn
     expected = ((2, 2), (1, 1), (2, 2), False, (0, 0), 2)
     assert _torch_private.convolution_options(node) == ((6,) if bias else (), expected)
+
+
+def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
+    """In a process of its own: torch writes to the file descriptor, and warns of old memory only once in a while."""
+    program = """
+import os, torch
+from autockpt import _torch_private as private
+level = private._log_level()
+before, old = level.value, [torch.ones(1000)]
+running = private.start_memory_profiler()
+old.clear()
+new = torch.ones(1000)
+assert [change for _, change, *_ in private.stop_memory_profiler(running)] == [4000]
+assert level.value == before and "KINETO_LOG_LEVEL" not in os.environ
+print(before)
+"""
+    environment = {name: value for name, value in os.environ.items() if "LOG_LEVEL" not in name}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("1\n", "")  # 1: the level was found, and is that of warnings

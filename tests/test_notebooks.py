@@ -1,0 +1,54 @@
+"""The notebooks run, and show what they showed when they were committed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .notebooks import NOTEBOOKS, execute, read
+
+MOST_CELLS = 15
+MOST_BYTES = 400_000
+FOREIGN = re.compile(r"/home/|/root/|/tmp/|/usr/|0x[0-9a-f]{6,}")
+"""What belongs to the machine on which a notebook was run."""
+
+
+def shown(notebook: Any) -> list[list[tuple[str, ...]]]:
+    """By cell, the kinds of what it showed: streams by name, other outputs by their types of data."""
+    return [
+        [
+            (output["output_type"], output["name"])
+            if output["output_type"] == "stream"
+            else tuple(sorted(output["data"]))
+            for output in cell.get("outputs", ())
+        ]
+        for cell in notebook.cells
+    ]
+
+
+def test_there_are_some() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["01_profile", "02_choose_a_budget", "03_apply_and_verify"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_shows_what_is_committed(path: Path, tmp_path: Path) -> None:
+    committed, notebook = read(path), read(path)
+    execute(notebook, tmp_path)  # an error in a cell is raised
+    assert shown(notebook) == shown(committed)
+    assert sum(map(len, shown(committed))) >= 5
+    assert not any(("stream", "stderr") in outputs for outputs in shown(committed))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_short_checks_itself_and_tells_nothing_of_a_machine(path: Path) -> None:
+    notebook = read(path)
+    assert len(notebook.cells) <= MOST_CELLS
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert notebook.cells[-1] is code[-1] and re.search(r"^assert ", code[-1].source, re.MULTILINE)
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))  # run once, from the top
+    assert path.stat().st_size <= MOST_BYTES
+    text = re.sub(r'"image/png": "[^"]*"', "", path.read_text())
+    assert not FOREIGN.findall(text)
