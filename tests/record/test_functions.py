@@ -23,6 +23,9 @@ from tests.zoo import ZOO, Case, build
 
 TRANSFORMERS = ["gpt2", "gpt2-cache", "t5"]
 
+DAILY = ("gpt2", "resnet50", "unet", "glue")
+"""Models that a slow test takes in every run; the sweep takes all."""
+
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_each_function_of_a_block_reads_and_makes(mode: Any) -> None:
@@ -231,7 +234,7 @@ def lives(profile: Profile) -> list[tuple[int, int, int]]:
     return list(zip(tensors.bytes, *deaths, strict=True))
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [n if n in DAILY else pytest.param(n, marks=pytest.mark.sweep) for n in ZOO])
 def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def recorded(case: Case) -> Profile:
         return autockpt.profile(case.model, case.kwargs)
