@@ -40,12 +40,12 @@ QUIET = [
 
 @pytest.mark.parametrize("function", DRAWING, ids=lambda function: str(function.__name__))
 def test_what_draws_is_known_to(function: object) -> None:
-    assert not never_draws(function)  # type: ignore[arg-type]
+    assert not never_draws(function)
 
 
 @pytest.mark.parametrize("function", QUIET, ids=lambda function: str(function.__name__))
 def test_plain_operators_never_draw(function: object) -> None:
-    assert never_draws(function)  # type: ignore[arg-type]
+    assert never_draws(function)
 
 
 def test_python_code_may_do_anything() -> None:
