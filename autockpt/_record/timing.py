@@ -28,7 +28,7 @@ REPEATS = 5
 ENOUGH_SECONDS = 0.3
 """Once the timed forwards took this long together, no further one is made."""
 
-LONG_SECONDS = 3.0
+LONG_SECONDS = 1.0
 """A step that takes so long while it is recorded spends its time in operators, which being recorded does not change."""
 
 STAMPED = ("enter", "exit", "begin", "end", "pack", "forward_end")
