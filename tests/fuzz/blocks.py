@@ -81,7 +81,8 @@ class InPlace(nn.Module):
         z = (y * x).add_(1)
         z += y
         z[..., : WIDTH // 2].tanh_()
-        return z.sin()
+        out: Tensor = z.sin()
+        return out
 
 
 class Gated(nn.Module):
