@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,9 +34,6 @@ NAMES = [
 
 MOST_BYTES = 400_000
 
-SEARCHING = ("auto", "chain", "ilp")
-"""Solvers that take more than an instant: every second profile meets one of them each day, and all in the sweep."""
-
 
 @functools.cache
 def recorded() -> dict[str, RecordedProfile]:
@@ -65,15 +63,7 @@ def test_a_summary_says_what_the_profile_says(name: str) -> None:
         assert getattr(summary, field) == getattr(profile, field)
 
 
-@pytest.mark.parametrize(
-    ("name", "solver"),
-    [
-        pytest.param(name, solver, marks=[] if solver not in SEARCHING or solver == today else pytest.mark.sweep)
-        for i, name in enumerate(NAMES)
-        for today in (SEARCHING[i % len(SEARCHING)] if i % 2 == 0 else None,)
-        for solver in SOLVERS
-    ],
-)
+@pytest.mark.parametrize(("name", "solver"), [*itertools.product(NAMES, SOLVERS)])
 def test_every_solver_solves_it(name: str, solver: str) -> None:
     problem, budget_bytes = quarter_of_the_way_down(name)
     if solver == "exhaustive":

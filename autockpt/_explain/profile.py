@@ -13,7 +13,7 @@ from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_n
 from .names import alike, from_parent, span
 from .refusals import RefusalRow, by_reason, format_refusals
 
-__all__ = ["SMALL", "ModuleRow", "ProfileReport", "profile_text", "report_profile"]
+__all__ = ["SMALL", "ModuleRow", "ProfileReport", "how_known", "profile_text", "report_profile"]
 
 
 SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
@@ -127,6 +127,15 @@ def report_profile(profile: Profile) -> ProfileReport:
     )
 
 
+def how_known(report: ProfileReport) -> tuple[str, str, str]:
+    """Say of the plain peak, of saved bytes and of seconds whether they are recorded or predicted."""
+    return (
+        "recorded" if report.mode == "real" and not report.optimizer else "predicted",
+        "predicted" if report.mode == "fake" else "recorded",
+        "recorded" if report.times == "measured" else "predicted",
+    )
+
+
 def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     """Render a report of a profile."""
     width = max(width, MINIMUM_WIDTH)
@@ -135,9 +144,7 @@ def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     if report.recipe is not None:
         head += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"
     parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    peak = "recorded" if report.mode == "real" and not report.optimizer else "predicted"
-    saved = "predicted" if report.mode == "fake" else "recorded"
-    times = "recorded" if report.times == "measured" else "predicted"
+    peak, saved, times = how_known(report)
     totals = [
         (f"{peak} plain peak", format_bytes(report.plain_peak_bytes), ""),
         ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .._explain.frontier import report_frontier
 from .._explain.layout import how_timed
 from .._explain.plan import report_plan
-from .._explain.profile import SMALL, report_profile
+from .._explain.profile import SMALL, how_known, report_profile
 from .._frontier import Frontier
 from .._plan import Plan
 from .._profile import Profile
@@ -26,9 +26,7 @@ __all__ = ["frontier_html", "max_batch_html", "plan_html", "profile_html", "veri
 def profile_html(profile: Profile) -> str:
     """Return where the memory of a step goes."""
     report = report_profile(profile)
-    peak = "recorded" if report.mode == "real" and not report.optimizer else "predicted"
-    saved = "predicted" if report.mode == "fake" else "recorded"
-    times = "recorded" if report.times == "measured" else "predicted"
+    peak, saved, times = how_known(report)
     figures = [
         (f"{peak} plain peak", format_bytes(report.plain_peak_bytes)),
         ("of it static", format_bytes(sum(report.static_bytes.values()))),
