@@ -109,7 +109,15 @@ def by_room(
     close_bytes: int = 0,
     tries: int = TRIES,
 ) -> Iterator[Plan]:
-    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low by so much."""
+    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low.
+
+    Args:
+        ledger: the problem.
+        budget_bytes: highest peak allowed.
+        plan_for: makes a plan for a room in bytes; None where there is none.
+        close_bytes: a peak that is below the budget by no more than this is not corrected.
+        tries: plans made at most.
+    """
     tight_bytes: int | None = None  # most room that gave a plan that fits
     loose_bytes: int | None = None  # least room that gave one that does not
     room_bytes = budget_bytes

@@ -79,6 +79,12 @@ class Instants:
     def best(self, budget_bytes: int) -> Instant:
         """Try every family, without the segments that a plan does not need.
 
+        Args:
+            budget_bytes: highest peak allowed.
+
+        Returns:
+            The cheapest plan within the budget; where none is, the one with the lowest peak.
+
         Heuristic; O(n × problem), and what `chain` takes.
         """
         ledger = self.ledger
