@@ -75,7 +75,8 @@ class Profile(Part, frozen=True, kw_only=True):
         generator_bytes: bytes of a generator's state, allocated for a moment where a replay sets it.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
         kept_host_seconds: host seconds that a kept unit costs.
-        mode_host_seconds: host seconds that a function costs where a function mode sees it.
+        mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode
+            watches it.
         calls: module calls in pre-order; the first is the root.
         functions: torch functions that calls called in their own code.
         ops: operators that calls ran.

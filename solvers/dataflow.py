@@ -14,6 +14,7 @@ With R per unit and A per tensor (available in backward), ``A − R of its maker
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,7 +51,7 @@ class Unit:
         keepable: whether its results can be held and handed out in its place.
         recomputable: whether it may run again.
         keep_seconds: host seconds of keeping it, beyond what keeping any unit costs.
-        function: a torch function call, which only a function mode sees.
+        caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Unit:
     keepable: bool = True
     recomputable: bool = True
     keep_seconds: float = 0.0
-    function: bool = False
+    caller: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,8 @@ class HostSeconds:
     Attributes:
         segment_seconds: once, if anything is recomputed.
         kept_unit_seconds: for each unit kept.
-        seen_function_seconds: for each function of the segment, if any function is kept or skipped.
+        seen_function_seconds: for each function that one call's own code calls, if some of them are kept or skipped and
+            others run: only a function mode tells them apart.
     """
 
     segment_seconds: float = 0.0
@@ -195,6 +197,16 @@ class Dataflow:
                 needed.extend(self.units[u].reads)
         return frozenset(found)
 
+    @cached_property
+    def functions(self) -> Counter[int]:
+        """How many units there are by caller, those left out that are calls."""
+        return Counter(unit.caller for unit in self.units if unit.caller >= 0)
+
+    @cached_property
+    def partial(self) -> tuple[bool, ...]:
+        """Per unit, whether it is one of several functions of a call: only a function mode tells it from the others."""
+        return tuple(self.functions[unit.caller] > 1 for unit in self.units)
+
     @property
     def plain_bytes(self) -> int:
         """Bytes held where nothing is recomputed: all that is saved and not free."""
@@ -272,9 +284,9 @@ class Dataflow:
             return 0.0
         seconds = sum(self.units[u].seconds for u in again) + host.segment_seconds
         seconds += sum(self.units[u].keep_seconds + host.kept_unit_seconds for u in keep)
-        if any(self.units[u].function for u in (*keep, *(u for u in skip if u < stop))):
-            seconds += host.seen_function_seconds * sum(unit.function for unit in self.units)
-        return seconds
+        idle = Counter(self.units[u].caller for u in (*keep, *(u for u in skip if u < stop)))
+        seen = sum(every for caller, every in self.functions.items() if 0 < idle[caller] < every)
+        return seconds + host.seen_function_seconds * seen
 
 
 def _require(condition: bool, message: str) -> None:

@@ -118,13 +118,13 @@ def make_menu(
     if complete:
         dearest = max(flow.decisions(units, host).recompute_seconds for units in choices)
         modes = [False]
-        if host.seen_function_seconds and any(unit.function for unit in flow.units):
+        if host.seen_function_seconds and any(flow.partial):
             modes.append(True)
-        for every_function_runs in modes:
+        for no_mode in modes:
             found = frontier(
                 flow,
                 host,
-                every_function_runs=every_function_runs,
+                no_mode=no_mode,
                 most_seconds=dearest,
                 deadline=deadline,
             )

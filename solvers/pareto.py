@@ -42,7 +42,7 @@ def frontier(
     flow: Dataflow,
     host: HostSeconds | None = None,
     *,
-    every_function_runs: bool = False,
+    no_mode: bool = False,
     most_seconds: float = float("inf"),
     deadline: float = float("inf"),
 ) -> tuple[tuple[int, ...], ...] | None:
@@ -52,8 +52,8 @@ def frontier(
         flow: the dataflow.
         host: what keeping a unit costs. It is counted once a held item, so that a unit of several results may be
             charged too much here; costs that do not add up over units are left out.
-        every_function_runs: neither keep nor skip functions, so that no function mode is needed; what lies behind
-            the last recomputed unit is not run and may be left.
+        no_mode: neither keep nor skip one of several functions of a call, so that no function mode is needed; what
+            lies behind the last recomputed unit is not run and may be left.
         most_seconds: leave out choices whose units take longer. Those that hold more than the plain step are
             left out in any case.
         deadline: on the clock of `time.perf_counter`.
@@ -67,7 +67,7 @@ def frontier(
     Exact, up to the rounding of seconds to 2⁻³⁶ of their sum; O(units × rows log rows), where rows grow
     exponentially in the number of items that stand at one time.
     """
-    sweep = _Sweep.of(flow, host or HostSeconds(), every_function_runs)
+    sweep = _Sweep.of(flow, host or HostSeconds(), no_mode)
     if sweep is None:
         return None
     most_ticks = int(min(most_seconds / sweep.tick_seconds * (1 + 1e-9) + len(flow.units), 2.0**62))
@@ -113,7 +113,7 @@ class _Sweep:
         run_ticks: per unit.
         tick_seconds: length of a tick.
         outside_bytes: saved items from outside.
-        every_function_runs: as asked.
+        no_mode: as asked.
     """
 
     flow: Dataflow
@@ -124,10 +124,10 @@ class _Sweep:
     run_ticks: tuple[int, ...]
     tick_seconds: float
     outside_bytes: int
-    every_function_runs: bool
+    no_mode: bool
 
     @classmethod
-    def of(cls, flow: Dataflow, host: HostSeconds, every_function_runs: bool) -> _Sweep | None:
+    def of(cls, flow: Dataflow, host: HostSeconds, no_mode: bool) -> _Sweep | None:
         """Give each item a slot for as long as it stands; None if there are too many."""
         n_items = len(flow.items)
         first, last = [-1] * n_items, [-1] * n_items
@@ -168,7 +168,7 @@ class _Sweep:
                 for item, makers in zip(flow.items, flow.makers, strict=True)
                 if item.saved and not item.free and not makers
             ),
-            every_function_runs=every_function_runs,
+            no_mode=no_mode,
         )
 
     def step(
@@ -185,7 +185,7 @@ class _Sweep:
             saved = [t for t in firsts if items[t].saved]
             if not all(self.flow.holdable[t] for t in saved):
                 return None
-            if self.every_function_runs and unit.function:
+            if self.no_mode and self.flow.partial[u]:
                 if saved:
                     return None
                 stops = True
@@ -213,7 +213,7 @@ class _Sweep:
             held[lacks] += 0 if items[t].free else items[t].bytes
             ticks[lacks] += self.keep_ticks[t]
             states = states | (lacks.astype(np.int64) * HELD << BITS * self.slot[t])
-            if self.every_function_runs and any(self.flow.units[m].function for m in self.flow.makers[t]):
+            if self.no_mode and any(self.flow.partial[m] for m in self.flow.makers[t]):
                 fine = ~lacks
                 here, states, held, ticks = here[fine], states[fine], held[fine], ticks[fine]
         for t in firsts:

@@ -23,7 +23,6 @@ class Book:
     Attributes:
         profile: the profile.
         children: the calls that each call makes.
-        own_functions: how many torch functions the own code of a call calls, glue included.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -43,7 +42,7 @@ class Book:
         callers = (
             profile.calls[call].parent if is_glue(profile.calls[call]) else call for call in profile.functions.call
         )
-        self.own_functions = Counter(callers)
+        self._own_functions = Counter(callers)
         # Saves by call, so that those of a subtree are one slice.
         self._order = sorted(range(len(saves)), key=lambda i: saves.call[i])
         self._save_calls = [saves.call[i] for i in self._order]
@@ -60,6 +59,11 @@ class Book:
     def saves_of(self, start: int, stop: int) -> list[int]:
         """Saves made by the calls ``[start, stop)``."""
         return self._order[bisect.bisect_left(self._save_calls, start) : bisect.bisect_left(self._save_calls, stop)]
+
+    def seen(self, call: int) -> int:
+        """How many a function mode meets in a call's own code: itself, torch functions, glue included, and children."""
+        children = sum(not is_glue(self.profile.calls[child]) for child in self.children[call])
+        return 1 + self._own_functions[call] + children
 
     def functions_of(self, call: int) -> range:
         """Torch functions called inside a call, children included: one stretch, since they are in order of time."""

@@ -200,7 +200,7 @@ def _glue_host_seconds(book: Book, members: tuple[int, ...]) -> float:
     glue = [member for member in members if is_glue(profile.calls[member])]
     if not glue:
         return 0.0
-    seen = book.own_functions[profile.calls[glue[0]].parent]
+    seen = book.seen(profile.calls[glue[0]].parent)
     return len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
 
 

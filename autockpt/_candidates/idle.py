@@ -72,7 +72,7 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Id
     watched = {
         call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
     }
-    seen = sum(functions.call[f] in watched for f in own)
+    seen = sum(book.seen(call) for call in watched)
     return Idle(
         given=given,
         calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),

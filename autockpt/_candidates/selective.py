@@ -230,7 +230,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable,
-                function=True,
+                caller=functions.call[f],
             )
         )
     unmade = {t for t in number if start <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}

@@ -34,7 +34,7 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 keepable=free_hand or not (in_place or not draw(st.integers(0, 5))),
                 recomputable=free_hand or bool(draw(st.integers(0, 7))),
                 keep_seconds=draw(st.sampled_from((0.0, 0.125))),
-                function=draw(st.booleans()),
+                caller=draw(st.integers(-1, 2)),
             )
         )
     items = tuple(
@@ -45,7 +45,7 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
         return Dataflow(units=tuple(units), items=items)
     except InvalidProblem:  # something can neither be kept nor recomputed
         units = [
-            Unit(name=u.name, seconds=u.seconds, reads=u.reads, makes=u.makes, keepable=u.keepable, function=u.function)
+            Unit(name=u.name, seconds=u.seconds, reads=u.reads, makes=u.makes, keepable=u.keepable, caller=u.caller)
             for u in units
         ]
         return Dataflow(units=tuple(units), items=items)

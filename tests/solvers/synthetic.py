@@ -294,7 +294,7 @@ def block_flow(unit: int = 4 * 2**20) -> Dataflow:
         made = tuple(range(len(sizes), len(sizes) + len(out_bytes)))
         sizes.extend(out_bytes)
         saved.update(saves, made[1:])
-        units.append(Unit(name=name, seconds=seconds * ms, reads=reads, makes=made, function=True))
+        units.append(Unit(name=name, seconds=seconds * ms, reads=reads, makes=made, caller=0))
         return made[0]
 
     n1 = add("ln_1", 0.1, (0,), unit, unit // 192, saves=(0,))

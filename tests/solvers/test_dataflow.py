@@ -11,9 +11,9 @@ from .flows import dataflows, every_choice
 
 ROW = Dataflow(
     units=(
-        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,), function=True),
+        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,), caller=0),
         Unit(name="fc", seconds=8.0, reads=(1,), makes=(2,)),
-        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,), function=True),
+        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,), caller=0),
         Unit(name="proj", seconds=8.0, reads=(3,), makes=(4,)),
     ),
     items=(
@@ -45,6 +45,7 @@ def test_host_seconds_are_charged_where_they_arise() -> None:
     host = HostSeconds(segment_seconds=100.0, kept_unit_seconds=10.0, seen_function_seconds=0.5)
     assert ROW.decisions([], host).recompute_seconds == 0.0
     assert ROW.decisions([0, 1, 2], host).recompute_seconds == 111.0
+    assert ROW.decisions([1], host).recompute_seconds == 100.0 + 8.0 + 2 * 10.0  # all functions of the call: no mode
     assert ROW.decisions([0, 2], host).recompute_seconds == 113.0  # a module is kept: no function mode
     assert ROW.decisions([2], host).recompute_seconds == 100.0 + 2.0 + 20.0 + 2 * 0.5
     assert ROW.decisions([0], host).keep == (1, 2)
