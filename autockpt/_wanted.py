@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from ._errors import NotApplicable
-from ._frames import Choice, Place
+from ._frames import Choice, Decision, Place
 from ._plan import Plan, Segment, split_key
 
 __all__ = ["Wanted", "listed"]
@@ -19,7 +19,7 @@ class Wanted:
     Attributes:
         parents: modules whose calls open a scope.
         places: occurrence to place, for modules that are members.
-        units: occurrence to whether it is kept, for modules that are units.
+        units: occurrence to what is decided about it, for modules that are units.
         functions: occurrence to the units among the functions that the call's own code calls.
         glue: occurrence to the members among them.
         children: modules whose code must not be taken for that of the call with such units around it.
@@ -31,7 +31,7 @@ class Wanted:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.parents: set[int] = set()
         self.places: dict[int, dict[int, Place]] = {}
-        self.units: dict[int, dict[int, bool]] = {}
+        self.units: dict[int, dict[int, Decision]] = {}
         self.functions: dict[int, dict[int, Choice]] = {}
         self.glue: dict[int, dict[int, dict[str, Place]]] = {}
         self.children: set[int] = set()
@@ -109,7 +109,7 @@ class Wanted:
             buffers=None if segment.buffers is None else (),
             linked=key in segment.linked,
             selective=bool(segment.keep or segment.skip),
-            unit=True if key in segment.keep else False if key in segment.skip else None,
+            unit=_decisions(segment).get(key),
         )
         places = self.glue.setdefault(id(module), {}).setdefault(occurrence_of(call), {})
         if places.setdefault(function, place) is not place:
@@ -120,7 +120,7 @@ class Wanted:
         """Note the units of a segment."""
         members = [self.modules[name_of(call)] for call, function in map(split_key, segment.calls) if not function]
         inside = {id(module) for member in members for module in member.modules()}
-        for key, kept in [*((key, True) for key in segment.keep), *((key, False) for key in segment.skip)]:
+        for key, decision in _decisions(segment).items():
             if key in segment.calls and split_key(key)[1]:
                 continue  # a member
             call, function = split_key(key)
@@ -131,10 +131,10 @@ class Wanted:
                 )
             if function:
                 choice = self.functions.setdefault(id(module), {}).setdefault(occurrence_of(call), {})
-                choice[function] = kept
+                choice[function] = decision
                 self.children.update(_nearest(module))
             else:
-                self.units.setdefault(id(module), {})[occurrence_of(call)] = kept
+                self.units.setdefault(id(module), {})[occurrence_of(call)] = decision
 
     def _common_caller(self, segment: Segment) -> str:
         """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""
@@ -179,6 +179,12 @@ class Wanted:
 _LATE_NOISE = (
     "draws its noise after autograd has saved it; a replay that stops at the last save would miss it. Keep that call."
 )
+
+
+def _decisions(segment: Segment) -> Choice:
+    """What is decided about each unit of a segment."""
+    kept, remade = set(segment.keep), set(segment.remake)
+    return {key: Decision(key in kept, key in remade) for key in (*segment.keep, *segment.skip)}
 
 
 def name_of(key: str) -> str:

@@ -16,11 +16,12 @@ from __future__ import annotations
 from .governed import Governor, governed_forward
 from .members import Handle, Place, patched_forward
 from .thread import is_recomputing
-from .units import Choice
+from .units import Choice, Decision
 from .watching import watching_replays
 
 __all__ = [
     "Choice",
+    "Decision",
     "Governor",
     "Handle",
     "Place",

@@ -18,8 +18,7 @@ from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call
 from .replay import Replay
-from .slots import Held, OwnedSlot, Slot
-from .units import Kept
+from .slots import Held, Kept, OwnedSlot, Slot
 
 __all__ = ["Frame", "unpack"]
 

@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from .. import _torch_private
 from .._errors import NotApplicable
 from .._plan import Plan
-from .recording import Arguments, Recording, mismatch
+from .mismatch import mismatch
+from .recording import Arguments, Recording
 from .selection import Function, FunctionWatch, as_unit, own_code
 from .state import ModuleState, given_buffers, holder_of
 from .thread import Scope, thread
-from .units import Choice
+from .units import Choice, Decision
 
 __all__ = ["Handle", "Place", "patched_forward"]
 
@@ -37,7 +38,7 @@ class Place:
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
         selective: whether the segment has units, which a replay does not run.
         functions: the units among the torch functions of the call's own code.
-        unit: where the member is itself a unit, which only a torch function is: whether it is kept.
+        unit: where the member is itself a unit, which only a torch function is: what is decided about it.
     """
 
     segment: int
@@ -47,7 +48,7 @@ class Place:
     linked: bool = False
     selective: bool = False
     functions: Choice | None = None
-    unit: bool | None = None
+    unit: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Handle:
         had_forward: whether the instance had a `forward` of its own before.
         parent: whether its calls open a scope.
         places: occurrence to place, for the calls that are recomputed.
-        units: occurrence to whether it is kept, for the calls that are units: else they are skipped.
+        units: occurrence to what is decided about it, for the calls that are units.
         functions: occurrence to the units among the torch functions of that call's own code.
         glue: occurrence to the members among them, as ``name#occurrence``.
         plan: the plan; on the root only.
@@ -72,7 +73,7 @@ class Handle:
     had_forward: bool
     parent: bool
     places: dict[int, Place] = field(default_factory=dict)
-    units: dict[int, bool] = field(default_factory=dict)
+    units: dict[int, Decision] = field(default_factory=dict)
     functions: dict[int, Choice] = field(default_factory=dict)
     glue: dict[int, dict[str, Place]] = field(default_factory=dict)
     plan: Plan | None = None

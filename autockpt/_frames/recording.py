@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +12,15 @@ from .. import _torch_private
 from .call import BOUNDARY, Call, Ref
 from .frame import Frame, unpack
 from .generators import GeneratorTrack, generators_of, states_of
+from .mismatch import mismatch
 from .selection import Selection
-from .slots import Held, OwnedSlot, Slot
+from .slots import Held, Kept, OwnedSlot, Slot
 from .state import ModuleState
 from .thread import Scope, thread
 from .tree import encode, kept_whole, tensors
-from .units import Inputs, Kept
+from .units import Inputs
 
-__all__ = ["Arguments", "Recording", "mismatch"]
+__all__ = ["Arguments", "Recording"]
 
 
 class Arguments:
@@ -132,14 +132,6 @@ class Recording:
 
     def _know(self, tensor: Tensor, ref: Ref) -> None:
         self._known[id(tensor)] = (weakref.ref(tensor), _torch_private.version(tensor), ref)
-
-
-def mismatch(key: str, how: str) -> None:
-    """Warn that the call `key` does not fit its plan; where warnings are shown once, so is this one."""
-    warnings.warn(
-        f"{key} {how}: what this costs is memory, not exactness. Make the plan anew for the model as it is now.",
-        stacklevel=2,
-    )
 
 
 class Pack:

@@ -18,7 +18,7 @@ from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
 from .tree import decode, encode, kept_whole, tensors
-from .units import Unit
+from .units import Decision, Sources, Unit
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -164,7 +164,7 @@ class Replay:
             return self._hand_out(entry, args, kwargs)
         return forward(*args, **kwargs) if entry is None else watched(self, handle.name, entry, forward, args, kwargs)
 
-    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unit(self, key: str, decision: Decision, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key.rpartition("/")[2].partition("#")[0])
         return self._hand_out(entry, args, kwargs) if isinstance(entry, Unit) else run(*args, **kwargs)
@@ -196,22 +196,24 @@ class Replay:
         generators = [*self._call.selection.generators, *given_among(kept_whole(templates))]
         if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
-        for number, offset in unit.sources:
+        sources = Sources(leaves)
+        for source, offset in unit.sources:
             reference = self._slots[self._next]
             slot = None if reference is None else reference()
             self._next += 1
-            # Some saved tensors backward never reads, so that no plan makes them again.
-            if slot is not None and slot.value is None and not isinstance(leaves[number], Hollow):
-                value = slot.view_of(leaves[number], offset)
-                difference = slot.fill(value, value)
-                if difference is not None:
-                    self._stop(f"gave {unit.key} {difference}")
+            if slot is not None and slot.value is None:
+                tensor = sources.tensor(source)
+                if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
+                    value = slot.view_of(tensor, offset)
+                    difference = slot.fill(value, value)
+                    if difference is not None:
+                        self._stop(f"gave {unit.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
         set_states([(generators[number], state) for number, state in unit.random])
         if unit.hollow:
             self._hollow.append(unit.key)
-        return unit.hand_out(leaves)
+        return unit.hand_out(sources)
 
     def _hint(self) -> str:
         """Say which units were skipped: whatever reads their results fails, in one way or another."""

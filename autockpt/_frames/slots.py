@@ -18,7 +18,7 @@ from .tree import tensors
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = ["Changed", "Held", "OwnedSlot", "Slot", "check_unchanged"]
+__all__ = ["Changed", "Held", "Kept", "OwnedSlot", "Slot", "check_unchanged"]
 
 
 class Changed(RuntimeError):
@@ -105,6 +105,21 @@ class OwnedSlot:
         if isinstance(view, Tensor):
             return view
         return owner.detach().as_strided(*view) if torch.is_grad_enabled() else owner.as_strided(*view)
+
+
+class Kept:
+    """A tensor that a unit saved and that stays alive, seen by autograd through the member's hooks."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()  # with its node it would lead back to the slot that autograd holds
+        self._version = tensor._version
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor."""
+        check_unchanged(self._tensor, self._version, "a tensor that a kept call saved")
+        return self._tensor
 
 
 class Held:

@@ -4,7 +4,8 @@
     replay    norm    stash ─▶ gelu    hollow             [down] skipped: nothing needed reads its result
                └────────▶ what [up] saved of its argument
 
-What a unit saves stays with autograd, as in a plain step, but for its own arguments: those the replay makes again.
+What a unit saves stays with autograd, as in a plain step, but for its own arguments: those the replay makes again. Of
+a unit that is remade it makes products by a saved tensor again as well, which hence need not be held.
 """
 
 from __future__ import annotations
@@ -17,28 +18,31 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import NotApplicable
 from .hollow import hollow
+from .products import Product, product_of
 from .slots import check_unchanged
 from .tree import decode, encode
 
-__all__ = ["Choice", "Inputs", "Kept", "Unit"]
-
-Choice: TypeAlias = dict[str, bool]
-"""Functions that a call's own code does not run again in a replay, as ``name#occurrence``: whether each is kept."""
+__all__ = ["Choice", "Decision", "Inputs", "Unit"]
 
 
-class Kept:
-    """A tensor that a unit saved and that stays alive, seen by autograd through the member's hooks."""
+class Decision(NamedTuple):
+    """What becomes of a unit in the replay, which does not run it.
 
-    __slots__ = ("_tensor", "_version")
+    Attributes:
+        kept: whether its result is at hand; else it is skipped.
+        remade: whether products by what it saves are made again instead of being held.
+    """
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()  # with its node it would lead back to the slot that autograd holds
-        self._version = tensor._version
+    kept: bool
+    remade: bool = False
 
-    def tensor(self) -> Tensor:
-        """Return the saved tensor."""
-        check_unchanged(self._tensor, self._version, "a tensor that a kept call saved")
-        return self._tensor
+
+Choice: TypeAlias = dict[str, Decision]
+"""Functions that a call's own code does not run again in a replay, as ``name#occurrence``."""
+
+
+Source: TypeAlias = int | Product
+"""The number of an argument, or what is made again of arguments."""
 
 
 class _Stashed(NamedTuple):
@@ -66,32 +70,83 @@ class _Hollow(NamedTuple):
         return hollow(self.shape, self.stride, self.dtype, self.device).requires_grad_(self.requires_grad)
 
 
-class _Given(NamedTuple):
-    """A result that is one of the unit's arguments."""
+class _Sourced(NamedTuple):
+    """A result that is one of the unit's arguments, or made again of them."""
 
-    number: int
+    source: Source
+
+    def value(self, sources: Sources) -> Tensor:
+        tensor = sources.tensor(self.source)
+        if isinstance(self.source, int):
+            return tensor
+        return tensor.detach().requires_grad_()
 
 
 class Inputs:
-    """The arguments of the unit that is running, by storage; the pack hook asks for them."""
+    """What a replay has of the unit that is running: its arguments, by storage, and products made of them.
 
-    __slots__ = ("leaves", "sources", "storages")
+    The pack hook asks for them.
+    """
 
-    def __init__(self, leaves: list[Tensor]) -> None:
+    __slots__ = ("_products", "_remade", "leaves", "sources", "storages")
+
+    def __init__(self, leaves: list[Tensor], *, remade: bool) -> None:
         self.leaves = leaves
         self.storages = {_torch_private.storage_key(leaf): number for number, leaf in enumerate(leaves)}
-        self.sources: list[tuple[int, int]] = []
+        self.sources: list[tuple[Source, int]] = []
+        self._remade = remade
+        self._products: dict[int, Product] = {}
+
+    @property
+    def found(self) -> bool:
+        """Whether anything was made that is made again."""
+        return bool(self._products)
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether a replay can make `tensor` from an argument; then the next slot stands for it."""
-        number = self.storages.get(_torch_private.storage_key(tensor))
-        if number is None or tensor.is_conj() or tensor.is_neg():
+        source: Source | None = self.storages.get(_torch_private.storage_key(tensor))
+        if source is None and self._remade:
+            source = self.product(_torch_private.base_of(tensor))
+        if source is None or tensor.is_conj() or tensor.is_neg():
             return False
-        argument = self.leaves[number]
-        if tensor.dtype is not argument.dtype or argument.layout is not torch.strided:
-            return False
-        self.sources.append((number, int(tensor.storage_offset())))
+        if isinstance(source, int):
+            argument = self.leaves[source]
+            if tensor.dtype is not argument.dtype or argument.layout is not torch.strided:
+                return False
+        self.sources.append((source, int(tensor.storage_offset())))
         return True
+
+    def product(self, tensor: Tensor) -> Product | None:
+        """Return what a replay can make `tensor` from, one for all that share its storage; None if it cannot."""
+        key = _torch_private.storage_key(tensor)
+        product = self._products.get(key)
+        if product is None:
+            product = product_of(tensor, self.leaves)
+            if product is not None:
+                self._products[key] = product
+        return product
+
+
+class Sources:
+    """What a replay gives a unit: its arguments, and products made of them where they are asked for.
+
+    Attributes:
+        arguments: the tensors among its arguments.
+    """
+
+    __slots__ = ("_made", "arguments")
+
+    def __init__(self, arguments: list[Tensor]) -> None:
+        self.arguments = arguments
+        self._made: dict[Product, Tensor] = {}
+
+    def tensor(self, source: Source) -> Tensor:
+        """Return an argument or a product."""
+        if isinstance(source, int):
+            return self.arguments[source]
+        if source not in self._made:
+            self._made[source] = source.again(self.arguments)
+        return self._made[source]
 
 
 class Unit:
@@ -102,7 +157,7 @@ class Unit:
         start: number of slots in the frame when it began.
         arguments: how many tensors it was given.
         generators: how many there were, those of the member first and then those that it was given.
-        sources: for each slot since, which of them it is a view of, and at which offset in the storage.
+        sources: for each slot since, the argument or product that it is a view of, and at which offset in the storage.
         result: its result, encoded.
         leaves: the tensors in the result.
         random: those that it moved, by number since a replay may make its own, with their states after it.
@@ -117,7 +172,7 @@ class Unit:
         inputs: Inputs,
         result: Any,
         *,
-        kept: bool,
+        decision: Decision,
         generators: int,
         random: list[tuple[int, bytes]],
     ) -> None:
@@ -134,7 +189,7 @@ class Unit:
         self.random = random
         leaves: list[Tensor] = []
         self.result = encode((result,), leaves)
-        self.leaves = [self._result(leaf, inputs, kept) for leaf in leaves]
+        self.leaves = [self._result(leaf, inputs, decision) for leaf in leaves]
 
     @property
     def name(self) -> str:
@@ -146,19 +201,22 @@ class Unit:
         """Whether its result cannot be read."""
         return any(isinstance(leaf, _Hollow) for leaf in self.leaves)
 
-    def hand_out(self, arguments: list[Tensor]) -> Any:
-        """Return what the unit returned in forward, for a replay that gave it `arguments`."""
-        leaves = [arguments[leaf.number] if isinstance(leaf, _Given) else leaf.value() for leaf in self.leaves]
+    def hand_out(self, sources: Sources) -> Any:
+        """Return what the unit returned in forward, for a replay that gave it `sources`."""
+        leaves = [leaf.value(sources) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
         return decode(self.result, leaves)[0]
 
-    def _result(self, leaf: Tensor, inputs: Inputs, kept: bool) -> _Stashed | _Hollow | _Given:
+    def _result(self, leaf: Tensor, inputs: Inputs, decision: Decision) -> _Stashed | _Hollow | _Sourced:
         for number, argument in enumerate(inputs.leaves):
             if leaf is argument:
-                return _Given(number)
+                return _Sourced(number)
         if _torch_private.storage_key(leaf) in inputs.storages:
             raise NotApplicable(
                 f"{self.key} returns a view of its argument. Recompute it, which costs next to nothing."
             )
-        if kept:
+        if decision.kept:
+            product = inputs.product(leaf) if decision.remade and _torch_private.base_of(leaf) is leaf else None
+            if product is not None:
+                return _Sourced(product)
             return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad)
         return _Hollow(*_torch_private.geometry(leaf), leaf.dtype, leaf.device, leaf.requires_grad)

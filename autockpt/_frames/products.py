@@ -1,0 +1,89 @@
+"""Products: what a unit makes by multiplying something by a tensor that it saves, and a replay makes again that way.
+
+    forward   x ─▶ [draw noise, x * noise] ─▶ y        the noise is saved, and stays with autograd
+    replay    x ─▶ [       x * noise     ] ─▶ y        one multiplication, bit for bit the same
+
+That a tensor is such a product its own autograd node tells, which knows the factor that it saved and where the other
+one came from: an argument of the unit, or the saved result of an operator inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .hollow import Hollow, hollow
+from .slots import Kept
+
+__all__ = ["Product", "product_of"]
+
+Factor: TypeAlias = int | Kept
+"""The number of an argument of the unit, or a tensor that the unit saved."""
+
+
+class Product:
+    """A product that a unit made, with its factors in place of itself."""
+
+    __slots__ = ("_device", "_dtype", "_factors", "_geometry")
+
+    def __init__(self, tensor: Tensor, factors: tuple[Factor, Factor]) -> None:
+        self._factors = factors
+        self._geometry = _torch_private.geometry(tensor)
+        self._dtype = tensor.dtype
+        self._device = tensor.device
+
+    def again(self, arguments: Sequence[Tensor]) -> Tensor:
+        """Multiply again; hollow where the unit's argument is."""
+        factors = [arguments[factor] if isinstance(factor, int) else factor.tensor() for factor in self._factors]
+        if any(isinstance(factor, Hollow) for factor in factors):
+            return hollow(*self._geometry, self._dtype, self._device)
+        with torch.no_grad():
+            out = torch.empty_strided(*self._geometry, dtype=self._dtype, device=self._device)
+            return torch.mul(*factors, out=out)
+
+
+def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:
+    """Return what a replay can make `tensor` from, which a unit made that was given these arguments.
+
+    Args:
+        tensor: what an operator returned; no view.
+        arguments: of the unit.
+
+    Returns:
+        The product; None where it is none, or one of which a factor will not be at hand.
+    """
+    node = tensor.grad_fn
+    if node is None or node.name() != "MulBackward0" or type(tensor) is not Tensor or not tensor.is_floating_point():
+        return None
+    if tensor.storage_offset() or _torch_private.version(tensor):
+        return None
+    edges = node.next_functions
+    into = [place for place, (inner, _) in enumerate(edges) if inner is not None]
+    if len(into) != 1:
+        return None  # neither factor is a mere number to autograd, or both are
+    place = into[0]
+    # The node saves the factor that needs no gradient, since the gradient of the other is a multiple of it.
+    noise = _torch_private.packed(node, ("other", "self")[place])
+    other = _factor(*edges[place], arguments)
+    if other is None or not isinstance(noise, Kept):
+        return None
+    found = arguments[other] if isinstance(other, int) else other.tensor()
+    if not found.dtype is noise.tensor().dtype is tensor.dtype:
+        return None
+    return Product(tensor, (other, noise) if place == 0 else (noise, other))
+
+
+def _factor(node: Any, output: int, arguments: Sequence[Tensor]) -> Factor | None:
+    """Return the factor that an edge of the graph leads to."""
+    for number, argument in enumerate(arguments):
+        if not argument.requires_grad:
+            continue
+        own = argument.grad_fn
+        if getattr(node, "variable", None) is argument if own is None else (own, argument.output_nr) == (node, output):
+            return number
+    result = None if output else _torch_private.packed(node, "result")
+    return result if isinstance(result, Kept) else None
