@@ -52,6 +52,8 @@ class Unit:
         recomputable: whether it may run again.
         keep_seconds: host seconds of keeping it, beyond what keeping any unit costs.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
+        follows: index of the unit of which this one is a part that can run again alone, and reads what the rest made:
+            where that one runs again, so does this one.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Unit:
     recomputable: bool = True
     keep_seconds: float = 0.0
     caller: int = -1
+    follows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,9 @@ class Dataflow:
             for t in unit.reads:
                 made = not self.makers[t] or self.makers[t][0] < u
                 _require(made, f"{where} reads item {t} before it is made")
+            first = unit.follows
+            reads = first is None or (0 <= first < u and not set(unit.reads).isdisjoint(self.units[first].makes))
+            _require(reads, f"{where} follows unit {first}, of which it reads nothing")
         for u in self.must_recompute:
             unit = self.units[u]
             _require(
@@ -192,9 +198,13 @@ class Dataflow:
             t = needed.pop()
             if self.holdable[t] or self.makers[t][0] in found:
                 continue
-            for u in members[self.groups[self.makers[t][0]]]:
-                found.add(u)
-                needed.extend(self.units[u].reads)
+            groups = [self.groups[self.makers[t][0]]]
+            for g in groups:
+                for u in members[g]:
+                    if u not in found:
+                        found.add(u)
+                        needed.extend(self.units[u].reads)
+                        groups += [self.groups[v] for v in self.followers[u]]
         return frozenset(found)
 
     @cached_property
@@ -207,6 +217,15 @@ class Dataflow:
         """Per unit, whether it is one of several functions of a call: only a function mode tells it from the others."""
         return tuple(self.functions[unit.caller] > 1 for unit in self.units)
 
+    @cached_property
+    def followers(self) -> tuple[tuple[int, ...], ...]:
+        """Per unit, those that follow it."""
+        followers: list[list[int]] = [[] for _ in self.units]
+        for u, unit in enumerate(self.units):
+            if unit.follows is not None:
+                followers[unit.follows].append(u)
+        return tuple(tuple(each) for each in followers)
+
     @property
     def plain_bytes(self) -> int:
         """Bytes held where nothing is recomputed: all that is saved and not free."""
@@ -217,9 +236,13 @@ class Dataflow:
         members = [u for u, unit in enumerate(self.units) if any(self.items[t].saved for t in unit.makes)]
         last = max(members, default=-1)
         groups = {self.groups[u] for u in range(last + 1)} | {self.groups[u] for u in self.must_recompute}
+        for u, unit in enumerate(self.units):  # in forward order, so that what follows a follower comes after it
+            if unit.follows is not None and self.groups[unit.follows] in groups:
+                groups.add(self.groups[u])
         chosen = {u for u, unit in enumerate(self.units) if self.groups[u] in groups and unit.recomputable}
         while True:  # a group is recomputed whole or not at all, and what cannot be held must be recomputed
             wrong = {u for u in chosen if any(self._lacks(t, chosen) for t in self.units[u].reads)}
+            wrong |= {u for u in chosen if not chosen.issuperset(self.followers[u])}
             left_out = {g for u, g in enumerate(self.groups) if u not in chosen or u in wrong}
             smaller = {u for u in chosen if self.groups[u] not in left_out}
             if smaller == chosen:
@@ -248,6 +271,9 @@ class Dataflow:
         for u, g in enumerate(self.groups):
             name, other = self.units[u].name, self.units[g].name
             _require((u in again) == (g in again), f"units {name!r} and {other!r} write one tensor: both or neither")
+        for u, unit in enumerate(self.units):
+            alone = unit.follows in again and u not in again
+            _require(not alone, f"unit {unit.name!r} runs again where unit {unit.follows} does")
         held = self.held(again)
         for t in held:
             # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.

@@ -35,6 +35,7 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 recomputable=free_hand or bool(draw(st.integers(0, 7))),
                 keep_seconds=draw(st.sampled_from((0.0, 0.125))),
                 caller=draw(st.integers(-1, 2)),
+                follows=None if free_hand else _followed(draw, units, reads),
             )
         )
     items = tuple(
@@ -44,11 +45,14 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
     try:
         return Dataflow(units=tuple(units), items=items)
     except InvalidProblem:  # something can neither be kept nor recomputed
-        units = [
-            Unit(name=u.name, seconds=u.seconds, reads=u.reads, makes=u.makes, keepable=u.keepable, caller=u.caller)
-            for u in units
-        ]
+        units = [replace(u, recomputable=True, keep_seconds=0.0) for u in units]
         return Dataflow(units=tuple(units), items=items)
+
+
+def _followed(draw: st.DrawFn, units: list[Unit], reads: list[int]) -> int | None:
+    """At times a unit that makes something of what is read."""
+    makers = [u for u, unit in enumerate(units) if not set(reads).isdisjoint(unit.makes)]
+    return draw(st.sampled_from(makers)) if makers and not draw(st.integers(0, 3)) else None
 
 
 hosts = st.builds(
