@@ -232,6 +232,7 @@ def _segment(candidates: Candidates, index: int) -> Segment:
         buffers=run.buffers,
         keep=run.keep,
         skip=run.skip,
+        remake=run.remake,
         linked=tuple(
             calls[member].key
             for position, member in enumerate(run.members)

@@ -47,8 +47,8 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
         own = book.functions_of(call)
         free_seconds = sum(profile.functions.seconds[f] for f in own if is_free(book, f))
         for entry in make_menu(block.flow).entries:
-            idle = {own.start + block.rows[unit] for unit in (*entry.keep, *entry.skip)}
-            draft = make_draft(book, (call,), name_idle(book, (call,), idle))
+            idle, remade = ({own.start + row for row in rows} for rows in block.idle(entry.recompute))
+            draft = make_draft(book, (call,), name_idle(book, (call,), idle, remade))
             assert draft is not None
             if not (draft.run.keep or draft.run.skip):
                 continue  # what it leaves out comes after the end of any replay

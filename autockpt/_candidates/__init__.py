@@ -114,10 +114,14 @@ def _callers(profile: Profile, calls: Iterable[int]) -> set[int]:
 
 def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
     """Join drafts to those that there are, unless one stands for the same; return where they stand."""
-    place = {(draft.run.members, draft.run.keep, draft.run.skip): i for i, draft in enumerate(drafts)}
+    place = {_what(draft.run): i for i, draft in enumerate(drafts)}
     for draft in more:
-        same = (draft.run.members, draft.run.keep, draft.run.skip)
-        if same not in place:
-            place[same] = len(drafts)
+        if _what(draft.run) not in place:
+            place[_what(draft.run)] = len(drafts)
             drafts.append(draft)
-    return {place[draft.run.members, draft.run.keep, draft.run.skip] for draft in more}
+    return {place[_what(draft.run)] for draft in more}
+
+
+def _what(run: Run) -> tuple[object, ...]:
+    """What a run stands for, whatever it holds and costs."""
+    return run.members, run.keep, run.skip, run.remake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import statistics
 from collections import Counter, defaultdict
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from .._profile import Profile
 from .glue import is_glue
+from .products import Products, find_products
 
 __all__ = ["Book", "Ints"]
 
@@ -51,6 +53,11 @@ class Book:
             by_signature[call.signature].append(call.forward_seconds)
         self._median = {signature: statistics.median(times) for signature, times in by_signature.items()}
         self._partial = self._partial_seconds()
+
+    @functools.cached_property
+    def products(self) -> dict[int, Products]:
+        """By torch function, what a replay can make again that does not run it."""
+        return find_products(self.profile)
 
     def saves_in(self, call: int) -> list[int]:
         """Saves made inside a call, children included."""

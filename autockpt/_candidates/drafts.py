@@ -35,6 +35,7 @@ class Run:
         buffers: qualified names of the buffers that the calls change.
         keep: units inside that the replay does not run again, and whose results it reads.
         skip: units that it does not run again, and whose results nothing in it reads.
+        remake: those of both of which it makes products by what they save again.
         kept_bytes: bytes that these units leave alive, boundary not counted.
     """
 
@@ -44,6 +45,7 @@ class Run:
     buffers: tuple[str, ...]
     keep: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    remake: tuple[str, ...] = ()
     kept_bytes: int = 0
 
 
@@ -52,12 +54,15 @@ class Idle:
     """What a replay of a call leaves alone: units that are kept or skipped.
 
     Attributes:
-        given: tensors that came into the unit of each torch function that does not run again, by its index: what
-            it saves of them the replay fills in.
+        given: tensors that came into the unit of each torch function that does not run again, by its index, or are
+            made again in it: what it saves of them the replay fills in.
         calls: ``[start, stop)`` of module calls that do not run again.
         stashed: tensors that the replay is handed.
         keep: keys of the units.
         skip: keys of the units.
+        remake: keys of those of them of which products are made again.
+        products: these products.
+        product_seconds: what making them takes.
         host_seconds: what they cost the host.
     """
 
@@ -66,6 +71,9 @@ class Idle:
     stashed: frozenset[int] = frozenset()
     keep: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    remake: tuple[str, ...] = ()
+    products: frozenset[int] = frozenset()
+    product_seconds: float = 0.0
     host_seconds: float = 0.0
 
 
@@ -150,6 +158,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
             buffers=buffers,
             keep=idle.keep,
             skip=idle.skip,
+            remake=idle.remake,
             kept_bytes=_bytes(book, held.keys() - boundary.keys()),
         ),
         start=start,
@@ -176,7 +185,7 @@ def _born_idle(book: Book, members: tuple[int, ...], idle: Idle) -> frozenset[in
     born = np.isin(function, list(idle.given))
     for start, stop in idle.calls:
         born |= (call >= start) & (call < stop)
-    return frozenset((low + np.flatnonzero(born)).tolist())
+    return frozenset((low + np.flatnonzero(born)).tolist()) - idle.products
 
 
 def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> float:
@@ -191,7 +200,7 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     own = [f for member in members for f in book.functions_of(member) if functions.enter[f] < end]
     again = [f for f in own if f not in idle.given]
     around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
-    return sum(functions.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
+    return sum(functions.seconds[f] for f in again) + idle.product_seconds + around * len(again) / max(len(own), 1)
 
 
 def _glue_host_seconds(book: Book, members: tuple[int, ...]) -> float:

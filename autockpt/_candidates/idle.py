@@ -13,6 +13,7 @@ from typing import NamedTuple
 from .book import Book
 from .drafts import Idle
 from .glue import is_glue
+from .products import NO_PRODUCTS
 
 __all__ = ["is_free", "name_idle"]
 
@@ -25,13 +26,14 @@ class _Named(NamedTuple):
     call: int
 
 
-def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Idle:
+def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remade: Collection[int] = ()) -> Idle:
     """Name what is left alone where some torch functions do not run again.
 
     Args:
         book: the profile.
         members: the calls of what is recomputed.
         idle: the functions inside it that are kept or skipped.
+        remade: those of them whose products are made again, where the replay needs these at all.
 
     Returns:
         Them as units. A unit is kept where the replay reads what it made, and skipped elsewhere.
@@ -39,13 +41,15 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Id
     profile = book.profile
     functions, saves, calls = profile.functions, profile.saves, profile.calls
     own = book.functions_of_run(members)
-    filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved of what they were given
+    products = {f: book.products[f] for f in idle if f in remade and f in book.products}
+    filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
     end = 0  # of the replay, at the last slot
     savers: set[int] = set()
     for i in book.saves_of(members[0], calls[members[-1]].stop):
         f = saves.function[i]
         savers.add(f)
-        if f not in idle or saves.tensor[i] in functions.reads[f]:
+        comes_back = saves.tensor[i] in functions.reads[f] or saves.tensor[i] in products.get(f, NO_PRODUCTS).makes
+        if f not in idle or comes_back:
             end = max(end, saves.pack[i])
             filled[f].add(saves.tensor[i])
     # What comes after it does not run in any case: a name is for what it saves.
@@ -53,22 +57,31 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Id
     readers: dict[int, set[int]] = defaultdict(set)  # functions that need a tensor in the replay
     for tensor in filled[-1]:  # saved by what is no function, such as a custom autograd function
         readers[tensor].add(-1)
-    for f in own:
+    again: set[int] = set()  # functions whose products are needed
+    for f in reversed(own):
         if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
             for tensor in filled[f] if f in idle else functions.reads[f]:
                 readers[tensor].add(f)
+            if f in products and any(readers[tensor] for tensor in products[f].makes):
+                again.add(f)
+                for tensor in products[f].given:
+                    readers[tensor].add(f)
     keep: list[str] = []
     skip: list[str] = []
     given: dict[int, frozenset[int]] = {}
     stashed: set[int] = set()
-    units = _units(book, members, idle)
+    remake: list[str] = []
+    made_again = frozenset(tensor for f in again for tensor in products[f].makes)
+    units = _units(book, members, idle, again)
     for unit in units:
         made = {tensor for f in unit.functions for tensor in functions.makes[f]}
         read = {tensor for tensor in made if readers[tensor].difference(unit.functions)}
-        stashed |= read
+        stashed |= read - made_again
         (keep if read else skip).append(unit.key)
+        if not again.isdisjoint(unit.functions):
+            remake.append(unit.key)
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
-        given.update(dict.fromkeys(unit.functions, frozenset(came)))
+        given.update(dict.fromkeys(unit.functions, made_again.intersection(made).union(came)))
     watched = {
         call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
     }
@@ -76,9 +89,12 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Id
     return Idle(
         given=given,
         calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),
-        stashed=frozenset(stashed),
+        stashed=frozenset(stashed).union(*(products[f].held for f in again)),
         keep=tuple(keep),
         skip=tuple(skip),
+        remake=tuple(remake),
+        products=made_again,
+        product_seconds=sum(products[f].seconds for f in again),
         host_seconds=len(units) * profile.kept_host_seconds + seen * profile.mode_host_seconds,
     )
 
@@ -91,10 +107,11 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _units(book: Book, members: tuple[int, ...], idle: Collection[int]) -> list[_Named]:
+def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: Collection[int]) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
+    Where products are made again it must be nothing but the function, so that what they are made of is at hand.
     """
     profile = book.profile
     units: list[_Named] = []
@@ -108,6 +125,7 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int]) -> list[
                 continue
             record = profile.calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
+            whole = whole and (len(own) == 1 or not any(f in again for f in own))
             if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)

@@ -95,17 +95,22 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
         return NOTHING_IDLE
     functions = book.profile.functions
     idle: set[int] = set()
+    remade: set[int] = set()
     for unit in (*segment.keep, *segment.skip):
         key, function = split_key(unit)
         if unit in index:
             key, function = unit, ""
         inside = book.functions_of(index[key]) if key in index else ()
         if function:
-            idle.update(f for f in inside if functions.call[f] == index[key] and functions.key(f) == function)
+            own = {f for f in inside if functions.call[f] == index[key] and functions.key(f) == function}
         else:
-            idle.update(f for f in inside if not is_free(book, f))
-    found = name_idle(book, members, idle)
-    if (sorted(found.keep), sorted(found.skip)) != (sorted(segment.keep), sorted(segment.skip)):
+            own = {f for f in inside if not is_free(book, f)}
+        idle |= own
+        if unit in segment.remake:
+            remade |= own & book.products.keys()
+    found = name_idle(book, members, idle, remade)
+    asked = segment.keep, segment.skip, segment.remake
+    if any(sorted(a) != sorted(b) for a, b in zip((found.keep, found.skip, found.remake), asked, strict=True)):
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "
             "does not have there: give the profile that the plan was made from"

@@ -16,6 +16,7 @@ from ..solvers.units import format_seconds
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
+from .products import NO_PRODUCTS
 from .runs import windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
@@ -44,12 +45,20 @@ class Block:
     """The torch functions of a run as units.
 
     Attributes:
-        rows: the functions that are units, by their place among those of the run.
+        rows: the functions that are units, by their place among those of the run. One whose products can be made again
+            is two, and these are the second.
         flow: the units, in the order of `rows`.
     """
 
     rows: tuple[int, ...]
     flow: Dataflow
+
+    def idle(self, again: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
+        """Functions that do not run again if these units do, and those of them whose products are made again."""
+        runs = frozenset(again)
+        idle = {self.rows[u] for u, unit in enumerate(self.flow.units) if unit.follows is None and u not in runs}
+        products = {self.rows[u] for u in runs if self.flow.units[u].follows is not None}
+        return frozenset(idle), frozenset(idle & products)
 
 
 def selective_drafts(
@@ -95,18 +104,18 @@ def _drafts(
         if not menu.whole:
             notes.append(_said(book, group, menu, limit_seconds))
         for entry in menu.entries:
-            idle_rows = frozenset(block.rows[unit] for unit in (*entry.keep, *entry.skip))
+            idle_rows, remade_rows = block.idle(entry.recompute)
             if not idle_rows:
                 continue
             for members in group:
                 own = book.functions_of_run(members)
-                draft = _draft(book, members, {own[row] for row in idle_rows})
+                draft = _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
                 if draft is not None:
                     drafts.append(draft)
     return drafts, tuple(notes)
 
 
-def _draft(book: Book, members: tuple[int, ...], idle: set[int]) -> Draft | None:
+def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int]) -> Draft | None:
     """Draft a run of which some functions do not run again, without the calls at its ends that need no replay."""
     while len(members) > 1 and _all_idle(book, members[0], idle):
         members = members[1:]
@@ -116,7 +125,8 @@ def _draft(book: Book, members: tuple[int, ...], idle: set[int]) -> Draft | None
         if not made.isdisjoint(saved):
             break  # what it saves of its arguments the replay brings back
         members = members[:-1]
-    return make_draft(book, members, name_idle(book, members, idle.intersection(book.functions_of_run(members))))
+    own = book.functions_of_run(members)
+    return make_draft(book, members, name_idle(book, members, idle.intersection(own), remade.intersection(own)))
 
 
 def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:
@@ -214,10 +224,10 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
 
     rows, units = [], []
     for row, f in enumerate(own):
-        made = (*functions.makes[f], *writes[f])
         if is_free(book, f):
             continue
-        makes = [item(tensor) for tensor in made]
+        products = book.products.get(f, NO_PRODUCTS)
+        makes = [item(tensor) for tensor in (*functions.makes[f], *writes[f]) if tensor not in products.makes]
         keepable = _is_keepable(book, f)
         if not keepable:  # nor can it be left out: it runs in every replay
             makes.append(len(items))
@@ -226,13 +236,24 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
-                seconds=functions.seconds[f],
+                seconds=max(functions.seconds[f] - products.seconds, 0.0),
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable,
                 caller=functions.call[f],
             )
         )
+        if products.makes:
+            rows.append(row)
+            units.append(
+                Unit(
+                    name=units[-1].name,
+                    seconds=products.seconds,
+                    reads=tuple(item(tensor) for tensor in sorted(products.held | products.given)),
+                    makes=tuple(item(tensor) for tensor in sorted(products.makes)),
+                    follows=len(units) - 1,
+                )
+            )
     unmade = {t for t in number if start <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
     if unmade:
         return None  # made by code that is no torch function

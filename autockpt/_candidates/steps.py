@@ -103,7 +103,8 @@ def _name(calls: tuple[CallRecord, ...], run: Run) -> str:
     """Name a candidate for people."""
     first, last = calls[run.members[0]].key, calls[run.members[-1]].key
     name = first if first == last else f"{first} … {last}"
-    return f"{name} but {', '.join((*run.keep, *run.skip))}" if run.keep or run.skip else name
+    idle = [f"{unit} (remade)" if unit in run.remake else unit for unit in (*run.keep, *run.skip)]
+    return f"{name} but {', '.join(idle)}" if idle else name
 
 
 def held_until(profile: Profile, book: Book) -> Ints:

@@ -22,8 +22,8 @@ SEARCH_SECONDS = 1.0
 MOST_GUESSES = 5
 """After so many straight lines what is left is halved instead, which ends soon for certain."""
 
-Name = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""What a candidate stands for at every size: calls, kept and skipped units."""
+Name = tuple[tuple[str, ...], ...]
+"""What a candidate stands for at every size: calls, and kept, skipped and remade units."""
 
 
 class Fitting:
@@ -144,7 +144,7 @@ def largest_plain(profile_at: Callable[[int], Profile], budget_bytes: int, most:
 def _name(candidates: Candidates, index: int) -> Name:
     """What a candidate stands for, whichever indices its calls have."""
     run = candidates.runs[index]
-    return tuple(candidates.profile.calls[member].key for member in run.members), run.keep, run.skip
+    return tuple(candidates.profile.calls[member].key for member in run.members), run.keep, run.skip, run.remake
 
 
 def _indices(plan: list[Name], candidates: Candidates) -> list[int] | None:
