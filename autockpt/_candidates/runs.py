@@ -3,6 +3,9 @@
 children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e: module calls, the others glue
 runs        begin and end with a call that saves something, with the glue just before them where that pays
 windows     glue before, up to `LONGEST` blocks with the glue between them, glue behind
+
+children    linear  gelu  dropout  linear  gelu  dropout        each a single torch function
+around      up to `BEFORE` calls before a dropout, up to `BEHIND` behind it
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from .book import Book
 from .glue import is_glue
 from .idle import is_free
 
-__all__ = ["runs_of", "windows"]
+__all__ = ["around_products", "runs_of", "windows"]
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
@@ -25,6 +28,10 @@ as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 
 LONGEST = 3
 """Blocks in a window."""
+
+BEFORE, BEHIND = 3, 2
+"""Calls of a single function around one whose products are made again: what brings its argument back, and what saves
+its result."""
 
 SHORT_CHAIN = 10
 """Longer chains have windows of a single block only: the more blocks there are, the less is lost by choosing for each
@@ -95,6 +102,29 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
                 units = sum(not is_free(book, f) for f in book.functions_of_run(members))
                 glue = any(is_glue(calls[member]) for member in members)
                 if glue and units <= most_units and not book.reason(members):
+                    yield members
+
+
+def around_products(book: Book, calls: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Find short runs of calls of a single torch function each around one whose products can be made again.
+
+    Where such calls are no part of a block, no other menu offers that.
+
+    Args:
+        book: the profile.
+        calls: in forward order.
+
+    Yields:
+        Runs of siblings among the calls.
+    """
+    single = {call: own[0] for call in calls if len(own := book.functions_of(call)) == 1}
+    for call in [call for call, f in single.items() if f in book.products]:
+        siblings = book.children[book.profile.calls[call].parent]
+        at = siblings.index(call)
+        for first in range(max(at - BEFORE, 0), at + 1):
+            for stop in range(at + 1, min(at + 1 + BEHIND, len(siblings)) + 1):
+                members = tuple(siblings[first:stop])
+                if len(members) > 1 and all(member in single for member in members) and not book.reason(members):
                     yield members
 
 

@@ -17,7 +17,7 @@ from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
 from .products import NO_PRODUCTS
-from .runs import windows
+from .runs import around_products, windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
@@ -70,8 +70,8 @@ def selective_drafts(
         book: the profile.
         calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
-        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows get what the calls
-            leave.
+        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
+            products that can be made again, get what the calls leave.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
@@ -80,7 +80,8 @@ def selective_drafts(
     single = [(call,) for call in _with_parts(book, calls, replayable)]
     drafts, notes = _drafts(book, single, time_limit_seconds)
     left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-    more, _ = _drafts(book, [*windows(book, calls, MANY_UNITS)], left_seconds)
+    between = [*windows(book, calls, MANY_UNITS), *around_products(book, calls)]
+    more, _ = _drafts(book, between, left_seconds)
     return [*drafts, *more], notes
 
 

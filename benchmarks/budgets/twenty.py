@@ -175,6 +175,7 @@ def _keeping(segment: autockpt.Segment, unit: str) -> autockpt.Segment:
         buffers=segment.buffers,
         keep=(*segment.keep, unit),
         skip=segment.skip,
+        remake=segment.remake,
         linked=segment.linked,
     )
 
