@@ -29,7 +29,7 @@ as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 LONGEST = 3
 """Blocks in a window."""
 
-BEFORE, BEHIND = 3, 2
+BEFORE, BEHIND = 4, 3
 """Calls of a single function around one whose products are made again: what brings its argument back, and what saves
 its result."""
 
