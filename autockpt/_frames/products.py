@@ -28,10 +28,11 @@ Factor: TypeAlias = int | Kept
 class Product:
     """A product that a unit made, with its factors in place of itself."""
 
-    __slots__ = ("_device", "_dtype", "_factors", "_geometry")
+    __slots__ = ("_device", "_dtype", "_factors", "_geometry", "_place")
 
-    def __init__(self, tensor: Tensor, factors: tuple[Factor, Factor]) -> None:
+    def __init__(self, tensor: Tensor, factors: tuple[Factor, Factor], place: int) -> None:
         self._factors = factors
+        self._place = place  # of the one that has a gradient
         self._geometry = _torch_private.geometry(tensor)
         self._dtype = tensor.dtype
         self._device = tensor.device
@@ -41,9 +42,16 @@ class Product:
         factors = [arguments[factor] if isinstance(factor, int) else factor.tensor() for factor in self._factors]
         if any(isinstance(factor, Hollow) for factor in factors):
             return hollow(*self._geometry, self._dtype, self._device)
-        with torch.no_grad():
-            out = torch.empty_strided(*self._geometry, dtype=self._dtype, device=self._device)
-            return torch.mul(*factors, out=out)
+        _torch_private.push_hooks(_dropped, _never)
+        try:  # as forward's it has a node, so that what follows may change it in place
+            product = torch.mul(*(factor.detach().requires_grad_(i == self._place) for i, factor in enumerate(factors)))
+        finally:
+            _torch_private.pop_hooks()
+        if _torch_private.geometry(product) == self._geometry:
+            return product
+        with torch.no_grad():  # hooks around the model may give a factor of the boundary back in another layout
+            out = torch.empty_strided(*self._geometry, dtype=product.dtype, device=product.device)
+            return out.copy_(product).requires_grad_()
 
 
 def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:
@@ -74,7 +82,15 @@ def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:
     found = arguments[other] if isinstance(other, int) else other.tensor()
     if not found.dtype is noise.tensor().dtype is tensor.dtype:
         return None
-    return Product(tensor, (other, noise) if place == 0 else (noise, other))
+    return Product(tensor, (other, noise) if place == 0 else (noise, other), place)
+
+
+def _dropped(tensor: Tensor) -> None:
+    """Save nothing: no gradient is taken of what a replay makes."""
+
+
+def _never(nothing: None) -> Tensor:
+    raise AssertionError("a gradient was taken of a product that a replay made")
 
 
 def _factor(node: Any, output: int, arguments: Sequence[Tensor]) -> Factor | None:

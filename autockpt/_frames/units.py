@@ -75,12 +75,6 @@ class _Sourced(NamedTuple):
 
     source: Source
 
-    def value(self, sources: Sources) -> Tensor:
-        tensor = sources.tensor(self.source)
-        if isinstance(self.source, int):
-            return tensor
-        return tensor.detach().requires_grad_()
-
 
 class Inputs:
     """What a replay has of the unit that is running: its arguments, by storage, and products made of them.
@@ -203,7 +197,7 @@ class Unit:
 
     def hand_out(self, sources: Sources) -> Any:
         """Return what the unit returned in forward, for a replay that gave it `sources`."""
-        leaves = [leaf.value(sources) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
+        leaves = [sources.tensor(leaf.source) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
         return decode(self.result, leaves)[0]
 
     def _result(self, leaf: Tensor, inputs: Inputs, decision: Decision) -> _Stashed | _Hollow | _Sourced:
@@ -214,8 +208,8 @@ class Unit:
             raise NotApplicable(
                 f"{self.key} returns a view of its argument. Recompute it, which costs next to nothing."
             )
+        product = inputs.product(leaf) if decision.remade and _torch_private.base_of(leaf) is leaf else None
         if decision.kept:
-            product = inputs.product(leaf) if decision.remade and _torch_private.base_of(leaf) is leaf else None
             if product is not None:
                 return _Sourced(product)
             return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad)
