@@ -22,7 +22,7 @@ from .products import Product, product_of
 from .slots import check_unchanged
 from .tree import decode, encode
 
-__all__ = ["Choice", "Decision", "Inputs", "Unit"]
+__all__ = ["Choice", "Decision", "Inputs", "Sources", "Unit"]
 
 
 class Decision(NamedTuple):

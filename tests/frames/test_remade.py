@@ -81,19 +81,22 @@ def test_units_of_a_run(products: list[Product]) -> None:
     assert len(products) == 2 * 6
 
 
+class Draws(TorchDispatchMode):
+    """Counts draws of noise."""
+
+    count: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket is torch.ops.aten.bernoulli_
+        return func(*args, **(kwargs or {}))
+
+
 def test_noise_is_drawn_once() -> None:
-    class Draws(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.count += func.overloadpacket is torch.ops.aten.bernoulli_
-            return func(*args, **(kwargs or {}))
-
     def drawn_in_backward(keep: list[str], remake: list[str]) -> int:
         model = Stack(sequence(linear, lambda: nn.Dropout(0.5), nn.Tanh, linear), depth=1)
         install(model, plan(keep, [], remake, ("blocks.0#0",)))
         loss = summed(model)
-        with Draws() as draws:
+        with Draws() as draws:  # type: ignore[no-untyped-call]
             loss.backward()
         return draws.count
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autockpt._errors import NotApplicable, ReplayError
-from autockpt._frames.units import Unit
+from autockpt._frames.units import Sources, Unit
 from autockpt._install import install
 from autockpt._measure import measure
 from autockpt._plan import Plan, Segment
@@ -152,9 +152,9 @@ def test_functions_are_counted_in_their_own_calls_code_only() -> None:
     seen: list[str] = []
     hand_out = Unit.hand_out
 
-    def noting(self: Unit, arguments: list[Tensor]) -> Any:
+    def noting(self: Unit, sources: Sources) -> Any:
         seen.append(self.key)
-        return hand_out(self, arguments)
+        return hand_out(self, sources)
 
     install(model, plan(["blocks.0"], units))
     with pytest.MonkeyPatch.context() as patch:

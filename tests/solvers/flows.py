@@ -16,7 +16,8 @@ from autockpt.solvers.dataflow import Dataflow, Decisions, HostSeconds, Item, Un
 def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = False, free_hand: bool = False) -> Dataflow:
     """A dataflow of at most `max_units` units. With `free_hand` every unit can be kept and recomputed."""
     n_outside = draw(st.integers(0, 2))
-    n_items, units, written = n_outside, [], set[int]()
+    n_items, written = n_outside, set[int]()
+    units: list[Unit] = []
     for u in range(draw(st.integers(1, max_units))):
         reads = draw(st.lists(st.integers(0, n_items - 1), max_size=3, unique=True)) if n_items else []
         made = [n_items + i for i in range(draw(st.integers(0 if u else 1, 1 if single_result else 2)))]
