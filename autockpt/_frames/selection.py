@@ -209,9 +209,10 @@ def never_draws(function: Function) -> bool:
     if not isinstance(function, _OPERATORS):
         return False  # Python, which may do anything
     packet = getattr(torch.ops.aten, function_name(function), None)
-    if packet is None:
+    overloads = getattr(packet, "overloads", None)
+    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
         return False
-    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in packet.overloads())
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())
 
 
 @functools.lru_cache(maxsize=4096)

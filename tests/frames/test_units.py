@@ -260,6 +260,19 @@ def test_autocast_and_a_kept_cast() -> None:
     assert_same(Stack(), plan(["blocks.1"], ["blocks.1.qkv", "blocks.1.mlp.up", "blocks.1/gelu"]), run)
 
 
+def test_a_comparison_is_a_unit_as_others_are() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = torch.where(x == x.abs(), self.inner(x), 0.1).sin()
+            return out
+
+    assert_same(Stack(Masked), plan(["blocks.1"], ["blocks.1/__eq__"]), summed)
+
+
 def test_a_batch_norm_that_is_kept_counts_once() -> None:
     def block() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
