@@ -87,7 +87,6 @@ def run(
     time_limit_seconds: float,
     whole: bool = True,
     near: float = 0.0,
-    method: str = "choose",
 ) -> float | None:
     """Let a backend solve a PuLP problem, which is scaled to 1000.
 
@@ -97,7 +96,6 @@ def run(
         time_limit_seconds: then it stops; it may take a little longer.
         whole: integer programme; otherwise its linear relaxation.
         near: share of the goal within which an integer programme counts as solved.
-        method: HiGHS's for linear programmes.
 
     Returns:
         The bound of an integer search that ended early, None if there is none.
@@ -109,7 +107,7 @@ def run(
     limit = max(time_limit_seconds, 0.01)
     try:
         if backend == "highs":
-            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=near, timeLimit=limit, solver=method))
+            lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=near, timeLimit=limit))
             bound = float(lp.solverModel.getInfo().mip_dual_bound) if whole else math.inf
         else:
             bound = _run_cbc(pulp, lp, limit, whole, near)

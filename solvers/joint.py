@@ -59,7 +59,7 @@ def joint_bound(
         terms = [(nodes[node], w / size_unit) for node, w in enumerate(row.weights_bytes) if w]
         _at_most(lp, pulp, terms, (row.room_bytes - row.needed_bytes) / size_unit)
     left = deadline - time.perf_counter()
-    run(lp, backend, time_limit_seconds=left, whole=False, method="ipm")  # several times faster than simplex here
+    run(lp, backend, time_limit_seconds=left, whole=False)
     if lp.sol_status != pulp.LpSolutionOptimal:
         return None
     again = np.zeros(len(seconds))

@@ -41,13 +41,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """``sum(weights × columns) − over ≤ rhs``, or ``= rhs`` and without `over`."""
+    """``sum(weights × columns) ≤ rhs``, or ``= rhs``."""
 
     columns: npt.NDArray[np.intp]
     weights: Floats
     rhs: float
     equal: bool = False
-    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +108,23 @@ class Programme:
             if c not in form.closed
         }
         column.update({c: lp.add_variable(f"a{c}", 0, 1) for c in range(len(form.arcs), form.n_columns)})
-        over = lp.add_variable("over", 0)
+        over = form.n_columns
+        if over_peak:
+            column[over] = lp.add_variable("over", 0)
+        for c, step in enumerate(steps, over + 1):
+            column[c] = lp.add_variable(f"l{c}", None, self._room(step, margin_bytes) / size_unit)
         lp.setObjective(
             pulp.LpAffineExpression(
-                [(over, 1.0)] if over_peak else [(column[c], costs[c] / cost_unit) for c in columns]
+                [(column[over], 1.0)] if over_peak else [(column[c], costs[c] / cost_unit) for c in columns]
             )
         )
         rows: list[tuple[Any, _Row]] = []
-        for row in (*_flows(form), *_alive(form), *self._levels(steps, size_unit, margin_bytes)):
+        for row in (*_flows(form), *_alive(form), *self._levels(steps, size_unit)):
             terms = [
                 (column[c], weight)
                 for c, weight in zip(row.columns.tolist(), row.weights.tolist(), strict=True)
                 if c in column
             ]
-            if row.over and over_peak:
-                terms.append((over, -1.0))
             sense = pulp.LpConstraintEQ if row.equal else pulp.LpConstraintLE
             constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), sense, rhs=row.rhs)
             lp.addConstraint(constraint)
@@ -137,13 +138,14 @@ class Programme:
         if lp.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             # CBC's "Integer infeasible" reaches `status`, but not `sol_status`.
             return Answer(outcome="infeasible" if lp.status == pulp.LpStatusInfeasible else "unknown", bound=bound)
-        values = np.zeros(form.n_columns)
+        values = np.zeros(over + 1 + len(steps))
         values[list(column)] = [variable.varValue or 0.0 for variable in column.values()]
+        values = values[:over]
         if lp.sol_status == pulp.LpSolutionIntegerFeasible:  # out of time; `status` says optimal all the same
             return Answer(outcome="feasible", values=values, bound=bound)
         reduced = None
         if not whole:
-            reduced = np.zeros(form.n_columns)
+            reduced = np.zeros(over + 1 + len(steps))
             reduced[:n_candidates] = 0.0 if over_peak else costs / cost_unit
             prices = np.array([constraint.pi for constraint, _ in rows], dtype=np.float64)  # None is no number
             if not np.isfinite(prices).all():
@@ -170,15 +172,31 @@ class Programme:
         kept = (form.entry_column >= len(form.active)) & ~np.isin(form.entry_column, list(form.closed))
         return (int(form.entry_bytes.sum(where=kept)) or int(form.entry_bytes.sum())) / SCALE or 1.0
 
-    def _levels(self, steps: Sequence[int], size_unit: float, margin_bytes: int) -> Iterator[_Row]:
+    def _room(self, step: int, margin_bytes: int) -> float:
+        """Most bytes of entries in a step."""
         form, grain = self.form, self.form.grain_bytes
-        for step in steps:
-            weights = form.row(step)
-            columns = np.flatnonzero(weights)
-            room_bytes = self.limit_bytes - margin_bytes - int(form.base_bytes[step])
-            # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
-            rhs = (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
-            yield _Row(columns=columns, weights=weights[columns] / size_unit, rhs=rhs / size_unit, over=True)
+        room_bytes = self.limit_bytes - margin_bytes - int(form.base_bytes[step])
+        # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
+        return (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
+
+    def _levels(self, steps: Sequence[int], size_unit: float) -> Iterator[_Row]:
+        """The level column of a step is at least that of the step before and what has changed since.
+
+        Little changes from one step to the next, so these rows are short where a row of a whole level is as long as
+        there are columns. Before the first step stands nothing, less what is allowed above the limit.
+        """
+        n_columns = self.form.n_columns
+        before = np.zeros(n_columns)
+        for i, step in enumerate(steps):
+            here = self.form.row(step)
+            changed = np.flatnonzero(here != before)
+            levels = [n_columns + i, n_columns + i + 1]
+            yield _Row(
+                columns=np.append(changed, levels),
+                weights=np.append((here - before)[changed] / size_unit, [1.0 if i else -1.0, -1.0]),
+                rhs=0.0,
+            )
+            before = here
 
 
 def _flows(form: Formulation) -> Iterator[_Row]:
