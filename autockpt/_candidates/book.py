@@ -134,11 +134,8 @@ class Book:
                 last = max(inside, key=lambda i: saves.pack[i])
                 elapsed = max(saves.seconds[last] - calls[call].enter_seconds, 0.0)
                 groups[calls[call].signature, len(inside)].append((call, last, elapsed))
-        return {
-            (call, last): statistics.median(elapsed for _, _, elapsed in group)
-            for group in groups.values()
-            for call, last, _ in group
-        }
+        medians = [(group, statistics.median(elapsed for _, _, elapsed in group)) for group in groups.values()]
+        return {(call, last): median for group, median in medians for call, last, _ in group}
 
 
 def _innermost_calls(profile: Profile) -> Ints:

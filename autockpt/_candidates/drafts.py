@@ -13,6 +13,7 @@ Where a unit is kept, what it made and saved stays from forward on instead, as t
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -182,7 +183,7 @@ def _born_idle(book: Book, members: tuple[int, ...], idle: Idle) -> frozenset[in
     calls = book.profile.calls
     low, high = np.searchsorted(book.birth, (calls[members[0]].enter, calls[members[-1]].exit))
     function, call = book.birth_function[low:high], book.birth_call[low:high]
-    born = np.isin(function, list(idle.given))
+    born = np.array([f in idle.given for f in function.tolist()], dtype=np.bool_)
     for start, stop in idle.calls:
         born |= (call >= start) & (call < stop)
     return frozenset((low + np.flatnonzero(born)).tolist()) - idle.products
@@ -220,7 +221,7 @@ def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:
     replays leave that cache alone.
     """
     calls = book.profile.calls
-    member = next(member for member in members if call < calls[member].stop)
+    member = members[bisect.bisect_right(members, call) - 1]
     made = member <= book.birth_call[tensor] < calls[member].stop
     return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
 
@@ -240,7 +241,7 @@ def _replay_peak(
     born = np.arange(low, high)
     born = born[(book.birth_call[low:high] >= start) & (book.birth_call[low:high] < stop)]
     if kept:
-        born = born[~np.isin(born, list(kept))]
+        born = born[[tensor not in kept for tensor in born.tolist()]]
     if not len(born):
         return copies
     death = book.natural[born].copy()
