@@ -24,13 +24,13 @@ def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TI
         time_limit_seconds: after so long the best plan found is returned.
 
     Returns:
-        The best plan, under the name of the solver that found it. Optimal if the time suffices to prove it, or with
-        many candidates nearly so, as `ilp` is.
+        The best plan, under the name of the solver that found it. Where the time suffices it is optimal with 300
+        candidates or fewer, and with more within 1 % of that, as `ilp` is.
 
     Raises:
         Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
 
-    Exact, if given time; see `ilp`. Where all backends of that fail, the best of the instant solvers, which says so.
+    As exact as `ilp`, if given time. Where all backends of that fail, the best of the instant solvers, which says so.
     """
     deadline = time.perf_counter() + time_limit_seconds
     ledger = Ledger.of(problem)

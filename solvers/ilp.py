@@ -69,7 +69,7 @@ def solve(
     time_limit_seconds: float = TIME_LIMIT_SECONDS,
     backend: Backend | None = None,
 ) -> Solution:
-    """Choose by integer programming; the optimum unless time runs out, and with many candidates nearly so.
+    """Choose by integer programming: the optimum, or with many candidates nearly so, unless time runs out.
 
     Args:
         problem: the problem.
@@ -88,7 +88,8 @@ def solve(
     Source: the memory rows of Jain et al. 2020, "Checkmate", section 4, and Shah et al. 2021, "MONeT", over
     segments in place of tensors; columns and rows generated after Gilmore and Gomory 1961 and Dantzig,
     Fulkerson and Johnson 1954.
-    Exact, up to `NEAR` where there are more than `LARGE` candidates; exponential in the worst case.
+    Exact with 300 candidates or fewer; with more it stops within 1 % of the least cost, so that more budget may cost
+    up to 1 % more, which `sweep` never lets it. Exponential in the worst case: out of time, `gap` says how near it is.
     """
     deadline = time.perf_counter() + time_limit_seconds
     ledger = Ledger.of(problem)

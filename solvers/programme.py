@@ -119,7 +119,7 @@ class Programme:
             )
         )
         rows: list[tuple[Any, _Row]] = []
-        for row in (*_flows(form), *_alive(form), *self._levels(steps, size_unit)):
+        for row in (*_flows(form), *_alive(form), *self._levels(steps, size_unit, whole)):
             terms = [
                 (column[c], weight)
                 for c, weight in zip(row.columns.tolist(), row.weights.tolist(), strict=True)
@@ -179,24 +179,26 @@ class Programme:
         # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
         return (room_bytes // grain + 0.5) * grain if self.goal == "seconds" else float(room_bytes)
 
-    def _levels(self, steps: Sequence[int], size_unit: float) -> Iterator[_Row]:
-        """The level column of a step is at least that of the step before and what has changed since.
+    def _levels(self, steps: Sequence[int], size_unit: float, whole: bool) -> Iterator[_Row]:
+        """The level column of a step is at least what stands in it, less what is allowed above the limit.
 
-        Little changes from one step to the next, so these rows are short where a row of a whole level is as long as
-        there are columns. Before the first step stands nothing, less what is allowed above the limit.
+        In a relaxation that is the level of the step before and what has changed since. Little does, so these rows are
+        short where a row of a whole level is as long as there are columns; but from such are the cuts of an integer
+        programme made.
         """
-        n_columns = self.form.n_columns
-        before = np.zeros(n_columns)
-        for i, step in enumerate(steps):
+        over = self.form.n_columns
+        before = np.zeros(over)
+        for column, step in enumerate(steps, over + 1):
             here = self.form.row(step)
             changed = np.flatnonzero(here != before)
-            levels = [n_columns + i, n_columns + i + 1]
+            base, sign = (over, -1.0) if whole or column == over + 1 else (column - 1, 1.0)
             yield _Row(
-                columns=np.append(changed, levels),
-                weights=np.append((here - before)[changed] / size_unit, [1.0 if i else -1.0, -1.0]),
+                columns=np.append(changed, [base, column]),
+                weights=np.append((here - before)[changed] / size_unit, [sign, -1.0]),
                 rhs=0.0,
             )
-            before = here
+            if not whole:
+                before = here
 
 
 def _flows(form: Formulation) -> Iterator[_Row]:
