@@ -209,8 +209,8 @@ class Dataflow:
 
     @cached_property
     def functions(self) -> Counter[int]:
-        """How many units there are by caller, those left out that are calls."""
-        return Counter(unit.caller for unit in self.units if unit.caller >= 0)
+        """How many torch functions there are by caller, each once whatever follows it."""
+        return Counter(unit.caller for unit in self.units if unit.caller >= 0 and unit.follows is None)
 
     @cached_property
     def partial(self) -> tuple[bool, ...]:
@@ -310,7 +310,11 @@ class Dataflow:
             return 0.0
         seconds = sum(self.units[u].seconds for u in again) + host.segment_seconds
         seconds += sum(self.units[u].keep_seconds + host.kept_unit_seconds for u in keep)
-        idle = Counter(self.units[u].caller for u in (*keep, *(u for u in skip if u < stop)))
+        idle = Counter(
+            self.units[u].caller
+            for u in (*keep, *(u for u in skip if u < stop))
+            if self.units[u].follows is None  # else part of a function that is counted already
+        )
         seen = sum(every for caller, every in self.functions.items() if 0 < idle[caller] < every)
         return seconds + host.seen_function_seconds * seen
 

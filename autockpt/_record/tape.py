@@ -76,8 +76,8 @@ class AllocatorTape:
     def __enter__(self) -> AllocatorTape:
         if private.profiler_is_running():
             raise ProfilingError(
-                "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it. "
-                "(`autockpt.measure` runs one on a CPU: let one step be planned before you measure.)"
+                "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it "
+                "(`autockpt.measure` runs one on a CPU: let one step be planned before you measure)."
             )
         self._profiler = private.start_memory_profiler()
         return self
