@@ -107,7 +107,8 @@ def make_menu(
 
     Source: the parametric programme of `closure.hull`, and the frontier of `pareto.frontier` between its points.
     Exact for the stated costs if the menu is whole and nothing was left out, but for the rounding that
-    `pareto.frontier` states; see there for the complexity.
+    `pareto.frontier` states, and for `seen_function_seconds`, which do not add up over units: an entry that pays them
+    is the best of those with as many bytes before they are counted. See there for the complexity.
     """
     host = host or HostSeconds()
     begun = time.perf_counter()

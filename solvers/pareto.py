@@ -11,6 +11,7 @@ Among rows of one state, those that another beats in bytes and seconds can never
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ MOST_ROWS = 60_000
 """A table that stays larger than this is given up."""
 
 TICKS = 2**36
-"""Parts into which the seconds of all units together are counted, so that some 10⁸ states fit into 63 bits."""
+"""Parts into which the seconds of all units together are counted, or half as many, so that some 10⁸ states fit into 63
+bits."""
 
 
 def frontier(
@@ -64,7 +66,7 @@ def frontier(
 
     Source: the profile of a graph as state of a dynamic programme (Lengauer 1981, "Black-white pebbles and graph
     separation"), with frontiers in place of values.
-    Exact, up to the rounding of seconds to 2⁻³⁶ of their sum; O(units × rows log rows), where rows grow
+    Exact, up to the rounding of seconds to 2⁻³⁵ of their sum; O(units × rows log rows), where rows grow
     exponentially in the number of items that stand at one time.
     """
     sweep = _Sweep.of(flow, host or HostSeconds(), no_mode)
@@ -150,7 +152,9 @@ class _Sweep:
                     leaves[u] |= 3 << BITS * slot[t]
                     spare.append(slot[t])
         costs = [unit.keep_seconds + host.kept_unit_seconds for unit in flow.units]
-        tick_seconds = (sum(unit.seconds for unit in flow.units) + sum(costs)) / TICKS or 1.0
+        # A power of two: then equal sums of different seconds are, more often than not, as many ticks.
+        _, exponent = math.frexp(sum(unit.seconds for unit in flow.units) + sum(costs))
+        tick_seconds = math.ldexp(1.0, exponent) / TICKS
         grouped: list[list[int]] = [[] for _ in flow.units]
         for t, makers in enumerate(flow.makers):
             for u in makers[1:]:
