@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -75,6 +76,14 @@ class Batch:
         }
         sizes = set(differing.values())
         return Varying(frozenset(differing), *sizes.pop()) if len(sizes) == 1 else None
+
+    def growth_from(self, other: Batch) -> float:
+        """Return by how much more numbers the tensor that grew most has than in `other`, of the same kind; at least 1.
+
+        One that other has none of counts as growing without limit.
+        """
+        sizes = [(math.prod(own), math.prod(shape)) for own, shape in zip(self.shapes, other.shapes, strict=True)]
+        return max((mine / theirs if theirs else math.inf for mine, theirs in sizes if mine > theirs), default=1.0)
 
     def resized(self, places: Places, size: int) -> Batch:
         """Return a batch that has `size` in the dimensions `places`."""

@@ -2,8 +2,9 @@
 
 first step             record the step, holding nothing; solve; train on, under the plan
 a smaller batch        the same plan
-a larger batch         a plan for it before it runs: of a recorded step, or, once two sizes were recorded, of a
-                       predicted one, for a size somewhat larger still
+a larger batch         a plan for it before it runs: of a recorded step (the second size in a single run, where it
+                       does what the first did), or, once two sizes were recorded, of a predicted one, for a size
+                       somewhat larger still
 the model changed      (layers unfrozen, autocast off) a plan for it as it is now, of a recorded step
 gradients are there    (accumulation) a plan for steps that begin with them, and from then on always that
 a measured step        above the budget, or far below: the difference is added to what is alive, and solved again
@@ -24,9 +25,11 @@ from torch import nn
 
 from .._errors import Infeasible, TooCostly
 from .._frames import Handle
+from .._growth import HIGHEST_POWER
 from .._install import replan, unplanned
 from .._plan import Plan
 from .._profile import Profile
+from .._record.again import record_again, spilled_peak_bytes
 from .._record.recorder import record_step
 from .._record.step import NothingToTrain, step_of, training_step
 from ..solvers.units import format_bytes
@@ -49,6 +52,13 @@ LOOKS = 2
 
 WELL_USED = 0.9
 """A measured peak above this share of the budget is near enough to it."""
+
+
+SEARCH_STEPS = 1.0
+"""Plain steps that the search for a later plan may take."""
+
+SEARCH_STEPS_RECORDED = 0.3
+"""The same where a step was recorded for it, in about one and a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +112,7 @@ class Governor:
         self._looks = 0
         self._corrections = 0
         self._raised = False
+        self._alike = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
         return _restored(_without_optimizer(self._request), self.handle)
@@ -164,23 +175,26 @@ class Governor:
         held_bytes: int,
     ) -> Ready:
         """Make a plan for the step that begins: from what is known, or from what it shows."""
-        ready = self._foreseen(batch, held_bytes)
+        ready = self._foreseen(batch, held_bytes, SEARCH_STEPS)
         if ready is None:
             if self._request.plan_for and not self._known:
                 args, kwargs = enlarged(forward, args, kwargs, self._request.plan_for)
                 batch = batch_of(model, forward, args, kwargs)
             with unplanned(model, self, forward):
-                recorded = self._recorded(model, args, kwargs)
+                again = self._recorded_again(model, args, kwargs, batch, held_bytes)
+                recorded = again or self._recorded(model, args, kwargs)
             known = Known(batch=batch, gradient_bytes=held_bytes, profile=recorded, recorded=True)
             self._known.append(known)
-            ready = self._foreseen(batch, held_bytes) or self._solved(known)
+            steps = SEARCH_STEPS if again is None else SEARCH_STEPS_RECORDED
+            ready = self._foreseen(batch, held_bytes, steps)
+            ready = ready or self._solved(known, None if again is None else steps)
         return ready
 
-    def _foreseen(self, batch: Batch, held_bytes: int) -> Ready | None:
+    def _foreseen(self, batch: Batch, held_bytes: int, search_steps: float) -> Ready | None:
         """Plan for steps that recorded ones foretell, None where they do not tell enough."""
         for known in foreseen(batch, held_bytes, self._known):
             try:
-                return self._solved(known)
+                return self._solved(known, search_steps)
             except (Infeasible, TooCostly):
                 continue  # less headroom may do, or a recorded step, which needs no margin
         return None
@@ -195,12 +209,36 @@ class Governor:
             recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
         return recorded
 
-    def _solved(self, known: Known) -> Ready:
+    def _recorded_again(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        batch: Batch,
+        held_bytes: int,
+    ) -> Profile | None:
+        """Record the step that begins as another size of one that is known; None where it is none."""
+        alike = [each for each in self._known if each.gradient_bytes == held_bytes and each.batch.kind == batch.kind]
+        if not alike or not self._alike:
+            return None
+        known, request = alike[-1], self._request
+        step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
+        budget_bytes = (1 - MARGIN - reserved_margin(known.profile)) * (request.goal.budget_bytes or 0)
+        # Nothing grows faster than the square of what the batch does.
+        needed_bytes = spilled_peak_bytes(known.profile) * batch.growth_from(known.batch) ** HIGHEST_POWER
+        room_bytes = max(budget_bytes - known.profile.static.total_bytes - needed_bytes, 0)
+        recorded = record_again(step, known.profile, room_bytes=int(room_bytes))
+        self._alike = recorded is not None
+        if recorded is None:
+            return None
+        return _with_others(recorded, known.profile.static.other_bytes)
+
+    def _solved(self, known: Known, search_steps: float | None = None) -> Ready:
         """Plan for steps that are known, as far as measurements have corrected that by now."""
         began = time.perf_counter()
         corrected = _with_others(known.profile, self._error_bytes)
         margin = reserved_margin(corrected) + (0.0 if known.recorded else MARGIN)
-        within_seconds = None if known.recorded else corrected.plain_seconds
+        within_seconds = None if search_steps is None else search_steps * corrected.plain_seconds
         plan = self._request.solve(corrected, margin=margin, within_seconds=within_seconds)
         _log.info(
             "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
@@ -234,7 +272,8 @@ class Governor:
         )
         assert self._current is not None
         try:
-            ready = self._solved(self._current.known)
+            known = self._current.known
+            ready = self._solved(known, None if known.recorded else SEARCH_STEPS)
         except Infeasible as error:
             _log.warning("%s; no plan does better: %s", said, error)
             return

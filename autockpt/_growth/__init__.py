@@ -9,7 +9,8 @@ recordings.py  which sizes are recorded for that
 
 from __future__ import annotations
 
-from .growth import Growth
+from .growth import Growth, shared_out
+from .laws import HIGHEST_POWER
 from .structure import same_structure
 
-__all__ = ["Growth", "same_structure"]
+__all__ = ["HIGHEST_POWER", "Growth", "same_structure", "shared_out"]

@@ -15,7 +15,7 @@ from .._profile import FunctionTable, OpTable, Profile
 from .laws import Laws, Size, sized
 from .structure import FREE, is_bytes, is_seconds, same_structure
 
-__all__ = ["Growth"]
+__all__ = ["Growth", "shared_out"]
 
 S = TypeVar("S", bound=int | Size)
 
@@ -107,7 +107,7 @@ class Growth:
         parts["saves"] = msgspec.structs.replace(
             parts["saves"], seconds=tuple(map(marks.__getitem__, first.saves.pack))
         )
-        parts["ops"] = _shared_out(parts["ops"], parts["functions"])
+        parts["ops"] = shared_out(parts["ops"], parts["functions"])
         recorded = " and ".join(map(_words, self.sizes))
         note = f"predicted for a batch of size {_words(wanted)}, from steps that were recorded at {recorded}"
         return msgspec.structs.replace(first, **parts, notes=(*dict.fromkeys((*first.notes, *second.notes)), note))
@@ -166,7 +166,7 @@ def _passed(profile: Profile) -> tuple[list[int], list[float]]:
     return ticks, [later - earlier for earlier, later in pairwise([0.0, *times])]
 
 
-def _shared_out(ops: OpTable, functions: FunctionTable) -> OpTable:
+def shared_out(ops: OpTable, functions: FunctionTable) -> OpTable:
     """Let the operators of each function take its seconds."""
     totals: dict[int, float] = defaultdict(float)
     for function, seconds in zip(ops.function, ops.seconds, strict=True):

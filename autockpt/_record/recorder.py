@@ -30,7 +30,7 @@ from .tape import AllocatorTape
 from .timing import stamped_seconds, step_seconds
 from .watch import Clock
 
-__all__ = ["profile", "record_step"]
+__all__ = ["profile", "record_step", "static_bytes"]
 
 RunMode = Literal["auto", "real", "spill", "forward"]
 Mode = Literal[RunMode, "fake"]
@@ -216,7 +216,7 @@ def build_profile(
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=plain_seconds,
-        static=_static_bytes(step, optimizer.state_bytes),
+        static=static_bytes(step, optimizer.state_bytes),
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
@@ -253,7 +253,7 @@ def _checkpointing_notes(structures: list[CallStructure]) -> list[str]:
     ]
 
 
-def _static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
+def static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
     gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]

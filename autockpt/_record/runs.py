@@ -33,9 +33,11 @@ BACKWARD_OVER_FORWARD = 2.0
 """Seconds of backward over those of forward where it was not timed: two matrix products for each one."""
 
 
-def run_step(step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | None = None) -> WatchedRun:
-    """Run the whole step, watched; its saves wait in `spill`, if there is one."""
-    watch = Watch(step.model, tape, clock, spill=spill)
+def run_step(
+    step: TrainingStep, tape: Tape, clock: Clock, *, spill: Spill | None = None, brief: bool = False
+) -> WatchedRun:
+    """Run the whole step, watched, or briefly so (`Watch`); its saves wait in `spill`, if there is one."""
+    watch = Watch(step.model, tape, clock, spill=spill, brief=brief)
     existing = [leaf for leaf in step.leaves if leaf.grad is not None]
     with tape:
         hooks = [leaf.register_hook(_Ready(watch, index)) for index, leaf in enumerate(existing)]

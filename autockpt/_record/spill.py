@@ -144,11 +144,15 @@ class Spill:
         store: where the bytes wait.
         device: whose tensors are spilled.
         held: tensors that the caller holds anyway, which stay.
+        room_bytes: of saved storages that may stay where they are, those that are saved first.
     """
 
-    def __init__(self, store: _Store, device: torch.device, held: Iterable[torch.Tensor]) -> None:
-        self._store, self._device = store, device
+    def __init__(
+        self, store: _Store, device: torch.device, held: Iterable[torch.Tensor], *, room_bytes: int = 0
+    ) -> None:
+        self._store, self._device, self._room_bytes = store, device, room_bytes
         self._held = {private.storage_key(tensor) for tensor in held}
+        self._staying: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
         self._spilled: weakref.WeakValueDictionary[int, _SpilledStorage] = weakref.WeakValueDictionary()
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
@@ -158,8 +162,14 @@ class Spill:
         key, storage, version = private.storage_key(tensor), tensor.untyped_storage(), private.version(tensor)
         if key in self._held or not storage.nbytes():
             return tensor
+        if self._staying.get(key) is storage:
+            return tensor
         spilled = self._spilled.get(key)
         if spilled is None or not spilled.is_of(storage):
+            if storage.nbytes() <= self._room_bytes:
+                self._room_bytes -= storage.nbytes()
+                self._staying[key] = storage
+                return tensor
             spilled = self._spilled[key] = _SpilledStorage(self._store, storage, version)
         spilled.refresh(storage, version)
         return SpilledTensor(spilled, tensor)
@@ -175,10 +185,10 @@ def _told_by_bytes(tensor: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def spilling(device: torch.device, held: Iterable[torch.Tensor]) -> Iterator[Spill]:
+def spilling(device: torch.device, held: Iterable[torch.Tensor], *, room_bytes: int = 0) -> Iterator[Spill]:
     """Open a store for the saves of one run on `device`, and close it afterwards; see `Spill`."""
     if device.type != "cpu":
-        yield Spill(_Host(), device, held)
+        yield Spill(_Host(), device, held, room_bytes=room_bytes)
         return
     with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
-        yield Spill(_File(file), device, held)
+        yield Spill(_File(file), device, held, room_bytes=room_bytes)

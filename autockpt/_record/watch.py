@@ -98,6 +98,8 @@ class Watch:
         keep_saves: False drops every tensor that autograd wants to save, so that frees show natural
             lifetimes (and backward is impossible).
         spill: where saves that are kept wait; None leaves them where they are.
+        brief: leave out what goes in and out of calls, and all of functions but their names: to see only whether a
+            step is one that is known.
 
     Attributes:
         marks: what the markers on the tape stand for.
@@ -107,13 +109,21 @@ class Watch:
     """
 
     def __init__(
-        self, model: torch.nn.Module, tape: Tape, clock: Clock, *, keep_saves: bool = True, spill: Spill | None = None
+        self,
+        model: torch.nn.Module,
+        tape: Tape,
+        clock: Clock,
+        *,
+        keep_saves: bool = True,
+        spill: Spill | None = None,
+        brief: bool = False,
     ) -> None:
         self.marks: list[Mark] = []
         self.calls: list[OpenedCall] = []
         self.functions: list[OpenedFunction] = []
         self.layouts: dict[int, list[Layout]] = {}
         self._tape, self._clock, self._keep_saves, self._spill = tape, clock, keep_saves, spill
+        self._brief = brief
         self._model = model
         self._static_keys = {
             tape.key(tensor) for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type != "meta"
@@ -192,7 +202,7 @@ class Watch:
     def _entered(self, index: int, arguments: object) -> None:
         stamp = self._clock.stamp()
         with private.no_torch_functions():
-            given = self._storages(arguments)
+            given = {} if self._brief else self._storages(arguments)
             sources = tuple(self._sources(same_storage) for same_storage in given.values())
         self.mark("enter", index, stamp, tuple(given), sources)
         self._clock.forget(stamp)
@@ -200,7 +210,7 @@ class Watch:
     def _exited(self, index: int, output: object) -> None:
         stamp = self._clock.stamp()
         with private.no_torch_functions():
-            outputs = self._storages(output)
+            outputs = {} if self._brief else self._storages(output)
             self.mark("exit", index, stamp, tuple(outputs))
             self._returned(outputs, Sources(calls=(index,)))
         self._clock.forget(stamp)
@@ -214,6 +224,8 @@ class Watch:
         counts[name] = occurrence + 1
         index = len(self.functions)
         self.functions.append(OpenedFunction(name, occurrence, call))
+        if self._brief:
+            return run()
         stamp = self._clock.stamp()
         given = self._storages(arguments)
         sources = tuple(self._sources(same_storage) for same_storage in given.values())
