@@ -280,7 +280,7 @@ def start_memory_profiler() -> MemoryProfiler:
     flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
     # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
     quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
-    with quiet, warnings.catch_warnings():
+    with quiet, _no_operators(), warnings.catch_warnings():
         # Torch 2.11 warns that a second cycle clears the first's events, also where there is only one.
         warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
         profiler.__enter__()
@@ -313,6 +313,22 @@ def _log_level() -> ctypes.c_int:
         return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so")), LOG_LEVEL)
     except (OSError, ValueError):
         return ctypes.c_int()
+
+
+@contextmanager
+def _no_operators() -> Iterator[None]:
+    """Let a profiler that is started inside see no operators: an event for each takes longer than the allocations."""
+    module = torch.autograd.profiler
+    enable = module._enable_profiler
+
+    def only_named_ranges(config: Any, activities: Any) -> None:
+        enable(config, activities, {torch._C._profiler.RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+
+    module._enable_profiler = only_named_ranges
+    try:
+        yield
+    finally:
+        module._enable_profiler = enable
 
 
 @contextmanager

@@ -225,7 +225,7 @@ class Governor:
         step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
         budget_bytes = (1 - MARGIN - reserved_margin(known.profile)) * (request.goal.budget_bytes or 0)
         # Nothing grows faster than the square of what the batch does.
-        needed_bytes = spilled_peak_bytes(known.profile) * batch.growth_from(known.batch) ** HIGHEST_POWER
+        needed_bytes = spilled_peak_bytes(known.profile, batch.growth_from(known.batch) ** HIGHEST_POWER)
         room_bytes = max(budget_bytes - known.profile.static.total_bytes - needed_bytes, 0)
         recorded = record_again(step, known.profile, room_bytes=int(room_bytes))
         self._alike = recorded is not None

@@ -23,7 +23,7 @@ import torch
 from .._growth import shared_out
 from .._install import set_aside
 from .._profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
-from .assemble import WatchedRun, mark_seconds, save_table
+from .assemble import mark_seconds, save_table
 from .clocks import clock_of
 from .recorder import static_bytes
 from .runs import Parts, run_step, spilled_step
@@ -75,16 +75,26 @@ def record_again(step: TrainingStep, known: Profile, *, room_bytes: int = 0) -> 
     return None  # what may have stayed was too much
 
 
-def spilled_peak_bytes(profile: Profile) -> int:
-    """Return what a recorded step needs at most, beside static bytes, if all that it saves waits elsewhere."""
+def spilled_peak_bytes(profile: Profile, growth: float = 1.0) -> float:
+    """Return what a recorded step needs at most, beside static bytes, if all that it saves waits elsewhere.
+
+    Args:
+        profile: the step.
+        growth: by how much larger everything in it is but the gradients that it leaves.
+    """
     tensors, saves = profile.tensors, profile.saves
-    change = [0] * (profile.ticks + 1)
-    copies = (
-        (tensors.bytes[tensor], *span)
-        for tensor, *span in zip(saves.tensor, saves.unpack, saves.release, strict=True)
+    sizes = [
+        size if birth > profile.forward_ticks and death == profile.ticks else size * growth
+        for size, birth, death in zip(tensors.bytes, tensors.birth, tensors.death, strict=True)
+    ]
+    spans = [*zip(sizes, tensors.birth, tensors.natural, strict=True)]
+    spans += [
+        (sizes[tensor], unpack, release)
+        for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True)
         if tensor >= 0
-    )
-    for size, begin, end in (*zip(tensors.bytes, tensors.birth, tensors.natural, strict=True), *copies):
+    ]
+    change = [0.0] * (profile.ticks + 1)
+    for size, begin, end in spans:
         change[begin] += size
         change[max(begin, end)] -= size
     return max(itertools.accumulate(change))
