@@ -318,11 +318,11 @@ def _log_level() -> ctypes.c_int:
 @contextmanager
 def _no_operators() -> Iterator[None]:
     """Let a profiler that is started inside see no operators: an event for each takes longer than the allocations."""
-    module = torch.autograd.profiler
+    module: Any = torch.autograd.profiler
     enable = module._enable_profiler
 
     def only_named_ranges(config: Any, activities: Any) -> None:
-        enable(config, activities, {torch._C._profiler.RecordScope.USER_SCOPE})  # type: ignore[call-arg]
+        enable(config, activities, {torch._C._profiler.RecordScope.USER_SCOPE})
 
     module._enable_profiler = only_named_ranges
     try:

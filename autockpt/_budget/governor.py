@@ -57,7 +57,7 @@ WELL_USED = 0.9
 SEARCH_STEPS = 1.0
 """Plain steps that the search for a later plan may take."""
 
-SEARCH_STEPS_RECORDED = 0.3
+SEARCH_STEPS_RECORDED = 0.2
 """The same where a step was recorded for it, in about one and a half."""
 
 
