@@ -41,10 +41,9 @@ def bytes_of(profile: Profile) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("mode", ["spill", "real"])
-@pytest.mark.parametrize("room_bytes", [0, 10**5, 10**9])
-def test_one_run_tells_what_a_whole_recording_does(mode: RunMode, room_bytes: int) -> None:
+def test_one_run_tells_what_a_whole_recording_does(mode: RunMode) -> None:
     known = record_step(step_of(24), mode=mode)
-    for step in (step_of(40), step_of(12), step_of(24, batch=3)):
+    for step, room_bytes in ((step_of(40), 0), (step_of(12), 10**9), (step_of(24, batch=3), 10**5)):
         whole = record_step(step, mode="spill")
         again = record_again(step, known, room_bytes=room_bytes)
         assert again is not None
@@ -127,7 +126,7 @@ def test_no_more_than_the_room_stays() -> None:
         assert torch.equal(spilled.restore(), third)
 
 
-@pytest.mark.parametrize("length", [25, 40, 64])
+@pytest.mark.parametrize("length", [25, 64])
 def test_what_a_spilled_step_needs_is_bounded_by_the_square_of_its_growth(length: int) -> None:
     small, large = (record_step(step_of(each), mode="spill") for each in (24, length))
     least = spilled_peak_bytes(large)
