@@ -98,7 +98,7 @@ def test_noise_is_drawn_once() -> None:
         loss = summed(model)
         with Draws() as draws:  # type: ignore[no-untyped-call]
             loss.backward()
-        return draws.count
+        return int(draws.count)
 
     assert drawn_in_backward([], []) == 1
     assert drawn_in_backward(["blocks.0.1#0"], ["blocks.0.1#0"]) == 0
