@@ -314,7 +314,7 @@ def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
     program = """
 import os, torch
 from autockpt import _torch_private as private
-level = private._log_level()
+level = private.recorder._log_level()
 before, old = level.value, [torch.ones(1000)]
 running = private.start_memory_profiler()
 old.clear()

@@ -1,0 +1,214 @@
+"""What frames need: hooks, versions, storages, modes, generators, and what is on around a forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+__all__ = [
+    "any_autocast_enabled",
+    "attention_backends",
+    "base_of",
+    "container_handlers",
+    "cuda_in_use",
+    "default_generator",
+    "foreign_checkpoint_active",
+    "geometry",
+    "never_compiled",
+    "outer_hooks",
+    "packed",
+    "plain_torch_function",
+    "pop_hooks",
+    "preserved_version",
+    "push_hooks",
+    "resume_function_mode",
+    "set_attention_backends",
+    "storage_key",
+    "suspend_function_mode",
+    "tensor_without_storage",
+    "transforms_active",
+    "version",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T", bound=Tensor)
+Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+
+
+def push_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+    """Make `pack` and `unpack` the innermost saved-tensors hooks (the context manager costs twice as much)."""
+    torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def pop_hooks() -> None:
+    """Take the innermost saved-tensors hooks away."""
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def outer_hooks() -> Hooks | None:
+    """Return the innermost saved-tensors hooks, None if there are none."""
+    hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks
+
+
+def never_compiled(function: F) -> F:
+    """Keep the compiler from tracing `function` and what it calls: autograd calls hooks from compiled code too.
+
+    `torch.compiler.disable` says the same, but imports the compiler, which takes a second.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
+def foreign_checkpoint_active() -> bool:
+    """Whether a region of `torch.utils.checkpoint` is recording or recomputing in this thread, innermost."""
+    hooks = outer_hooks()
+    return hooks is not None and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
+def transforms_active() -> bool:
+    """Whether saved-tensors hooks are disabled, or a `torch.func` transform or forward-mode level is active."""
+    return (
+        not torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def any_autocast_enabled() -> bool:
+    """Whether autocast is on for any device type in this thread."""
+    enabled: bool = torch._C._is_any_autocast_enabled()
+    return enabled
+
+
+def version(tensor: Tensor) -> int:
+    """Return how often `tensor` was changed in place; -1 for an inference tensor, which does not count."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return -1
+
+
+def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which changing `tensor` in place is not counted: for putting a value back."""
+    if version(tensor) < 0:
+        return nullcontext()
+    context: AbstractContextManager[None] = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
+    return context
+
+
+def storage_key(tensor: Tensor) -> int:
+    """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except NotImplementedError:  # sparse and other layouts without storage
+        return 0
+    return key
+
+
+def attention_backends() -> tuple[Any, ...]:
+    """Return which kernels `scaled_dot_product_attention` may choose from, and in which order (`sdpa_kernel`)."""
+    return (
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+        torch._C._get_overrideable_sdp_enabled(),
+        torch._C._get_sdp_priority_order(),
+    )
+
+
+def set_attention_backends(backends: tuple[Any, ...]) -> None:
+    """Make `backends`, as `attention_backends` returned them, the choice again."""
+    flash, efficient, math_only, cudnn, overrideable, order = backends
+    torch._C._set_sdp_use_flash(flash)
+    torch._C._set_sdp_use_mem_efficient(efficient)
+    torch._C._set_sdp_use_math(math_only)
+    torch._C._set_sdp_use_cudnn(cudnn)
+    torch._C._set_sdp_use_overrideable(overrideable)
+    torch._C._set_sdp_priority_order(order)
+
+
+def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    """Return shape and strides; no strides for layouts that have none."""
+    try:
+        return tensor.shape, tensor.stride()
+    except RuntimeError:  # compressed sparse layouts
+        return tensor.shape, ()
+
+
+def base_of(tensor: Tensor) -> Tensor:
+    """Return the tensor that autograd knows `tensor` to be a view of; itself if it is none."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def packed(node: Any, name: str) -> Any:
+    """Return what a pack hook made of a tensor that an operator's autograd node saves, without unpacking it.
+
+    Args:
+        node: the node.
+        name: of the tensor, as torch's derivatives call it: ``result``, ``self``.
+
+    Returns:
+        That object; None where the node saves no such tensor, or not in this case.
+    """
+    saved = getattr(node, f"_raw_saved_{name}", None)
+    return None if saved is None else saved.data
+
+
+def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) -> T:
+    """Return a tensor of the subclass `kind` that looks like `meta` on `device` and has no memory."""
+    new: T = Tensor._make_wrapper_subclass(
+        kind, meta.shape, meta.stride(), meta.storage_offset(), dtype=meta.dtype, device=device
+    )
+    return new
+
+
+def suspend_function_mode(mode: object) -> bool:
+    """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
+    depth = torch._C._len_torch_function_stack()
+    if depth and torch._C._get_function_stack_at(depth - 1) is mode:
+        torch._C._pop_torch_function_stack()
+        return True
+    return False
+
+
+def resume_function_mode(mode: object) -> None:
+    """Switch `mode` on again, as the innermost."""
+    torch._C._push_on_torch_function_stack(mode)
+
+
+plain_torch_function = torch._C._disabled_torch_function_impl
+"""For subclasses whose instances torch functions treat as any tensor."""
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has touched a CUDA device."""
+    return bool(torch.cuda.is_initialized())
+
+
+def container_handlers(
+    kind: type,
+) -> tuple[Callable[[Any], tuple[list[Any], Any]], Callable[[list[Any], Any], Any]] | None:
+    """Return how torch's pytree takes containers of exactly `kind` apart and rebuilds them; None if it cannot."""
+    node = pytree.SUPPORTED_NODES.get(kind)
+    return None if node is None else (node.flatten_fn, node.unflatten_fn)
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
+    """Return the generator that random operators on `device` draw from, None if the device has none of its own."""
+    if device.type == "cpu":
+        return torch.default_generator
+    if device.type == "mps":
+        generator: torch.Generator = torch.mps._get_default_mps_generator()
+        return generator
+    generators = getattr(getattr(torch, device.type, None), "default_generators", ())
+    index = device.index or 0
+    return generators[index] if index < len(generators) else None

@@ -1,0 +1,60 @@
+"""What the memory of optimizers needs: a step of theirs without its hooks."""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import Optimizer, optimizer
+
+__all__ = [
+    "bare_step",
+    "blank_optimizer",
+    "foreach_by_default",
+    "is_item",
+]
+
+
+def blank_optimizer(live: Optimizer) -> Optimizer:
+    """Return an optimizer of the same class with the same attributes, without hooks and patches of its ``step``.
+
+    It does not ask either whether a CUDA graph is being captured, which would set CUDA up.
+    """
+    blank: Optimizer = object.__new__(type(live))
+    attributes = {name: value for name, value in vars(live).items() if name != "step"}  # patched by schedulers
+    attributes |= {name: OrderedDict() for name in attributes if name.startswith("_optimizer_") and "_hooks" in name}
+    attributes["_accelerator_graph_capture_health_check"] = _nothing
+    vars(blank).update(attributes)
+    return blank
+
+
+def bare_step(kind: type[Optimizer]) -> Callable[[Optimizer], object]:
+    """Return the ``step`` of a class of optimizers as it was written: no hooks, no label, no grad mode."""
+    step: Any = kind.step
+    while getattr(step, "__globals__", None) is vars(optimizer) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    found: Callable[[Optimizer], object] = step
+    return found
+
+
+def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], device_type: str) -> bool:
+    """Whether an optimizer of this class, told nothing, updates all its parameters at once on such a device."""
+    modules = [sys.modules.get(base.__module__) for base in kind.__mro__ if issubclass(base, Optimizer)]
+    asks = any(hasattr(module, "_default_to_fused_or_foreach") for module in modules if module is not optimizer)
+    known = (FakeTensor, *optimizer._foreach_supported_types)
+    supported = device_type in optimizer._get_foreach_kernels_supported_devices()  # type: ignore[attr-defined]
+    return asks and supported and all(type(parameter) in known for parameter in parameters)
+
+
+def is_item(operator: object) -> bool:
+    """Whether an operator, as a dispatch mode sees it, is ``tensor.item()``."""
+    return operator is torch.ops.aten._local_scalar_dense.default
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,200 @@
+"""What the recorder needs: the memory profiler, autograd nodes, fake tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+__all__ = [
+    "AllocationEvent",
+    "MemoryProfiler",
+    "convolution_options",
+    "fake_mode_of",
+    "forget_empty_hooks",
+    "has_reentrant_checkpoint",
+    "is_compiled",
+    "new_fake_mode",
+    "no_torch_functions",
+    "output_bytes",
+    "profiler_is_running",
+    "saving_node",
+    "sequence_number",
+    "start_memory_profiler",
+    "stop_memory_profiler",
+]
+
+LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
+"""The level from which torch writes its log, and that of errors: one above warnings."""
+
+KINETO_LEVEL = "KINETO_LOG_LEVEL"
+"""The same of the library below the profiler."""
+
+
+AllocationEvent = tuple[int, int, str, int | None]
+"""Address, change in bytes (negative for a free), device type, device index."""
+
+
+def profiler_is_running() -> bool:
+    """Return whether a torch profiler is recording in this thread."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfiler:
+    """A running profiler that records allocations, and the level of torch's log from before it."""
+
+    profiler: torch.profiler.profile
+    log_level: int
+
+
+def start_memory_profiler() -> MemoryProfiler:
+    """Start a profiler that records allocations, and that writes nothing to stderr by itself."""
+    profiler = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=False
+    )
+    flag = _log_level()
+    running = MemoryProfiler(profiler, flag.value)
+    flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
+    # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
+    quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
+    with quiet, _no_operators(), warnings.catch_warnings():
+        # Torch 2.11 warns that a second cycle clears the first's events, also where there is only one.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+        profiler.__enter__()
+    return running
+
+
+def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
+    """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
+    profiler = running.profiler
+    profiler.__exit__(None, None, None)
+    _log_level().value = running.log_level
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    found: list[tuple[int, AllocationEvent]] = []
+    todo: list[Any] = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while todo:
+        event = todo.pop()
+        todo.extend(event.children)
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            fields = event.extra_fields
+            found.append(
+                (event.start_time_ns, (fields.ptr, fields.alloc_size, fields.device.type, fields.device.index))
+            )
+    found.sort(key=lambda entry: entry[0])
+    return [event for _, event in found]
+
+
+def _log_level() -> ctypes.c_int:
+    """Return the level from which torch writes its log, to be set; one that nobody reads where it has another log."""
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so")), LOG_LEVEL)
+    except (OSError, ValueError):
+        return ctypes.c_int()
+
+
+@contextmanager
+def _no_operators() -> Iterator[None]:
+    """Let a profiler that is started inside see no operators: an event for each takes longer than the allocations."""
+    module: Any = torch.autograd.profiler
+    enable = module._enable_profiler
+
+    def only_named_ranges(config: Any, activities: Any) -> None:
+        enable(config, activities, {torch._C._profiler.RecordScope.USER_SCOPE})
+
+    module._enable_profiler = only_named_ranges
+    try:
+        yield
+    finally:
+        module._enable_profiler = enable
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Have a variable in the environment that is not there yet."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def no_torch_functions() -> AbstractContextManager[None]:
+    """Return a context in which no function mode sees anything."""
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
+
+
+def saving_node() -> int:
+    """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
+    return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+def sequence_number(node: Any) -> int:
+    """Return the number that orders autograd nodes: the engine runs them from the highest to the lowest."""
+    return int(node._sequence_nr())
+
+
+def output_bytes(node: Any) -> tuple[int, ...]:
+    """Return the bytes of each output of the forward operator that made an autograd node."""
+    return tuple(
+        math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
+        for metadata in node._input_metadata
+    )
+
+
+def convolution_options(node: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Return the shape of the bias behind a convolution's autograd node, empty for none, and the options of both ways.
+
+    Those are stride, padding, dilation, whether it is transposed, output padding and groups.
+    """
+    sizes = [tuple(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation", "output_padding")]
+    options = (*sizes[:3], bool(node._saved_transposed), sizes[3], int(node._saved_groups))
+    bias_shape = tuple(node._saved_bias_sym_sizes_opt or ())
+    return (bias_shape if all(bias_shape) else ()), options  # without a bias it may be of length 0
+
+
+def fake_mode_of(tensor: Tensor) -> Any:
+    """Return the mode that a fake tensor belongs to, or None for any other tensor."""
+    data = tensor.data if isinstance(tensor, torch.nn.Parameter) else tensor
+    return data.fake_mode if isinstance(data, FakeTensor) else None
+
+
+def new_fake_mode() -> FakeTensorMode:
+    """Return a mode whose tensors have shapes and no values; constants that a model makes may be real."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def has_reentrant_checkpoint(scalar: Tensor) -> bool:
+    """Whether a region of ``torch.utils.checkpoint`` with ``use_reentrant=True`` lies behind `scalar`."""
+    todo, seen = [scalar.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            return True
+        seen.add(node)
+        todo.extend(target for target, _ in node.next_functions)
+    return False
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
+def forget_empty_hooks(tensor: Tensor) -> None:
+    """Put a tensor whose last hook was removed back to the state of one that never had any."""
+    if not tensor._backward_hooks:
+        tensor._backward_hooks = None
