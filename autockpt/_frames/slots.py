@@ -66,8 +66,8 @@ class Slot:
         return None
 
     def view_of(self, tensor: Tensor, offset: int) -> Tensor:
-        """Return a detached view of the storage of `tensor` that looks as forward's did."""
-        return tensor.detach().as_strided(self._look[0], self._look[1], offset)
+        """Return a detached view of the storage of `tensor`, so far behind its first element, as forward saw it."""
+        return tensor.detach().as_strided(self._look[0], self._look[1], tensor.storage_offset() + offset)
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
@@ -125,10 +125,11 @@ class Kept:
 class Held:
     """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
 
-    __slots__ = ("_packed", "_requires_grad", "_unpack", "_version", "_watched")
+    __slots__ = ("_geometry", "_packed", "_requires_grad", "_unpack", "_version", "_watched")
 
     def __init__(self, tensor: Tensor) -> None:
         self._requires_grad = tensor.requires_grad
+        self._geometry = _torch_private.geometry(tensor)
         self._version = _torch_private.version(tensor)
         self._unpack: Callable[[Any], Tensor] | None = None
         self._packed: Any = tensor.detach()
@@ -147,7 +148,19 @@ class Held:
         if self._watched is not None:
             check_unchanged(self._watched, self._version, "a tensor that it reads")
         tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
+        if _torch_private.geometry(tensor) != self._geometry:
+            tensor = _laid_out(tensor.detach(), *self._geometry)
         return tensor.detach().requires_grad_(self._requires_grad)
+
+
+def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
+    """Copy a tensor into the layout that forward saw: hooks may bring back another, and kernels round by layout."""
+    single = tensor
+    for dimension, (length, step) in enumerate(zip(shape, stride, strict=True)):
+        if step == 0 and length > 1:  # expanded
+            single = single.narrow(dimension, 0, 1)
+    laid = torch.empty_strided(single.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return laid.copy_(single).expand(shape)
 
 
 def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:

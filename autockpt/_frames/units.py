@@ -103,11 +103,13 @@ class Inputs:
             source = self.product(_torch_private.base_of(tensor))
         if source is None or tensor.is_conj() or tensor.is_neg():
             return False
+        offset = int(tensor.storage_offset())  # that of a product is none
         if isinstance(source, int):
             argument = self.leaves[source]
             if tensor.dtype is not argument.dtype or argument.layout is not torch.strided:
                 return False
-        self.sources.append((source, int(tensor.storage_offset())))
+            offset -= int(argument.storage_offset())
+        self.sources.append((source, offset))
         return True
 
     def product(self, tensor: Tensor) -> Product | None:
@@ -151,7 +153,8 @@ class Unit:
         start: number of slots in the frame when it began.
         arguments: how many tensors it was given.
         generators: how many there were, those of the member first and then those that it was given.
-        sources: for each slot since, the argument or product that it is a view of, and at which offset in the storage.
+        sources: for each slot since, the argument or product that it is a view of, and how far behind its first element
+            it begins.
         result: its result, encoded.
         leaves: the tensors in the result.
         random: those that it moved, by number since a replay may make its own, with their states after it.

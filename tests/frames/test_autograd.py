@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autockpt._frames import is_recomputing
 from autockpt._install import install
-from autockpt._plan import Plan
+from autockpt._plan import Plan, Segment
 from tests.frames.comparing import assert_same, counted_replays
 from tests.frames.models import WIDTH, Tower, batch, mlp, summed
 
@@ -117,6 +117,38 @@ def test_save_on_cpu_around_the_model_takes_the_boundary() -> None:
             return summed(model)
 
     assert_same(mlp(), RUNS, run)
+
+
+@pytest.mark.parametrize("keep", [(), ("block.0#0",), ("block.1#0",)], ids=["whole", "linear", "softplus"])
+@pytest.mark.parametrize(
+    "view",
+    [Tensor.t, lambda x: x[1:], lambda x: x[:, 1:2].expand(WIDTH, WIDTH), lambda x: x[:, ::2].repeat(1, 2)],
+    ids=["transposed", "offset", "expanded", "plain"],
+)
+def test_hooks_that_bring_the_boundary_back_in_another_layout(
+    view: Callable[[Tensor], Tensor], keep: tuple[str, ...]
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(WIDTH, WIDTH)
+            self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus(), nn.Linear(WIDTH, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.block(view(self.first(x)))
+            return out
+
+    torch.manual_seed(0)
+    plain, x = Model(), batch(WIDTH, WIDTH)
+    planned = copy.deepcopy(plain)
+    install(planned, Plan(segments=(Segment(calls=("block#0",), keep=keep),)))
+    plain(x).square().sum().backward()
+    contiguous = saved_tensors_hooks(lambda tensor: tensor.clone(memory_format=torch.contiguous_format), lambda t: t)
+    with contiguous:
+        loss = planned(x).square().sum()
+    loss.backward()
+    for one, other in zip(plain.parameters(), planned.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
 
 def test_hooks_around_the_model_see_the_boundary_and_no_more_of_a_segment() -> None:
