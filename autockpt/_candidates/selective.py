@@ -212,6 +212,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
             writes[f].extend(tensor for tensor in written if book.birth_function[tensor] != f)
     if any(not start <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
         return None
+    changed = {t for c, written in zip(ops.call, ops.writes, strict=True) if not start <= c < stop for t in written}
     saved = {saves.tensor[i] for i in book.saves_of(start, stop) if saves.unpack[i] < profile.ticks} - {-1}
     free = _alive_anyway(book, members, saved)
     number: dict[int, int] = {}
@@ -240,7 +241,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                 seconds=max(functions.seconds[f] - products.seconds, 0.0),
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
-                keepable=keepable,
+                keepable=keepable and changed.isdisjoint(functions.makes[f]),
                 caller=functions.call[f],
             )
         )
@@ -252,6 +253,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                     seconds=products.seconds,
                     reads=tuple(item(tensor) for tensor in sorted(products.held | products.given)),
                     makes=tuple(item(tensor) for tensor in sorted(products.makes)),
+                    keepable=changed.isdisjoint(products.makes),
                     follows=len(units) - 1,
                 )
             )

@@ -55,6 +55,12 @@ def test_candidates_of_a_call_that_changes_its_argument() -> None:
     assert check(case).result == "exact"
 
 
+def test_a_result_that_is_changed_in_place_behind_its_segment_is_not_kept() -> None:
+    tree = N("ChangesArgument", N("Dropout"), N("Tanh"))
+    choices = [Choice(picks=(pick,), units="rules", dice=dice) for pick in range(14) for dice in range(3)]
+    assert {check(Case(tree, choice=choice)).result for choice in choices} == {"exact"}
+
+
 def test_a_custom_function_saves_what_a_torch_function_inside_it_made() -> None:
     case = Case(N("SavesOutput"), choice=Choice(units="rules", picks=(1,)))
     verdicts = [check(replace(case, choice=replace(case.choice, dice=dice))) for dice in range(6)]
