@@ -57,7 +57,7 @@ def test_candidates_of_a_call_that_changes_its_argument() -> None:
 
 def test_a_result_that_is_changed_in_place_behind_its_segment_is_not_kept() -> None:
     tree = N("ChangesArgument", N("Dropout"), N("Tanh"))
-    choices = [Choice(picks=(pick,), units="rules", dice=dice) for pick in range(14) for dice in range(3)]
+    choices = [Choice(picks=(pick,), units="rules", dice=dice) for pick in range(8, 12) for dice in range(2)]
     assert {check(Case(tree, choice=choice)).result for choice in choices} == {"exact"}
 
 
