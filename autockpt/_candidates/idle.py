@@ -48,8 +48,8 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     for i in book.saves_of(members[0], calls[members[-1]].stop):
         f = saves.function[i]
         savers.add(f)
-        comes_back = saves.tensor[i] in functions.reads[f] or saves.tensor[i] in products.get(f, NO_PRODUCTS).makes
-        if f not in idle or comes_back:
+        remakes = products.get(f, NO_PRODUCTS).makes
+        if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
             end = max(end, saves.pack[i])
             filled[f].add(saves.tensor[i])
     # What comes after it does not run in any case: a name is for what it saves.

@@ -200,14 +200,22 @@ class FunctionWatch(TorchFunctionMode):
         return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
 
 
-@functools.lru_cache(maxsize=4096)
 def never_draws(function: Function) -> bool:
     """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
 
     Reading the states of generators, before and after, costs as much as a small operator.
     """
-    if not isinstance(function, _OPERATORS):
-        return False  # Python, which may do anything
+    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
+
+
+def _is_bound(function: Function) -> bool:
+    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
+    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator_never_draws(function: Function) -> bool:
     packet = getattr(torch.ops.aten, function_name(function), None)
     overloads = getattr(packet, "overloads", None)
     if overloads is None:  # no operator has this name; `__eq__` is what any Python object has

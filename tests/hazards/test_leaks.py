@@ -217,3 +217,14 @@ def test_one_thread_replays_while_the_other_is_in_forward() -> None:
     thread.join()
     assert answers == [False]
     assert model[0].weight.grad is not None
+
+
+def test_a_model_dies_with_its_last_reference() -> None:
+    for keep in ((), ("blocks.0.first#0",), ("blocks.0#0/add#0",)):
+        model = Tower(2)
+        autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=("blocks.0#0",), keep=keep),)))
+        summed(model).backward()
+        modules = [weakref.ref(module) for module in model.modules()]
+        autockpt.remove(model)
+        del model
+        assert [module() for module in modules if module() is not None] == []
