@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -39,12 +42,12 @@ QUIET = [
 
 
 @pytest.mark.parametrize("function", DRAWING, ids=lambda function: str(function.__name__))
-def test_what_draws_is_known_to(function: object) -> None:
+def test_what_draws_is_known_to(function: Callable[..., Any]) -> None:
     assert not never_draws(function)
 
 
 @pytest.mark.parametrize("function", QUIET, ids=lambda function: str(function.__name__))
-def test_plain_operators_never_draw(function: object) -> None:
+def test_plain_operators_never_draw(function: Callable[..., Any]) -> None:
     assert never_draws(function)
 
 
