@@ -44,14 +44,9 @@ class Product:
             return hollow(*self._geometry, self._dtype, self._device)
         _torch_private.push_hooks(_dropped, _never)
         try:  # as forward's it has a node, so that what follows may change it in place
-            product = torch.mul(*(factor.detach().requires_grad_(i == self._place) for i, factor in enumerate(factors)))
+            return torch.mul(*(factor.detach().requires_grad_(i == self._place) for i, factor in enumerate(factors)))
         finally:
             _torch_private.pop_hooks()
-        if _torch_private.geometry(product) == self._geometry:
-            return product
-        with torch.no_grad():  # hooks around the model may give a factor of the boundary back in another layout
-            out = torch.empty_strided(*self._geometry, dtype=product.dtype, device=product.device)
-            return out.copy_(product).requires_grad_()
 
 
 def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:

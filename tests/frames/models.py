@@ -22,6 +22,16 @@ def summed(model: nn.Module) -> Tensor:
     return loss
 
 
+def penalised(model: nn.Module) -> Tensor:
+    """A loss with its gradient in it, so that backward runs twice; once more while its graph is kept."""
+    x = batch(4, WIDTH).requires_grad_()
+    loss = model(x).square().sum()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    loss.backward(retain_graph=True)
+    total: Tensor = gradient.square().sum() + loss
+    return total
+
+
 def mlp() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.3))))

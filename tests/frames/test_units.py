@@ -15,7 +15,7 @@ from autockpt._install import install
 from autockpt._measure import measure
 from autockpt._plan import Plan, Segment
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, batch, summed
+from tests.frames.models import WIDTH, batch, penalised, summed
 
 
 class Block(nn.Module):
@@ -235,20 +235,12 @@ def test_an_exception_that_the_member_catches_in_a_unit() -> None:
 
 
 def test_double_backward_and_retained_graphs() -> None:
-    def penalty(model: nn.Module) -> Tensor:
-        x = batch(4, WIDTH).requires_grad_()
-        loss = model(x).square().sum()
-        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
-        loss.backward(retain_graph=True)
-        total: Tensor = gradient.square().sum() + loss
-        return total
-
     def block() -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
     for keep, skip in ((["0"], []), (["2", "1"], []), (["1/softplus"], []), (["0", "1"], ["2", "3"])):
         units = [[f"blocks.1.{name}" for name in names] for names in (keep, skip)]
-        assert_same(Stack(block), plan(["blocks.1"], *units), penalty)
+        assert_same(Stack(block), plan(["blocks.1"], *units), penalised)
 
 
 def test_autocast_and_a_kept_cast() -> None:
