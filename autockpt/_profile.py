@@ -72,7 +72,7 @@ class Profile(Part, frozen=True, kw_only=True):
         optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended.
-        generator_bytes: bytes of a generator's state, allocated for a moment where a replay sets it.
+        generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
         kept_host_seconds: host seconds that a kept unit costs.
         mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode

@@ -85,13 +85,14 @@ def test_buffers_and_generators_are_charged() -> None:
     index = [call.key for call in calls].index("h.2.attn#0")
     calls[index] = msgspec.structs.replace(calls[index], buffers=("h.2.attn.mean",))
     calls[index - 1] = msgspec.structs.replace(calls[index - 1], draws=True)
-    changed = msgspec.structs.replace(
-        profile, calls=tuple(calls), buffer_bytes={"h.2.attn.mean": 5 * MIB}, generator_bytes=MIB
-    )
-    (before, _), (after, run) = (named(find_candidates(p), "h.2#0") for p in (profile, changed))
+    changed = msgspec.structs.replace(profile, calls=tuple(calls), buffer_bytes={"h.2.attn.mean": 5 * MIB})
+    drawing = [msgspec.structs.replace(changed, generator_bytes=state) for state in (1, 100 * MIB)]
+    (before, _), (after, run), (larger, _) = (named(find_candidates(p), "h.2#0") for p in (profile, *drawing))
     assert run.buffers == ("h.2.attn.mean",)
-    total = [sum(addition.bytes for addition in candidate.additions) for candidate in (before, after)]
-    assert total[1] - total[0] == (5 + 5 + 2) * MIB  # held, its scratch copy, two states for a moment
+    total = [sum(addition.bytes for addition in candidate.additions) for candidate in (before, after, larger)]
+    assert total[1] - total[0] == (5 + 5) * MIB  # held, and its scratch copy
+    replay_bytes = before.additions[0].bytes
+    assert total[2] - total[1] == 100 * MIB - replay_bytes  # a state is read before anything is replayed
 
 
 def test_long_parents_offer_the_shorter_runs(monkeypatch: pytest.MonkeyPatch) -> None:

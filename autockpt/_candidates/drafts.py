@@ -148,8 +148,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
     draws = any(calls[member].draws for member in members)
-    # A replay runs on copies of the snapshot, and swaps the generators' states before and after.
-    replay_extra = snapshot + (2 * profile.generator_bytes if draws else 0)
+    state = profile.generator_bytes if draws else 0  # a generator's state is read before the replay and set after it
     end = saves.pack[last]
     return Draft(
         run=Run(
@@ -169,7 +168,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         + idle.host_seconds
         + _glue_host_seconds(book, members),
         replay=replay,
-        replay_bytes=_replay_peak(book, members, end, set(until), kept) + replay_extra,
+        replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept)),
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
         held=tuple(held.items()),
         snapshot_bytes=snapshot,

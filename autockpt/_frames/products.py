@@ -39,14 +39,27 @@ class Product:
 
     def again(self, arguments: Sequence[Tensor]) -> Tensor:
         """Multiply again; hollow where the unit's argument is."""
-        factors = [arguments[factor] if isinstance(factor, int) else factor.tensor() for factor in self._factors]
+        factors = [(arguments[each] if isinstance(each, int) else each.tensor()).detach() for each in self._factors]
         if any(isinstance(factor, Hollow) for factor in factors):
             return hollow(*self._geometry, self._dtype, self._device)
         _torch_private.push_hooks(_dropped, _never)
         try:  # as forward's it has a node, so that what follows may change it in place
-            return torch.mul(*(factor.detach().requires_grad_(i == self._place) for i, factor in enumerate(factors)))
+            factors[self._place] = _Severed.apply(torch.empty(0, requires_grad=True), factors[self._place])  # type: ignore[no-untyped-call]
+            return torch.mul(*factors)
         finally:
             _torch_private.pop_hooks()
+
+
+class _Severed(torch.autograd.Function):
+    """Gives a factor a node: a leaf's own would hold its bytes for as long as the product leads to it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, factor: Tensor) -> Tensor:
+        return factor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise AssertionError("a gradient was taken of a product that a replay made")
 
 
 def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:

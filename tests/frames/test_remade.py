@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autockpt._errors import InvalidFile, NotApplicable
@@ -119,6 +120,28 @@ def test_what_stays_is_the_noise() -> None:
     unit = ["blocks.0.1#0"]
     # The head saves the block's result in any case; the input is the caller's.
     assert [after_forward(*units) for units in (([], []), (unit, unit), (unit, []))] == [1, 2, 3]
+
+
+def test_what_is_multiplied_again_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay's graph once led from the product to its factor, so that this lived until the replay ended."""
+    factors: list[StorageWeakRef] = []
+    gone: list[bool] = []
+    again = Product.again
+
+    def noting(self: Product, arguments: list[Tensor]) -> Tensor:
+        factors.extend(StorageWeakRef(argument.untyped_storage()) for argument in arguments)
+        return again(self, arguments)
+
+    class Later(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            gone.extend(factor.expired() for factor in factors)
+            return x.sin()
+
+    monkeypatch.setattr(Product, "again", noting)
+    model = Stack(sequence(linear, nn.GELU, lambda: nn.Dropout(0.5), linear, Later, linear))
+    install(model, plan(["blocks.1.2#0"], [], ["blocks.1.2#0"]))
+    summed(model).backward()
+    assert gone == [True]
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
