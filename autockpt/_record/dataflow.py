@@ -35,6 +35,9 @@ Storage: TypeAlias = tuple[int, int]
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
 """The one operator of torch that writes what is saved only after autograd has it."""
 
+UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
+"""Another step's may have elements: an expert that got no token in the recorded step gets some later."""
+
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
 
@@ -203,8 +206,11 @@ class FlowRecorder:
 
     def end(self, output: Any) -> None:
         """Write down what the open function returned."""
-        keys, function = self._keys(tensors(output)), self.flow.functions[self._function]
+        returned, function = tensors(output), self.flow.functions[self._function]
+        keys = self._keys(returned)
         function.close(output, keys, ran=self.n_ops > function.first_op)
+        if not all(map(self._key, returned)):
+            function.refused = function.refused or UNTRACED
         for generator, state in zip(self._generators, self._states, strict=True):
             if not torch.equal(generator.get_state(), state):
                 function.draws = True

@@ -297,6 +297,18 @@ def test_a_function_that_raises_is_refused() -> None:
     assert units.makes("matmul#0") == set() and len(units.makes("matmul#1")) == 1
 
 
+def test_what_returns_an_empty_tensor_is_refused_for_another_step_may_fill_it() -> None:
+    """No storage tells what reads it: the results of an expert that got no token were skipped, and read a step later."""
+
+    class Routes(nn.Module):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            (rows,) = torch.nonzero(hidden[:, 0] > 9.0, as_tuple=True)
+            return hidden.index_add(0, rows, hidden[rows].tanh())
+
+    units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Routes()), torch.randn(4, 8)), "1#0")
+    assert units.having("refused") == {"nonzero#0", "__getitem__#1", "tanh#0"}
+
+
 def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:
     model, batch = nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8)
     profile = autockpt.profile(model, batch, loss=lambda out: out.exp().sum())
