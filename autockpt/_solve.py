@@ -92,8 +92,9 @@ def solve_for(
     keep: Patterns = (),
     recompute: Patterns = (),
     menu_seconds: float = MENU_SECONDS,
+    bounded: bool = True,
 ) -> Plan:
-    """Choose what to recompute for a goal; see `solve`."""
+    """Choose what to recompute for a goal, and say how near it comes where that is to be `bounded`; see `solve`."""
     most_seconds = goal.most_seconds(profile.plain_seconds)
     found = find_candidates(profile, menu_seconds=menu_seconds)
     candidates = pin(found, keep=keep, recompute=recompute)
@@ -103,7 +104,7 @@ def solve_for(
     else:
         solution = _lowest(profile, candidates, most_seconds, solver, time_limit_seconds)
         budget_bytes = solution.peak_bytes
-    bound_seconds = least_recompute_seconds(profile, budget_bytes) if solution.chosen else 0.0
+    bound_seconds = 0.0 if not solution.chosen else least_recompute_seconds(profile, budget_bytes) if bounded else None
     return make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal)
 
 

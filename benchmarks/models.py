@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.zoo import ZOO, Case, DenseNet, UNet, gpt2, tokens
 
-__all__ = ["LARGE", "SMALL", "TRANSFORMERS", "VARIANTS", "build"]
+__all__ = ["LARGE", "SMALL", "TEXT", "TRANSFORMERS", "VARIANTS", "build"]
 
 Built = tuple[nn.Module, dict[str, Any]]
 
@@ -178,3 +178,11 @@ LARGE: dict[str, Callable[[], Built]] = {
     "t5": lambda: _t5(768, 4, 256, 3),
     "whisper": lambda: _whisper(768, 2, 1000, 3),
 }
+
+TEXT: dict[str, Callable[[int], Built]] = {
+    "gpt2": lambda length: _gpt2(256, 8, length, 12),
+    "bert": lambda length: _bert(256, 8, length, 12),
+    "llama": lambda length: _llama(256, 8, length, 12),
+    "t5": lambda length: _t5(256, 8, length, 6),
+}
+"""For sequences of any length up to the one given; a step of 200 tokens takes a second or two."""

@@ -51,7 +51,8 @@ class Request:
         Args:
             profile: of the step.
             margin: share of the budget that is left alone, a ratio.
-            within_seconds: how long to look for a good plan, at most; None for as long as the user said.
+            within_seconds: how long to look for a good plan, at most, and then no bound is worked out for it; None for
+                as long as the user said.
         """
         menu_seconds, limit_seconds = MENU_SECONDS, self.time_limit_seconds
         if within_seconds is not None:
@@ -67,4 +68,5 @@ class Request:
             keep=self.keep,
             recompute=self.recompute,
             menu_seconds=menu_seconds,
+            bounded=within_seconds is None,  # in the midst of training nobody waits to hear how near it comes
         )

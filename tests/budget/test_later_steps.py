@@ -62,6 +62,7 @@ def test_a_smaller_batch_keeps_the_plan_and_a_larger_one_gets_a_plan_before_it_r
     assert plan_of(loop) is first
     loop.losses([tokens_of(4, 128)])
     assert plan_of(loop) is not first
+    assert (first.gap is None, plan_of(loop).gap is None) == (False, True)  # training does not wait for a bound
     assert loop.peak_bytes(tokens_of(4, 128)) <= budget
     loop.losses([tokens_of(4, 64)])
     assert loop.peak_bytes(tokens_of(4, 64)) <= budget

@@ -298,7 +298,7 @@ def test_a_function_that_raises_is_refused() -> None:
 
 
 def test_what_returns_an_empty_tensor_is_refused_for_another_step_may_fill_it() -> None:
-    """No storage tells what reads it: the results of an expert that got no token were skipped, and read a step later."""
+    """No storage tells what reads it: what an expert without tokens was given was skipped, and read a step later."""
 
     class Routes(nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
