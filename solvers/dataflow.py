@@ -213,7 +213,7 @@ class Dataflow:
         return Counter(unit.caller for unit in self.units if unit.caller >= 0 and unit.follows is None)
 
     @cached_property
-    def partial(self) -> tuple[bool, ...]:
+    def needs_mode(self) -> tuple[bool, ...]:
         """Per unit, whether it is one of several functions of a call: only a function mode tells it from the others."""
         return tuple(self.functions[unit.caller] > 1 for unit in self.units)
 

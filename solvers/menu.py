@@ -119,7 +119,7 @@ def make_menu(
     if complete:
         dearest = max(flow.decisions(units, host).recompute_seconds for units in choices)
         modes = [False]
-        if host.seen_function_seconds and any(flow.partial):
+        if host.seen_function_seconds and any(flow.needs_mode):
             modes.append(True)
         for no_mode in modes:
             found = frontier(

@@ -189,7 +189,7 @@ class _Sweep:
             saved = [t for t in firsts if items[t].saved]
             if not all(self.flow.holdable[t] for t in saved):
                 return None
-            if self.no_mode and self.flow.partial[u]:
+            if self.no_mode and self.flow.needs_mode[u]:
                 if saved:
                     return None
                 stops = True
@@ -220,7 +220,7 @@ class _Sweep:
             held[lacks] += 0 if items[t].free else items[t].bytes
             ticks[lacks] += self.keep_ticks[t]
             states = states | (lacks.astype(np.int64) * HELD << BITS * self.slot[t])
-            if self.no_mode and any(self.flow.partial[m] for m in self.flow.makers[t]):
+            if self.no_mode and any(self.flow.needs_mode[m] for m in self.flow.makers[t]):
                 fine = ~lacks
                 here, states, held, ticks = here[fine], states[fine], held[fine], ticks[fine]
         for t in firsts:

@@ -66,7 +66,7 @@ def test_the_menu_misses_nothing_with_host_seconds(flow: Dataflow, host: HostSec
     every_mode_seconds = host.seen_function_seconds * sum(n for n in flow.functions.values() if n > 1)
     for choice in choices:
         idle = (*choice.keep, *(unit for unit in choice.skip if unit < choice.stop))
-        slack = every_mode_seconds if any(flow.partial[unit] for unit in idle) else 0.0
+        slack = every_mode_seconds if any(flow.needs_mode[unit] for unit in idle) else 0.0
         assert any(
             e.held_bytes <= choice.held_bytes and e.recompute_seconds <= choice.recompute_seconds + slack
             for e in menu.entries
