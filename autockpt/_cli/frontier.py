@@ -8,6 +8,7 @@ from .. import _files
 from .._explain import explain_frontier
 from .._pictures import require_matplotlib
 from .._profile import Profile
+from ..solvers.units import format_bytes, parse_bytes
 from .common import (
     errors,
     examples,
@@ -21,7 +22,7 @@ from .common import (
     write_plot,
 )
 from .profile_type import profile_type
-from .screen import progress, show, width
+from .screen import progress, show, tell, width
 from .types import Seconds
 
 __all__ = ["frontier"]
@@ -95,6 +96,9 @@ def frontier(
             found = find_frontier(
                 record, solver=solver, points=points, budgets=budgets or None, time_limit_seconds=time_limit
             )
+        for budget in budgets:
+            if parse_bytes(budget) < found.minimum_bytes:
+                tell(f"{budget} is left out: no plan reaches less than {format_bytes(found.minimum_bytes)}")
         write(found, output)
         if plot is not None:
             write_plot(found.plot(), plot)

@@ -10,6 +10,7 @@ import pytest
 
 from autockpt import Frontier, frontier
 from autockpt._explain import explain_frontier
+from autockpt.solvers.units import format_bytes
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
 
@@ -33,6 +34,12 @@ def test_json_is_the_frontier_and_nothing_else(run: Run, profile_file: Path, tmp
     assert result.err == f"wrote {output}\n"
     assert result.out == output.read_text()
     assert len(Frontier.load(output).plans) == 4
+
+
+def test_a_budget_below_the_minimum_is_left_out_and_named(run: Run, profile_file: Path) -> None:
+    result = run("frontier", profile_file, "--budget", "50MiB", "--budget", "1MiB")
+    minimum = format_bytes(chain().minimum_bytes)
+    assert (result.status, result.err) == (0, f"1MiB is left out: no plan reaches less than {minimum}\n")
 
 
 def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Path) -> None:
