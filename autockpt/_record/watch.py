@@ -281,10 +281,15 @@ class Watch:
         # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
         call = self._open[-1] if self._open else 0
         self.mark("pack", call, stamp, (key,), node=private.saving_node())
-        with private.no_torch_functions():
-            held = tensor if self._spill is None else self._spill.take(tensor)
+        held: torch.Tensor | SpilledTensor | None = None
+        if self._keep_saves:
+            with private.no_torch_functions():
+                # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
+                held = tensor.detach()
+                if self._spill is not None:
+                    held = self._spill.take(held)
         self._clock.forget(stamp)
-        return _Slot(self, save, held) if self._keep_saves else None
+        return None if held is None else _Slot(self, save, held)
 
     def _unpack(self, slot: object) -> torch.Tensor:
         if not isinstance(slot, _Slot):

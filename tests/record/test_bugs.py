@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -249,3 +252,24 @@ def test_calls_that_are_over_keep_no_copies_of_their_buffers() -> None:
 
     total = sum(buffer.nbytes for buffer in model.buffers())
     assert total < autockpt.measure(observe, device="cpu").step_bytes < 2 * total  # the model's own call is open
+
+
+@pytest.mark.parametrize("mode", ["real", "spill", "forward"])
+def test_what_no_backward_reaches_is_let_go_of(mode: Any) -> None:
+    """What held a saved result held the node that saves it, and with it recording and model, for ever."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.pooler = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden = self.layer(hidden)
+            return hidden.square().sum(), self.pooler(hidden).tanh()
+
+    model = Pooled()
+    autockpt.profile(model, BATCH, loss=lambda outputs: outputs[0], mode=mode)
+    weights = [weakref.ref(parameter) for parameter in model.parameters()]
+    del model
+    gc.collect()
+    assert [weight() for weight in weights] == [None] * 4
