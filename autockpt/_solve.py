@@ -104,7 +104,9 @@ def solve_for(
     else:
         solution = _lowest(profile, candidates, most_seconds, solver, time_limit_seconds)
         budget_bytes = solution.peak_bytes
-    bound_seconds = 0.0 if not solution.chosen else least_recompute_seconds(profile, budget_bytes) if bounded else None
+    bound_seconds: float | None = 0.0
+    if solution.chosen:
+        bound_seconds = least_recompute_seconds(profile, budget_bytes) if bounded else None
     return make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal)
 
 
