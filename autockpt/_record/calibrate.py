@@ -1,7 +1,7 @@
 """What recomputing costs the host: seconds of a segment or unit that are not those of operators.
 
     replay   (recomputed step - plain step) - forward of what runs again
-    kept     (step with more kept - step with less) + forward of what is kept: the mean of calls and functions
+    kept     (step with more kept - step with less) + forward of what is kept: of calls or functions the dearer
     mode     (step with one kept function - recomputed step) + forward of that function - kept
 
 Forward is timed as a profile times it: with what it saves packed and dropped. Blocks have parameters and tensors of
@@ -101,7 +101,7 @@ def host_costs() -> HostCosts:
     watched_seconds = more("function", "nothing") + forward.functions / UNITS - function_seconds
     return HostCosts(
         replay_seconds=max(replay_seconds, 0.0),
-        kept_seconds=max((call_seconds + function_seconds) / 2, LEAST_SECONDS),
+        kept_seconds=max(call_seconds, function_seconds, LEAST_SECONDS),
         mode_seconds=max(watched_seconds / (1 + 2 * UNITS + VIEWS), LEAST_SECONDS),
     )
 

@@ -1,0 +1,151 @@
+"""Train on batches of fifty random lengths inside a budget; hold every step, and what each plan costs, against plain.
+
+Two copies of a model see the same batches: one plain, one under `autockpt.apply(model, budget)`, which gets no other
+hint. A plan's cost is what the step in which it is made takes beyond the same step once more, in plain steps of that
+length, all in seconds of the one thread that works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import autockpt
+from benchmarks.environment import table, write
+from benchmarks.models import TEXT
+from tests.end_to_end.reference import storage_bytes
+from tests.zoo import tokens
+
+LENGTHS = random.Random(0).choices(range(32, 257), k=50)
+
+LONGEST = 256
+
+BUDGET = 0.6
+"""Of the peak of a plain step of the longest batch."""
+
+MOST_PLANS = 6
+
+MOST_STEPS = 2.0
+"""That a plan after the first may take."""
+
+REPEATS = 3
+
+FILE_BYTES = 2 << 30
+"""Written once before anything is timed. A virtual machine takes memory from its host when it is first touched, ten
+times slower than it is written later; for the cache of files, in which a recorded step's saves wait, that would be
+timed here once a machine and not once a plan."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(TEXT), choices=list(TEXT))
+    torch.set_num_threads(1)
+    touch_file_cache()
+    models = {name: run_model(name) for name in parser.parse_args().models}
+    write(Path(__file__).parent / "ragged", {"lengths": LENGTHS, "budget": BUDGET, "models": models}, report(models))
+
+
+def touch_file_cache() -> None:
+    """Let the machine's file cache have held something."""
+    block = bytes(8 << 20)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for _ in range(FILE_BYTES // len(block)):
+            file.write(block)
+
+
+def run_model(name: str) -> dict[str, Any]:
+    """Train on all lengths, and time again what made a plan."""
+    torch.manual_seed(0)
+    plain = TEXT[name](LONGEST)[0].train()
+    planned = copy.deepcopy(plain)
+    twin_bytes = storage_bytes([*plain.parameters(), *plain.buffers()])  # alive beside every measured step
+
+    def peak_bytes(model: nn.Module, length: int, seed: int) -> int:
+        return autockpt.measure(lambda: step(model, length, seed)).peak_bytes - twin_bytes
+
+    step(plain, LONGEST, 0)
+    budget_bytes = round(BUDGET * peak_bytes(plain, LONGEST, 0))
+    autockpt.apply(planned, budget_bytes)
+    steps = []
+    for seed, length in enumerate(LENGTHS):
+        before = autockpt.plan_of(planned)
+        loss, seconds = step(planned, length, seed)
+        plan = autockpt.plan_of(planned)
+        assert plan is not None
+        row: dict[str, Any] = {"length": length, "loss_is_plain": loss == step(plain, length, seed)[0]}
+        row["peak_bytes"] = peak_bytes(planned, length, seed)
+        if plan is not before:
+            again, beside = (
+                statistics.median(step(model, length, seed)[1] for _ in range(REPEATS)) for model in (planned, plain)
+            )
+            row |= {
+                "plain_seconds": beside,
+                "planned_seconds": again,
+                "planning_seconds": seconds - again,
+                "planning_steps": (seconds - again) / beside,
+                "recompute_overhead": plan.recompute_overhead,
+                "segments": len(plan.segments),
+                "notes": plan.notes,
+            }
+            print(name, length, f"{row['planning_steps']:.2f} plain steps", flush=True)
+        steps.append(row)
+    return {"budget_bytes": budget_bytes, "steps": steps}
+
+
+def step(model: nn.Module, length: int, seed: int) -> tuple[float, float]:
+    """Train on one batch without an optimizer; return the loss, and the thread's seconds."""
+    torch.manual_seed(seed)
+    batch = tokens(1000, 8, length)
+    began = time.thread_time()
+    loss = model(**batch).loss
+    loss.backward()
+    seconds = time.thread_time() - began
+    model.zero_grad()
+    return loss.item(), seconds
+
+
+def report(models: dict[str, Any]) -> str:
+    """Lay out what each model's plans cost, and whether all steps kept the budget."""
+    rows, later = [], []
+    for name, model in models.items():
+        steps, plans = model["steps"], [row for row in model["steps"] if "planning_steps" in row]
+        assert all(row["segments"] for row in plans[-1:]), "the budget asks for nothing: no plan recomputes"
+        later += [row["planning_steps"] for row in plans[1:]]
+        rows.append(
+            [
+                name,
+                f"{model['budget_bytes'] / 1e6:.1f} MB",
+                f"{sum(row['peak_bytes'] <= model['budget_bytes'] for row in steps)} of {len(steps)}",
+                f"{sum(row['loss_is_plain'] for row in steps)} of {len(steps)}",
+                ", ".join(f"{row['length']}: {row['planning_steps']:.2f}" for row in plans),
+                f"{plans[-1]['recompute_overhead']:.1%}",
+            ]
+        )
+    most = max(sum("planning_steps" in row for row in model["steps"]) for model in models.values())
+    summary = (
+        f"At most {most} plans a model (goal: {MOST_PLANS}); of the plans after the first "
+        f"{sum(cost < MOST_STEPS for cost in later)} of {len(later)} cost less than {MOST_STEPS:g} plain steps, the "
+        f"dearest {max(later, default=0.0):.2f}."
+    )
+    heads = [
+        "model",
+        "budget",
+        "within",
+        "loss is the plain one",
+        "length: plain steps per plan",
+        "last plan's overhead",
+    ]
+    return f"{summary}\n\n{table(heads, rows)}"
+
+
+if __name__ == "__main__":
+    main()

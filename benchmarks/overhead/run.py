@@ -1,0 +1,171 @@
+"""Hold the recompute overhead that plans predict against the measured one, to a fraction of a point.
+
+One model a row, and a twin that stays plain: both step in turns, now the one first and now the other, until the
+median of the pairs' ratios is known well enough. A plain model beside its twin is measured in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import math
+import os
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import autockpt
+from autockpt import Infeasible, Plan, Profile
+from benchmarks.environment import table, write
+from benchmarks.frontier.run import ALLOCATOR
+from benchmarks.models import TRANSFORMERS, build
+from tests.zoo import Case
+
+SHARES = (0.8, 0.6, 0.4)
+"""Of what the plain step adds to what is there; where the least that can be is more, that instead."""
+
+WANTED_ERROR = 0.004
+"""Standard error of a measured overhead, a ratio to the plain step."""
+
+LEAST_PAIRS, MOST_PAIRS = 15, 30
+
+POINTS = 0.02
+"""The claim: predicted and measured overhead lie within so much of a plain step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a step takes beyond the plain one beside it, over that one.
+
+    Attributes:
+        overhead: the median of the pairs, less one.
+        error: its standard error, after the pairs' quartiles.
+        pairs: how many.
+    """
+
+    overhead: float
+    error: float
+    pairs: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(TRANSFORMERS), choices=list(TRANSFORMERS))
+    arguments = parser.parse_args()
+    if not ALLOCATOR.items() <= os.environ.items():
+        command = [sys.executable, "-m", "benchmarks.overhead.run", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | ALLOCATOR)
+    torch.set_num_threads(1)
+    rows = [row for name in arguments.models for row in run_model(name)]
+    write(Path(__file__).parent, {"rows": rows}, report(rows))
+
+
+def run_model(name: str) -> list[dict[str, Any]]:
+    """Predict, then measure: no plan, and one for each share."""
+    case = build(name)
+    twin = Case(copy.deepcopy(case.model), case.kwargs)
+    for each in (case, twin):
+        each.step()
+    profile = autockpt.profile(case.model, case.kwargs)
+    rows = []
+    for share in (None, *SHARES):
+        plan = Plan() if share is None else plan_for(profile, share)
+        autockpt.apply(case.model, plan=plan)
+        measured = measure(twin, case)
+        autockpt.remove(case.model)
+        rows.append(
+            {
+                "model": name,
+                "share": share,
+                "peak_bytes": plan.peak_bytes,
+                "segments": len(plan.segments),
+                "units": sum(len(segment.keep) + len(segment.skip) for segment in plan.segments),
+                "predicted": plan.recompute_overhead,
+                "recorded_plain_seconds": profile.plain_seconds,
+                **asdict(measured),
+            }
+        )
+        print(*cells(rows[-1]), sep=" | ", flush=True)
+    return rows
+
+
+def plan_for(profile: Profile, share: float) -> Plan:
+    """The plan within a share of what the plain step adds, or the one with the lowest peak."""
+    plain_bytes = autockpt.solve(profile, 2**62).peak_bytes - profile.static.total_bytes
+    try:
+        return autockpt.solve(profile, profile.static.total_bytes + round(share * plain_bytes))
+    except Infeasible as error:
+        return autockpt.solve(profile, error.minimum_bytes)
+
+
+def measure(plain: Case, planned: Case) -> Measured:
+    """Step both in turns until the median ratio is known to `WANTED_ERROR`."""
+    ratios: list[float] = []
+    gc.collect()
+    gc.disable()
+    try:
+        while len(ratios) < MOST_PAIRS:
+            first, second = (plain, planned) if len(ratios) % 2 else (planned, plain)
+            seconds = {id(each): seconds_of(each) for each in (first, second)}
+            ratios.append(seconds[id(planned)] / seconds[id(plain)])
+            if len(ratios) >= LEAST_PAIRS and standard_error(ratios) <= WANTED_ERROR:
+                break
+    finally:
+        gc.enable()
+    return Measured(overhead=statistics.median(ratios) - 1, error=standard_error(ratios), pairs=len(ratios))
+
+
+def standard_error(values: list[float]) -> float:
+    """Of the median, from the quartiles, as if the values were normal."""
+    first, _, third = statistics.quantiles(values, n=4)
+    return math.sqrt(math.pi / 2) * (third - first) / 1.349 / math.sqrt(len(values))
+
+
+def seconds_of(case: Case) -> float:
+    """Seconds of the one thread that steps."""
+    began = time.thread_time()
+    outputs, loss = case.forward()
+    loss.backward()
+    ended = time.thread_time()
+    del outputs, loss
+    case.model.zero_grad()
+    return ended - began
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """Summary and table."""
+    planned = [row for row in rows if row["share"] is not None]
+    off = sorted(abs(row["predicted"] - row["overhead"]) for row in planned)
+    nulls = [f"{row['overhead']:+.1%}" for row in rows if row["share"] is None]
+    summary = (
+        f"|predicted − measured|: median {off[len(off) // 2]:.1%} of a plain step, worst {off[-1]:.1%}; "
+        f"{sum(each <= POINTS for each in off)} of {len(off)} within {POINTS:.0%}. Standard error of the measured "
+        f"ones: at most {max(row['error'] for row in planned):.1%}. A plain model beside its twin: {', '.join(nulls)}."
+    )
+    heads = ["model", "of the plain step's bytes", "segments", "units", "predicted", "measured", "off", "pairs"]
+    return f"{summary}\n\n{table(heads, map(cells, rows))}"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """One line of the table."""
+    plain = row["share"] is None
+    return [
+        row["model"],
+        "plain" if plain else f"{row['share']:.0%}",
+        str(row["segments"]),
+        str(row["units"]),
+        f"{row['predicted']:.1%}",
+        f"{row['overhead']:.1%} ± {row['error']:.1%}",
+        f"{row['predicted'] - row['overhead']:+.1%}",
+        str(row["pairs"]),
+    ]
+
+
+if __name__ == "__main__":
+    main()
