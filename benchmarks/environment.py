@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
-__all__ = ["environment", "table", "write"]
+__all__ = ["environment", "table", "with_steady_allocator", "write"]
 
 RESULTS = "<!-- results -->"
+
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
+"""Without it glibc gives large blocks back and fetches them again, with a page fault a page, step by step."""
 
 
 def environment() -> dict[str, Any]:
@@ -32,6 +35,12 @@ def environment() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
     }
+
+
+def with_steady_allocator() -> None:
+    """Start the command again under `ALLOCATOR`, unless that is how it was started."""
+    if not ALLOCATOR.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", _module(), *sys.argv[1:]], os.environ | ALLOCATOR)
 
 
 def table(heads: list[str], rows: Iterable[Iterable[object]]) -> str:

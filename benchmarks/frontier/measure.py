@@ -18,7 +18,19 @@ from autockpt import _torch_private as private
 from benchmarks.frontier.derive import highest
 from tests.zoo import Case
 
-__all__ = ["LEAST_PAIRS", "Agreement", "Outcome", "Peak", "Times", "compare", "count_flops", "outcome", "peak", "times"]
+__all__ = [
+    "LEAST_PAIRS",
+    "Agreement",
+    "Outcome",
+    "Peak",
+    "Times",
+    "compare",
+    "count_flops",
+    "cpu_seconds",
+    "outcome",
+    "peak",
+    "times",
+]
 
 SEED = 7
 CLOSE = 1e-3
@@ -140,12 +152,12 @@ def count_flops(case: Case) -> int:
 
 def times(plain: Case, subject: Case, seconds: float, least_pairs: int) -> Times:
     """Time steps of both in turns, for about so many seconds."""
-    warm_seconds = _cpu_seconds(plain) + _cpu_seconds(subject)
+    warm_seconds = cpu_seconds(plain) + cpu_seconds(subject)
     pairs = max(least_pairs, min(MOST_PAIRS, round(seconds / warm_seconds)))
     gc.collect()
     gc.disable()
     try:
-        found = [(_cpu_seconds(plain), _cpu_seconds(subject)) for _ in range(pairs)]
+        found = [(cpu_seconds(plain), cpu_seconds(subject)) for _ in range(pairs)]
     finally:
         gc.enable()
     ratios = [theirs / own for own, theirs in found]
@@ -155,7 +167,8 @@ def times(plain: Case, subject: Case, seconds: float, least_pairs: int) -> Times
     )
 
 
-def _cpu_seconds(case: Case) -> float:
+def cpu_seconds(case: Case) -> float:
+    """Take one step; return the seconds of the processor that it took."""
     began = time.process_time()
     outputs, loss = case.forward()
     loss.backward()

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.environment import with_steady_allocator
 from benchmarks.frontier.measure import LEAST_PAIRS, Outcome, Peak, compare, count_flops, outcome, peak, times
 from benchmarks.frontier.methods import Applied, Method, NotHere
 from benchmarks.frontier.ours import OURS, ours
@@ -31,8 +30,6 @@ from tests.zoo import Case
 FOLDER = Path(__file__).parent
 SECONDS, LARGE_SECONDS = 3.0, 20.0
 QUICK_PAIRS = 3
-ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000"}
-"""Without it glibc gives large blocks back and fetches them again, with a page fault a page, step by step."""
 
 
 def main() -> None:
@@ -49,9 +46,7 @@ def main() -> None:
     names = arguments.model or list(known)
     if not known.keys() >= set(names):
         parser.error(f"these have a large size: {', '.join(known)}")
-    if not ALLOCATOR.items() <= os.environ.items():
-        command = [sys.executable, "-m", "benchmarks.frontier.run", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | ALLOCATOR)
+    with_steady_allocator()
     torch.set_num_threads(1)
     for name in names:
         rows = run_model(name, large=arguments.large, quick=arguments.quick)

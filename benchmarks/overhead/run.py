@@ -1,7 +1,8 @@
-"""Hold the recompute overhead that plans predict against the measured one, to a fraction of a point.
+"""Hold the recompute overhead that plans predict against the measured one, with the standard error of that.
 
 One model a row, and a twin that stays plain: both step in turns, now the one first and now the other, until the
-median of the pairs' ratios is known well enough. A plain model beside its twin is measured in the same way.
+median of the pairs' ratios is known well enough or there are enough pairs. A plain model beside its twin is measured
+in the same way.
 """
 
 from __future__ import annotations
@@ -10,10 +11,7 @@ import argparse
 import copy
 import gc
 import math
-import os
 import statistics
-import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ import torch
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from benchmarks.environment import table, write
-from benchmarks.frontier.run import ALLOCATOR
+from benchmarks.environment import table, with_steady_allocator, write
+from benchmarks.frontier.measure import cpu_seconds
 from benchmarks.models import TRANSFORMERS, build
 from tests.zoo import Case
 
@@ -58,9 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(TRANSFORMERS), choices=list(TRANSFORMERS))
     arguments = parser.parse_args()
-    if not ALLOCATOR.items() <= os.environ.items():
-        command = [sys.executable, "-m", "benchmarks.overhead.run", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | ALLOCATOR)
+    with_steady_allocator()
     torch.set_num_threads(1)
     rows = [row for name in arguments.models for row in run_model(name)]
     write(Path(__file__).parent, {"rows": rows}, report(rows))
@@ -76,6 +72,7 @@ def run_model(name: str) -> list[dict[str, Any]]:
     rows = []
     for share in (None, *SHARES):
         plan = Plan() if share is None else plan_for(profile, share)
+        assert share is None or plan.segments, f"{name} at {share:.0%}: nothing to recompute, and nothing to measure"
         autockpt.apply(case.model, plan=plan)
         measured = measure(twin, case)
         autockpt.remove(case.model)
@@ -105,14 +102,14 @@ def plan_for(profile: Profile, share: float) -> Plan:
 
 
 def measure(plain: Case, planned: Case) -> Measured:
-    """Step both in turns until the median ratio is known to `WANTED_ERROR`."""
+    """Step both in turns until the median ratio is known to `WANTED_ERROR`, or `MOST_PAIRS` times."""
     ratios: list[float] = []
     gc.collect()
     gc.disable()
     try:
         while len(ratios) < MOST_PAIRS:
             first, second = (plain, planned) if len(ratios) % 2 else (planned, plain)
-            seconds = {id(each): seconds_of(each) for each in (first, second)}
+            seconds = {id(each): cpu_seconds(each) for each in (first, second)}
             ratios.append(seconds[id(planned)] / seconds[id(plain)])
             if len(ratios) >= LEAST_PAIRS and standard_error(ratios) <= WANTED_ERROR:
                 break
@@ -125,17 +122,6 @@ def standard_error(values: list[float]) -> float:
     """Of the median, from the quartiles, as if the values were normal."""
     first, _, third = statistics.quantiles(values, n=4)
     return math.sqrt(math.pi / 2) * (third - first) / 1.349 / math.sqrt(len(values))
-
-
-def seconds_of(case: Case) -> float:
-    """Seconds of the one thread that steps."""
-    began = time.thread_time()
-    outputs, loss = case.forward()
-    loss.backward()
-    ended = time.thread_time()
-    del outputs, loss
-    case.model.zero_grad()
-    return ended - began
 
 
 def report(rows: list[dict[str, Any]]) -> str:
