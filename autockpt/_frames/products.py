@@ -39,12 +39,13 @@ class Product:
 
     def again(self, arguments: Sequence[Tensor]) -> Tensor:
         """Multiply again; hollow where the unit's argument is."""
-        factors = [(arguments[each] if isinstance(each, int) else each.tensor()).detach() for each in self._factors]
+        factors = [arguments[each] if isinstance(each, int) else each.tensor() for each in self._factors]
         if any(isinstance(factor, Hollow) for factor in factors):
             return hollow(*self._geometry, self._dtype, self._device)
         _torch_private.push_hooks(_dropped, _never)
         try:  # as forward's it has a node, so that what follows may change it in place
-            factors[self._place] = _Severed.apply(torch.empty(0, requires_grad=True), factors[self._place])  # type: ignore[no-untyped-call]
+            anchor, factor = torch.empty(0, requires_grad=True), factors[self._place].detach()
+            factors[self._place] = _Severed.apply(anchor, factor)  # type: ignore[no-untyped-call]
             return torch.mul(*factors)
         finally:
             _torch_private.pop_hooks()
