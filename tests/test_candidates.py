@@ -31,6 +31,8 @@ def test_a_replay_stops_at_the_last_save() -> None:
     assert candidate.recompute_seconds == pytest.approx(0.01)
     slower = msgspec.structs.replace(profile, replay_host_seconds=0.5)
     assert named(find_candidates(slower), "h.2#0")[0].recompute_seconds == pytest.approx(0.51)
+    slower = msgspec.structs.replace(profile, save_host_seconds=0.5)
+    assert named(find_candidates(slower), "h.2#0")[0].recompute_seconds == pytest.approx(0.01 + 4 * 0.5)
 
 
 def test_a_refused_call_is_in_no_run_and_the_reason_is_kept() -> None:

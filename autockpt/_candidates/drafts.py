@@ -150,6 +150,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     draws = any(calls[member].draws for member in members)
     state = profile.generator_bytes if draws else 0  # a generator's state is read before the replay and set after it
     end = saves.pack[last]
+    packed = sum(saves.pack[i] <= end and saves.function[i] not in idle.given for i in slots)
     return Draft(
         run=Run(
             members=members,
@@ -165,6 +166,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         stop=stop,
         seconds=_seconds(book, members, last, idle)
         + profile.replay_host_seconds
+        + packed * profile.save_host_seconds
         + idle.host_seconds
         + _glue_host_seconds(book, members),
         replay=replay,

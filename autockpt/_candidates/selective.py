@@ -7,6 +7,7 @@ profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ who
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -213,7 +214,9 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
     if any(not start <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
         return None
     changed = {t for c, written in zip(ops.call, ops.writes, strict=True) if not start <= c < stop for t in written}
-    saved = {saves.tensor[i] for i in book.saves_of(start, stop) if saves.unpack[i] < profile.ticks} - {-1}
+    inside = book.saves_of(start, stop)
+    saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks} - {-1}
+    n_saves = Counter(saves.function[i] for i in inside)
     free = _alive_anyway(book, members, saved)
     number: dict[int, int] = {}
     items: list[Item] = []
@@ -238,7 +241,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
-                seconds=max(functions.seconds[f] - products.seconds, 0.0),
+                seconds=max(functions.seconds[f] - products.seconds, 0.0) + n_saves[f] * profile.save_host_seconds,
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable and changed.isdisjoint(functions.makes[f]),

@@ -1,44 +1,46 @@
-"""What recomputing costs the host: seconds of a segment or unit that are not those of operators.
+"""What recomputing costs the host: seconds of a segment, a saved tensor or a unit that are not those of operators.
 
-    replay   (recomputed step - plain step) - forward of what runs again
-    kept     (step with more kept - step with less) + forward of what is kept: of calls or functions the dearer
-    mode     (step with one kept function - recomputed step) + forward of that function - kept
+    beside   (recomputed step - plain step) - forward of what runs again
+    save     (beside of a long segment - beside of a short one) / how many tensors more it saves
+    replay   beside of the long one - its saves
+    kept     (step with more kept - step with less) + forward and saves of it: of calls or functions the dearer
+    mode     (step with one kept function - recomputed step) + forward and save of that function - kept
 
-Forward is timed as a profile times it: with what it saves packed and dropped. Blocks have parameters and tensors of
-some kilobytes, and between them the caches are swept, as by a real model's operators: Python that ran a moment ago is
-several times faster than Python that has to be fetched from memory again.
+Forward is timed as a profile times it: with what it saves packed and dropped. Parameters and tensors have some
+kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
+operators: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .._install import install, uninstall
 from .._plan import Plan, Segment
+from .._torch_private import storage_key
 from .watch import no_backward
 
 __all__ = ["HostCosts", "host_costs"]
 
 ROUNDS = 9
-BLOCKS = 4
+BLOCKS = 2
 UNITS = 8
-VIEWS = 8
 TOKENS, WIDTH = 256, 64
 
 LEAST_SECONDS = 1e-6
 """A Python call's: on a busy machine differences may come out as nothing."""
 
-SWEPT_BYTES = 2**22
-"""More than the caches that belong to one core."""
+SWEPT_BYTES = 2**21
+"""About the caches that belong to one core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +49,13 @@ class HostCosts:
 
     Attributes:
         replay_seconds: of a replayed segment.
+        save_seconds: of each tensor that a replay saves again, parameters left out.
         kept_seconds: of a kept or skipped unit inside it.
         mode_seconds: of a call that a function mode watches, and again of each function and call inside it.
     """
 
     replay_seconds: float = 0.0
+    save_seconds: float = 0.0
     kept_seconds: float = 0.0
     mode_seconds: float = 0.0
 
@@ -61,32 +65,23 @@ def host_costs() -> HostCosts:
     """Measure what recomputing costs this machine's host; once in a process."""
     model = _Model()
     batch = torch.ones(TOKENS, WIDTH)
-    calls = [f"blocks.{i}#0" for i in range(BLOCKS)]
-    # The first of a kind runs again, so that a replay has something to do.
-    kept: dict[str, list[tuple[str, ...]]] = {
-        "nothing": [()] * BLOCKS,
-        "calls": [tuple(f"blocks.{i}.parts.{unit}#0" for unit in range(1, UNITS)) for i in range(BLOCKS)],
-        "function": [(f"{call}/sigmoid#1",) for call in calls],
-        "functions": [tuple(f"{call}/sigmoid#{unit}" for unit in range(1, UNITS)) for call in calls],
-    }
+    blocks = [f"blocks.{i}" for i in range(BLOCKS)]
+    later = range(1, UNITS)  # the first of a kind runs again, so that a replay has something to do
     plans = {
         "plain": Plan(),
-        **{
-            name: Plan(
-                segments=tuple(Segment(calls=(call,), keep=keep) for call, keep in zip(calls, keeps, strict=True))
-            )
-            for name, keeps in kept.items()
-        },
+        "short": _plan(f"{block}.parts.1#0" for block in blocks),
+        "long": _plan(f"{block}#0" for block in blocks),
+        "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
+        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/sigmoid#1"]),
+        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/sigmoid#{unit}" for unit in later]),
     }
     steps: dict[str, list[float]] = {name: [] for name in plans}
-    forwards: list[_Forward] = []
+    forwards: list[list[_Timed]] = []
     for _ in range(ROUNDS):
         forwards.append(model.time_block(batch))
         for name, plan in plans.items():
             install(model, plan)
-            began = time.thread_time()  # not what else the machine does meanwhile
-            torch.autograd.grad(model(batch).sum(), list(model.parameters()))
-            steps[name].append(time.thread_time() - began)
+            steps[name].append(model.time_step(batch))
             uninstall(model)
 
     def more(dear: str, cheap: str) -> float:
@@ -94,84 +89,124 @@ def host_costs() -> HostCosts:
         pairs = zip(steps[dear], steps[cheap], strict=True)
         return statistics.median(a - b for a, b in pairs) / BLOCKS
 
-    forward = _Forward(*map(statistics.median, zip(*forwards, strict=True)))
-    replay_seconds = more("nothing", "plain") - sum(forward)
-    call_seconds = more("calls", "nothing") / (UNITS - 1) + forward.calls / UNITS
-    function_seconds = more("functions", "function") / (UNITS - 2) + forward.functions / UNITS
-    watched_seconds = more("function", "nothing") + forward.functions / UNITS - function_seconds
+    each = [_median(timed) for timed in zip(*forwards, strict=True)]
+    sigmoids, calls = each[:UNITS], each[UNITS:]
+    long, short = _total(each), calls[1]
+    beside_long = more("long", "plain") - long.seconds
+    beside_short = more("short", "plain") - short.seconds
+    save_seconds = max((beside_long - beside_short) / (long.saves - short.saves), LEAST_SECONDS)
+
+    def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
+        """Seconds of each of some kept units."""
+        total = _total(units)
+        return (more(dear, cheap) + total.seconds + total.saves * save_seconds) / len(units)
+
+    function_seconds = kept("functions", "function", sigmoids[2:])
+    watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
     return HostCosts(
-        replay_seconds=max(replay_seconds, 0.0),
-        kept_seconds=max(call_seconds, function_seconds, LEAST_SECONDS),
-        mode_seconds=max(watched_seconds / (1 + 2 * UNITS + VIEWS), LEAST_SECONDS),
+        replay_seconds=max(beside_long - long.saves * save_seconds, 0.0),
+        save_seconds=save_seconds,
+        kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
+        mode_seconds=max(watched_seconds / (1 + 4 * UNITS), LEAST_SECONDS),
     )
 
 
-class _Forward(NamedTuple):
-    """Forward seconds of the parts of a block."""
+def _plan(calls: Iterable[str], keep: Sequence[str] = ()) -> Plan:
+    return Plan(
+        segments=tuple(
+            Segment(calls=(call,), keep=tuple(unit.format(call.removesuffix("#0")) for unit in keep)) for call in calls
+        )
+    )
 
-    calls: float
-    functions: float
-    views: float
+
+class _Timed(NamedTuple):
+    """Forward seconds, and how many tensors were saved."""
+
+    seconds: float
+    saves: int
+
+
+def _median(timed: Sequence[_Timed]) -> _Timed:
+    return _Timed(statistics.median(each.seconds for each in timed), timed[0].saves)
+
+
+def _total(timed: Sequence[_Timed]) -> _Timed:
+    return _Timed(sum(each.seconds for each in timed), sum(each.saves for each in timed))
+
+
+class _Caches:
+    """What else is in the caches than what recomputing needs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._content = np.zeros(SWEPT_BYTES // 4, np.float32)
+
+    def sweep(self, gradient: Tensor | None = None) -> None:
+        """Have other things in the caches, by numpy, which no function mode sees; add up the seconds that it takes."""
+        began = time.thread_time()
+        self._content += 1
+        self.seconds += time.thread_time() - began
 
 
 class _Block(nn.Module):
-    """Calls that can be units, functions that can be, and views that a function mode sees."""
+    """Functions and calls that can be units; a function mode sees both, and the hooks between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, caches: _Caches) -> None:
         super().__init__()
         kinds: tuple[Callable[[], nn.Module], ...] = (_norm, _linear, nn.GELU, _linear)
         self.parts = nn.ModuleList(kinds[unit % len(kinds)]() for unit in range(UNITS))
+        self._caches = caches
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.views(self.functions(self.calls(x)))
-
-    def calls(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part(x)
+        for step in self.steps():
+            x = step(x)
+            x.register_hook(self._caches.sweep)
+            self._caches.sweep()
         return x
 
-    def functions(self, x: Tensor) -> Tensor:
-        for _ in range(UNITS):
-            x = torch.sigmoid(x)
-        return x
-
-    def views(self, x: Tensor) -> Tensor:
-        for _ in range(VIEWS):
-            x = x.view(TOKENS, WIDTH)
-        return x
+    def steps(self) -> list[Callable[[Tensor], Tensor]]:
+        """What forward does, one after the other."""
+        return [*(torch.sigmoid,) * UNITS, *self.parts]
 
 
 class _Model(nn.Module):
-    """Blocks, with the caches swept before each in forward and in backward."""
-
     def __init__(self) -> None:
         super().__init__()
+        self._caches = _Caches()
         self.first = _linear()
-        self.blocks = nn.ModuleList(_Block() for _ in range(BLOCKS))
-        self._swept = torch.zeros(SWEPT_BYTES // 4)
+        self.blocks = nn.ModuleList(_Block(self._caches) for _ in range(BLOCKS))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         for block in self.blocks:
-            self._sweep()
             x = block(x)
-            x.register_hook(self._sweep)
         return x
 
-    def time_block(self, x: Tensor) -> _Forward:
-        """Time the parts of one block's forward."""
-        block, x = cast("_Block", self.blocks[0]), self.first(x)
-        self._sweep()
-        stamps = [time.thread_time()]
-        with torch.autograd.graph.saved_tensors_hooks(_dropped, no_backward):
-            for part in (block.calls, block.functions, block.views):
-                x = part(x)
-                stamps.append(time.thread_time())
-        return _Forward(*(end - begin for begin, end in itertools.pairwise(stamps)))
+    def time_step(self, x: Tensor) -> float:
+        """Time a step, but for what sweeps the caches."""
+        began, swept_seconds = time.thread_time(), self._caches.seconds  # not what else the machine does meanwhile
+        torch.autograd.grad(self(x).sum(), list(self.parameters()))
+        return time.thread_time() - began - (self._caches.seconds - swept_seconds)
 
-    def _sweep(self, gradient: Tensor | None = None) -> None:
-        with torch.no_grad():
-            self._swept.add_(1.0)
+    def time_block(self, x: Tensor) -> list[_Timed]:
+        """Time each step of one block's forward."""
+        x = self.first(x)
+        timed, saved = [], []
+        parameters = {storage_key(parameter) for parameter in self.parameters()}
+
+        def packed(tensor: Tensor) -> None:
+            stamp = time.thread_time()  # a profile's; no backward will ask for the tensor
+            if storage_key(tensor) not in parameters:
+                saved.append(stamp)
+
+        with torch.autograd.graph.saved_tensors_hooks(packed, no_backward):
+            for step in cast("_Block", self.blocks[0]).steps():
+                saved.clear()
+                self._caches.sweep()
+                began = time.thread_time()
+                x = step(x)
+                timed.append(_Timed(time.thread_time() - began, len(saved)))
+        return timed
 
 
 def _norm() -> nn.Module:
@@ -180,8 +215,3 @@ def _norm() -> nn.Module:
 
 def _linear() -> nn.Module:
     return nn.Linear(WIDTH, WIDTH)
-
-
-def _dropped(tensor: Tensor) -> None:
-    """Pack a saved tensor that no backward will ask for."""
-    time.thread_time()  # a profile's stamp

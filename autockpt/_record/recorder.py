@@ -222,6 +222,7 @@ def build_profile(
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
         replay_host_seconds=host.replay_seconds,
+        save_host_seconds=host.save_seconds,
         kept_host_seconds=host.kept_seconds,
         mode_host_seconds=host.mode_seconds,
         generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
