@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .._profile import Profile
 from .glue import is_glue
-from .products import Products, find_products
+from .products import MULTIPLIES, Products, find_products
 
 __all__ = ["Book", "Ints"]
 
@@ -58,6 +58,12 @@ class Book:
     def products(self) -> dict[int, Products]:
         """By torch function, what a replay can make again that does not run it."""
         return find_products(self.profile)
+
+    @functools.cached_property
+    def multiplying(self) -> frozenset[int]:
+        """Torch functions that run a multiplication, whether or not its product can be made again."""
+        ops = self.profile.ops
+        return frozenset(f for f, name in zip(ops.function, ops.name, strict=True) if name == MULTIPLIES)
 
     def saves_in(self, call: int) -> list[int]:
         """Saves made inside a call, children included."""

@@ -107,11 +107,11 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: Collection[int]) -> list[_Named]:
+def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: set[int]) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
-    Where products are made again it must be nothing but the function, so that what they are made of is at hand.
+    Where products are made again, what they are made of must be at hand in it.
     """
     profile = book.profile
     units: list[_Named] = []
@@ -125,8 +125,9 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: C
                 continue
             record = profile.calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
-            whole = whole and (len(own) == 1 or not any(f in again for f in own))
-            if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
+            came = {argument.tensor for argument in record.arguments}
+            whole = whole and (len(own) == 1 or again.isdisjoint(own) or _makes_no_more(book, own, again, came))
+            if whole and came.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)
             else:
@@ -135,6 +136,11 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: C
     cover(members)
     units += [_Named(_key(book, f), (f,), -1) for f in left]
     return sorted(units, key=lambda unit: unit.functions[0])
+
+
+def _makes_no_more(book: Book, own: Collection[int], again: Collection[int], came: Collection[int]) -> bool:
+    """Whether a call as one unit makes just the products of `again` again, by what it saves and the tensors `came`."""
+    return all(f in again and book.products[f].given.issubset(came) for f in own if f in book.multiplying)
 
 
 def _key(book: Book, function: int) -> str:

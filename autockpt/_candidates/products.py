@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from .._profile import Profile
 
-__all__ = ["NO_PRODUCTS", "Products", "find_products"]
+__all__ = ["MULTIPLIES", "NO_PRODUCTS", "Products", "find_products"]
 
 MULTIPLIES = "aten.mul.Tensor"
+"""The operator of whose products there are some that can be made again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
+from torch import nn
 
 import autockpt
-from autockpt import Plan
+from autockpt import Plan, Segment
 from autockpt._candidates import Candidates, find_candidates, is_glue
+from autockpt._candidates.planned import find_planned
 from autockpt._solve import segments_of
 from autockpt.solvers import simulate
-from tests.end_to_end.reference import counting_replays, reference
-from tests.zoo import ZOO
+from tests.end_to_end.reference import Reference, counting_replays, reference
+from tests.zoo import ZOO, Case
 
 PREDICTION_TOLERANCE = 0.001
 
 PLANS = 6
+
+WIDTH = 32
 
 
 def drawn(candidates: Candidates, draw: random.Random, *, first: str) -> list[int]:
@@ -51,16 +56,52 @@ def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     candidates = find_candidates(plain.profile)
     draw = random.Random(name)
     for number in range(PLANS):
-        chosen = drawn(candidates, draw, first=("", "selective", "glue")[number % 3])
-        segments = segments_of(candidates, chosen)
-        predicted = simulate(candidates.problem, chosen).peak_bytes
-        autockpt.apply(plain.case.model, plan=Plan(segments=segments))
-        try:
-            with counting_replays() as replays:
-                outcome = plain.outcome()
-            measured = plain.measured_peak()
-        finally:
-            autockpt.remove(plain.case.model)
-        assert plain.plain.differences(outcome) == []
-        assert sorted(replays) == sorted(len(segment.calls) for segment in segments)
-        assert predicted == pytest.approx(measured, rel=PREDICTION_TOLERANCE)
+        check(plain, candidates, drawn(candidates, draw, first=("", "selective", "glue")[number % 3]))
+
+
+class Attention(nn.Module):
+    """Attention with dropout, which on a CPU keeps noise, and the projection before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.projection(x).chunk(3, dim=-1)
+        return nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2)
+
+
+class Attentive(nn.Module):
+    """A block of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention, self.out = nn.LayerNorm(WIDTH), Attention(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(torch.tanh(self.attention(self.norm(x))))
+        return x + out
+
+
+def test_the_judge_is_right_about_whole_calls_of_which_products_are_made_again() -> None:
+    torch.manual_seed(0)
+    plain = Reference(Case(nn.Sequential(*(Attentive() for _ in range(3))), {"input": torch.randn(4, 64, WIDTH)}))
+    for remake in ((), ("1.attention#0",)):
+        segment = Segment(calls=("1#0",), keep=("1.attention#0",), remake=remake)
+        check(plain, find_planned(plain.profile, Plan(segments=(segment,))), [0])
+
+
+def check(plain: Reference, candidates: Candidates, chosen: list[int]) -> None:
+    """Hold what a plan claims, and all that its step makes, against a measured and a plain step."""
+    segments = segments_of(candidates, chosen)
+    predicted = simulate(candidates.problem, chosen).peak_bytes
+    autockpt.apply(plain.case.model, plan=Plan(segments=segments))
+    try:
+        with counting_replays() as replays:
+            outcome = plain.outcome()
+        measured = plain.measured_peak()
+    finally:
+        autockpt.remove(plain.case.model)
+    assert plain.plain.differences(outcome) == []
+    assert sorted(replays) == sorted(len(segment.calls) for segment in segments)
+    assert predicted == pytest.approx(measured, rel=PREDICTION_TOLERANCE)
