@@ -34,7 +34,7 @@ __all__ = ["HostCosts", "host_costs"]
 ROUNDS = 9
 BLOCKS = 2
 UNITS = 8
-TOKENS, WIDTH = 256, 64
+TOKENS, WIDTH = 16, 64
 
 LEAST_SECONDS = 1e-6
 """A Python call's: on a busy machine differences may come out as nothing."""
