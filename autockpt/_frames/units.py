@@ -89,7 +89,7 @@ class Inputs:
         self.storages = {_torch_private.storage_key(leaf): number for number, leaf in enumerate(leaves)}
         self.sources: list[tuple[Source, int]] = []
         self._remade = remade
-        self._products: dict[int, Product] = {}
+        self._products: dict[int, tuple[Any, Product]] = {}
 
     @property
     def found(self) -> bool:
@@ -114,12 +114,12 @@ class Inputs:
 
     def product(self, tensor: Tensor) -> Product | None:
         """Return what a replay can make `tensor` from, one for all that share its storage; None if it cannot."""
-        key = _torch_private.storage_key(tensor)
-        product = self._products.get(key)
-        if product is None:
+        key, node = _torch_private.storage_key(tensor), tensor.grad_fn
+        known, product = self._products.get(key, (None, None))
+        if known is None or known is not node:  # nothing here holds the product, and what dies leaves its key to others
             product = product_of(tensor, self.leaves)
             if product is not None:
-                self._products[key] = product
+                self._products[key] = node, product
         return product
 
 

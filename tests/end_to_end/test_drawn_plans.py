@@ -60,15 +60,19 @@ def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
 
 
 class Attention(nn.Module):
-    """Attention with dropout, which on a CPU keeps noise, and the projection before it."""
+    """Attention with dropout, which on a CPU keeps noise, and the projections around it.
+
+    The storage of the product with the noise is free again when the last projection saves its input.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.projection = nn.Linear(WIDTH, 3 * WIDTH)
+        self.projection, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = self.projection(x).chunk(3, dim=-1)
-        return nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2)
+        out: torch.Tensor = self.out(nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.2))
+        return out
 
 
 class Attentive(nn.Module):

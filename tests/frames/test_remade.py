@@ -122,6 +122,23 @@ def test_what_stays_is_the_noise() -> None:
     assert [after_forward(*units) for units in (([], []), (unit, unit), (unit, []))] == [1, 2, 3]
 
 
+class Forgets(nn.Module):
+    """Has let go of its product, and of the storage, when it saves something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noisy = nn.functional.dropout(x, 0.5)
+        wave = noisy.sin()  # saves its argument
+        del noisy
+        return wave.exp()  # saves its result
+
+
+def test_what_is_saved_where_a_product_was_is_not_that_product() -> None:
+    """Storages were told apart by their address alone, so that a later tensor was taken for the product."""
+    unit = ["blocks.0.1#0"]
+    model = Stack(sequence(linear, Forgets, linear), depth=1)
+    assert_same(model, plan(unit, [], unit, ("blocks.0#0",)), summed)
+
+
 def test_what_is_multiplied_again_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay's graph once led from the product to its factor, so that this lived until the replay ended."""
     factors: list[StorageWeakRef] = []
