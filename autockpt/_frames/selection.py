@@ -106,7 +106,8 @@ class Selection:
         versions = [_torch_private.version(leaf) for leaf in leaves]
         generators = [*self.generators, *given_among(kept_whole(templates))]
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
-        # What the member's own code drew since the last look is no harm in a unit's list, and saves one look a unit.
+        # One look a unit, after it. What the member's own code drew before counts as drawn in it: the replay has drawn
+        # that by then, and setting it again does no harm.
         self._moved([each for each in drawing if decision.remade or each not in self._reached])
         start = self._pack.n_slots
         self._busy, self._pack.inputs = True, inputs
