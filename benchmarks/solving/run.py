@@ -1,0 +1,145 @@
+"""Time solving on large steps: 96 layers of GPT-3's shape, and models of a thousand operators and more.
+
+No weights are needed: the steps are recorded in fake mode, or come with autockpt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import autockpt
+from autockpt import Infeasible, Plan, Profile
+from benchmarks.environment import table, write
+from benchmarks.solving.densenet import DenseNet201
+
+SHARES = (0.8, 0.6, 0.4)
+"""Of what the plain step adds to what is there; where the least that can be is more, that instead."""
+
+DEVICE = "h200"
+"""Whose roofline gives the operators' seconds."""
+
+GOAL_SECONDS = {"gpt3": 3.0, "swin": 10.0, "unet": 10.0, "densenet201": 10.0}
+"""Of one solve."""
+
+GOAL_GAP = 0.01
+"""What another choice among the candidates may save of the recompute seconds, for GPT-3."""
+
+GOAL_BYTES = 1 << 30
+"""The process's memory, after GPT-3."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(PROFILES), choices=list(PROFILES))
+    models = {name: run_model(PROFILES[name]()) for name in parser.parse_args().models}
+    write(Path(__file__).parent, {"models": models}, report(models))
+
+
+def gpt3() -> Profile:
+    """96 layers, 12,288 wide, 96 heads (Brown et al. 2020, table 2.1), 16 times 2,048 tokens."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=96, n_embd=12288, n_head=96, n_positions=2048, use_cache=False)
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(config).to(torch.bfloat16).train()
+        ids = torch.zeros(16, 2048, dtype=torch.long)
+    return autockpt.profile(model, {"input_ids": ids, "labels": ids}, mode="fake", device=DEVICE)
+
+
+def densenet201() -> Profile:
+    """32 images of 224 by 224."""
+    with torch.device("meta"):
+        return autockpt.profile(DenseNet201(), torch.empty(32, 3, 224, 224), mode="fake", device=DEVICE)
+
+
+PROFILES: dict[str, Callable[[], Profile]] = {
+    "gpt3": gpt3,  # first: the process's memory is looked at after it
+    "swin": lambda: Profile.load("swin-base"),
+    "unet": lambda: Profile.load("sd-unet"),
+    "densenet201": densenet201,
+    "t5": lambda: Profile.load("t5-large"),
+}
+
+
+def run_model(profile: Profile) -> dict[str, Any]:
+    """Solve for each share, once everything is imported and the plain peak is known."""
+    static_bytes = profile.static.total_bytes
+    added_bytes = autockpt.solve(profile, 2**62).peak_bytes - static_bytes
+    solved = []
+    for share in SHARES:
+        began, cpu = time.perf_counter(), time.process_time()
+        plan = solve(profile, static_bytes + round(share * added_bytes))
+        solved.append(
+            {
+                "share": share,
+                "seconds": time.perf_counter() - began,
+                "cpu_seconds": time.process_time() - cpu,
+                "feasible": plan is not None,
+                "overhead": None if plan is None else plan.recompute_overhead,
+                "gap": None if plan is None else plan.gap,
+                "choice_gap": None if plan is None else plan.choice_gap,
+                "segments": 0 if plan is None else len(plan.segments),
+            }
+        )
+    memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"calls": len(profile.calls), "ops": len(profile.ops), "memory_bytes": memory_bytes, "solved": solved}
+
+
+def solve(profile: Profile, budget_bytes: int) -> Plan | None:
+    """The plan; None where there is none, which takes a search too."""
+    try:
+        return autockpt.solve(profile, budget_bytes)
+    except Infeasible:
+        return None
+
+
+def report(models: dict[str, Any]) -> str:
+    """Lay out what each took, and which goals were met."""
+    said = []
+    for name, goal in GOAL_SECONDS.items():
+        if name in models:
+            worst = max(row["seconds"] for row in models[name]["solved"])
+            said.append(f"{name}: at most {worst:.1f} s (goal: {goal:g})")
+    if "gpt3" in models:
+        gaps = [row["choice_gap"] for row in models["gpt3"]["solved"] if row["choice_gap"] is not None]
+        memory = models["gpt3"]["memory_bytes"]
+        said.append(f"gpt3's plans are within {max(gaps):.2%} of the best choice (goal: {GOAL_GAP:.0%})")
+        said.append(f"the process held {memory / 2**30:.2f} GiB after it (goal: {GOAL_BYTES / 2**30:g})")
+    rows = [
+        [
+            name,
+            str(model["calls"]),
+            str(model["ops"]),
+            f"{row['share']:.0%}",
+            f"{row['seconds']:.2f} s",
+            f"{row['cpu_seconds']:.2f} s",
+            "infeasible" if not row["feasible"] else f"{row['overhead']:.1%}",
+            percent(row["choice_gap"]),
+            percent(row["gap"]),
+            str(row["segments"]),
+        ]
+        for name, model in models.items()
+        for row in model["solved"]
+    ]
+    heads = ["model", "calls", "operators", "budget", "wall", "CPU", "overhead", "choice gap", "gap", "segments"]
+    return f"{'; '.join(said)}.\n\n{table(heads, rows)}"
+
+
+def percent(share: float | None) -> str:
+    """A share, where it is known."""
+    return "" if share is None else f"{share:.2%}"
+
+
+if __name__ == "__main__":
+    main()
