@@ -111,7 +111,7 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: s
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
-    Where products are made again, what they are made of must be at hand in it.
+    Where products are made again, they must be the unit's alone.
     """
     profile = book.profile
     units: list[_Named] = []
@@ -125,9 +125,8 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: s
                 continue
             record = profile.calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
-            came = {argument.tensor for argument in record.arguments}
-            whole = whole and (len(own) == 1 or again.isdisjoint(own) or _makes_no_more(book, own, again, came))
-            if whole and came.isdisjoint(record.outputs):
+            whole = whole and (len(own) == 1 or again.isdisjoint(own) or _keeps_to_itself(book, child, again))
+            if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)
             else:
@@ -138,9 +137,14 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: s
     return sorted(units, key=lambda unit: unit.functions[0])
 
 
-def _makes_no_more(book: Book, own: Collection[int], again: Collection[int], came: Collection[int]) -> bool:
-    """Whether a call as one unit makes just the products of `again` again, by what it saves and the tensors `came`."""
-    return all(f in again and book.products[f].given.issubset(came) for f in own if f in book.multiplying)
+def _keeps_to_itself(book: Book, call: int, again: Collection[int]) -> bool:
+    """Whether a call as one unit makes just the products of `again` again, all by what it saves, and returns none.
+
+    Of others the replay would have to find a factor among the call's arguments, of which it may be a view.
+    """
+    outputs = book.profile.calls[call].outputs
+    own = (f for f in book.functions_of(call) if f in book.multiplying)
+    return all(f in again and not book.products[f].given and book.products[f].makes.isdisjoint(outputs) for f in own)
 
 
 def _key(book: Book, function: int) -> str:

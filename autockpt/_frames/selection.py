@@ -72,7 +72,7 @@ class Selection:
         generators: those of devices and of the member's arguments.
     """
 
-    __slots__ = ("_busy", "_counts", "_pack", "_reached", "entries", "generators", "token")
+    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "token")
 
     def __init__(self, token: str, pack: Pack, before: States, counts: dict[str, int]) -> None:
         self.token = token
@@ -81,7 +81,6 @@ class Selection:
         self.generators = [generator for generator, _ in before]
         self._counts = counts
         self._busy = False
-        self._reached = dict(before)  # where each generator stood when it was last looked at
 
     def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module: as a unit, with its functions watched, or plain."""
@@ -106,9 +105,7 @@ class Selection:
         versions = [_torch_private.version(leaf) for leaf in leaves]
         generators = [*self.generators, *given_among(kept_whole(templates))]
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
-        # One look a unit, after it. What the member's own code drew before counts as drawn in it: the replay has drawn
-        # that by then, and setting it again does no harm.
-        self._moved([each for each in drawing if decision.remade or each not in self._reached])
+        before = states_of(drawing)
         start = self._pack.n_slots
         self._busy, self._pack.inputs = True, inputs
         try:
@@ -124,21 +121,12 @@ class Selection:
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
-        moved = self._moved(drawing)
+        moved = [(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]]
         unit = Unit(key, start, inputs, result, decision=decision, generators=len(generators), random=moved)
         self.entries[place] = unit
         if decision.remade and moved and not inputs.found:
             mismatch(key, "makes nothing by a product that its replay could make again")
         return result
-
-    def _moved(self, generators: list[torch.Generator]) -> list[tuple[int, bytes]]:
-        """Return the present states of those of `generators` that moved since they were last looked at, by number."""
-        moved = []
-        for number, (generator, state) in enumerate(states_of(generators)):
-            if self._reached.get(generator) != state:
-                self._reached[generator] = state
-                moved.append((number, state))
-        return moved
 
 
 def own_code(key: str, choice: Choice, forward: Function, /, *args: Any, **kwargs: Any) -> Any:

@@ -157,7 +157,7 @@ class Unit:
             it begins.
         result: its result, encoded.
         leaves: the tensors in the result.
-        random: those that moved up to its end, by number since a replay may make its own, with their states after it.
+        random: those that it moved, by number since a replay may make its own, with their states after it.
     """
 
     __slots__ = ("arguments", "generators", "key", "leaves", "random", "result", "sources", "start")

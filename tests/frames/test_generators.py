@@ -10,7 +10,7 @@ from autockpt._frames import recording
 from autockpt._frames.frame import Frame
 from autockpt._frames.generators import GeneratorTrack, States, set_states, states_of
 from autockpt._install import install
-from autockpt._plan import Plan
+from autockpt._plan import Plan, Segment
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, summed
 
@@ -103,3 +103,52 @@ def test_two_generators_are_tracked_apart() -> None:
     assert call(two, one) == []
     torch.rand(1, generator=two)
     assert [generator for generator, _ in call(two, one)] == [two]
+
+
+class Reseeds(nn.Module):
+    """A unit that sets the generator, wherever it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        out: Tensor = self.linear(x)
+        return out
+
+
+class Reseeding(nn.Module):
+    """Draws after each of two units that seed alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Reseeds(), Reseeds()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for unit in (self.first, self.second):
+            x = nn.functional.dropout(unit(x).tanh(), 0.3).sin()
+        return x
+
+
+class Forking(nn.Module):
+    """Draws in a fork, with a unit inside it and one after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            x = self.first(x * torch.rand_like(x)).tanh()
+        return torch.sin(self.second(x).tanh())
+
+
+@pytest.mark.parametrize("member", [Reseeding, Forking])
+def test_units_between_which_the_generator_comes_back_to_a_state(member: type[nn.Module]) -> None:
+    """Both ends of a unit count: a look at its end alone makes either of these inexact."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(member(), nn.Dropout(0.2)) for _ in range(3)))
+    segment = Segment(calls=("1.0#0",), keep=("1.0.first#0", "1.0.second#0"))
+    assert_same(model, Plan(segments=(segment,)), summed)
