@@ -106,11 +106,12 @@ def host_costs() -> HostCosts:
 
     function_seconds = kept("functions", "function", sigmoids[2:])
     watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
+    n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=max(beside_long - long.saves * save_seconds, 0.0),
         save_seconds=save_seconds,
         kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
-        mode_seconds=max(watched_seconds / (1 + 4 * UNITS), LEAST_SECONDS),
+        mode_seconds=max(watched_seconds / n_watched, LEAST_SECONDS),
     )
 
 

@@ -76,13 +76,10 @@ def run_row(name: str, plain: Reference, solver: str, percent: int) -> dict[str,
 
 def run_plan(plain: Reference, plan: Plan, budget: int) -> dict[str, Any]:
     """Apply a plan and measure."""
-    autockpt.apply(plain.case.model, plan=plan)
-    try:
+    with plain.under(plan):
         with counting_replays() as replays:
             outcome = plain.outcome()
         measured = plain.measured_peak()
-    finally:
-        autockpt.remove(plain.case.model)
     return {
         "status": plan.status,
         "segments": len(plan.segments),

@@ -107,13 +107,10 @@ def run_budget(
     """Predict, then apply and measure."""
     forward_bytes = predicted(forward, plan)
     plain = training.plain
-    autockpt.apply(plain.case.model, plan=plan)
-    try:
+    with plain.under(plan):
         with counting_replays() as replays:
             outcome = plain.outcome()
         measured = training.peak_bytes()
-    finally:
-        autockpt.remove(plain.case.model)
     return {
         "budget_bytes": budget_bytes,
         "segments": len(plan.segments),

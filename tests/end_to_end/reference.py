@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 import autockpt
-from autockpt import Profile
+from autockpt import Plan, Profile
 from autockpt._frames.frame import Frame
 from tests.zoo import Case, build
 
@@ -51,6 +51,15 @@ class Reference:
         self.plain_peak_bytes = self.measured_peak()
         self.plain = self.outcome()
         self.plain_after_forward = self.after_forward_bytes()
+
+    @contextmanager
+    def under(self, plan: Plan) -> Iterator[None]:
+        """Let the model recompute what `plan` says, within the block."""
+        autockpt.apply(self.case.model, plan=plan)
+        try:
+            yield
+        finally:
+            autockpt.remove(self.case.model)
 
     @property
     def static_bytes(self) -> int:

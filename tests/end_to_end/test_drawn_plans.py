@@ -124,13 +124,10 @@ def check(plain: Reference, candidates: Candidates, chosen: list[int]) -> None:
     """Hold what a plan claims, and all that its step makes, against a measured and a plain step."""
     segments = segments_of(candidates, chosen)
     predicted = simulate(candidates.problem, chosen).peak_bytes
-    autockpt.apply(plain.case.model, plan=Plan(segments=segments))
-    try:
+    with plain.under(Plan(segments=segments)):
         with counting_replays() as replays:
             outcome = plain.outcome()
         measured = plain.measured_peak()
-    finally:
-        autockpt.remove(plain.case.model)
     assert plain.plain.differences(outcome) == []
     assert sorted(replays) == sorted(len(segment.calls) for segment in segments)
     assert predicted == pytest.approx(measured, rel=PREDICTION_TOLERANCE)
