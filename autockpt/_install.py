@@ -126,8 +126,12 @@ def uninstall(model: nn.Module) -> None:
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
-    """Return the plan on `model`, None if there is none."""
-    handle = _handle(model)
+    """Return the plan on `model`, None if there is none.
+
+    Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
+    """
+    forward = model.__dict__.get("forward")
+    handle = None if forward is None else _known_to(inspect.unwrap(forward))
     return None if handle is None else handle.plan
 
 
@@ -235,14 +239,18 @@ def _unpatch(modules: Iterable[nn.Module]) -> None:
 
 
 def _handle(module: nn.Module) -> Handle | None:
-    patch: Callable[..., Any] | None = module.__dict__.get("forward")
-    if not isinstance(patch, functools.partial):
+    return _known_to(module.__dict__.get("forward"))
+
+
+def _known_to(forward: Callable[..., Any] | None) -> Handle | None:
+    """Return the handle behind a patch; None for any other forward."""
+    if not isinstance(forward, functools.partial):
         return None
     handle: Handle | None = None
-    if patch.func is patched_forward:
-        handle = patch.args[2]
-    elif patch.func is governed_forward:
-        handle = patch.args[2].handle
+    if forward.func is patched_forward:
+        handle = forward.args[2]
+    elif forward.func is governed_forward:
+        handle = forward.args[2].handle
     return handle
 
 

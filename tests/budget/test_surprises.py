@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -223,6 +224,16 @@ def test_a_wrapper_may_call_the_model_otherwise() -> None:
     model.__dict__["forward"] = wrapper
     model({"hidden": BATCH[:16]}).sum().backward()
     model.__dict__["forward"] = planned
+    assert plan_of(model).segments
+
+
+@pytest.mark.parametrize("given", [None, BATCH], ids=["planned in the first step", "planned before"])
+def test_a_wrapper_that_says_what_it_wraps_does_not_hide_the_plan(given: Tensor | None) -> None:
+    model = autockpt.apply(stack(), BUDGET, inputs=given)
+    planned: Callable[..., Any] = model.forward
+    # accelerate's mixed precision goes over the forward in this way
+    model.__dict__["forward"] = functools.wraps(planned)(torch.autocast("cpu", torch.bfloat16)(planned))
+    model(BATCH).sum().backward()
     assert plan_of(model).segments
 
 
