@@ -17,7 +17,7 @@ from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
-from .tree import decode, encode, kept_whole, tensors
+from .tree import compound, decode, encode, kept_whole, tensors
 from .units import Decision, Sources, Unit
 
 if TYPE_CHECKING:
@@ -192,8 +192,10 @@ class Replay:
         """Fill the slots of a unit's arguments, and return its result without running it."""
         assert self._call.selection is not None
         leaves: list[Tensor] = []
-        templates = encode((*args, *kwargs.values()), leaves)
-        generators = [*self._call.selection.generators, *given_among(kept_whole(templates))]
+        others = compound(encode((*args, *kwargs.values()) if kwargs else args, leaves))
+        generators = self._call.selection.generators
+        if others:
+            generators = [*generators, *given_among(kept_whole(others))]
         if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
         sources = Sources(leaves)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 
-__all__ = ["CONTAINERS", "decode", "encode", "kept_whole", "tensors"]
+__all__ = ["CONTAINERS", "compound", "decode", "encode", "kept_whole", "tensors"]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
@@ -63,6 +63,11 @@ def tensors(value: Any) -> list[Tensor]:
     return leaves
 
 
+def compound(templates: Iterable[Any]) -> list[Any]:
+    """Return those of what `encode` returned that stand for no tensor and are no plain value: mostly there is none."""
+    return [template for template in templates if type(template) not in _SIMPLE]
+
+
 def kept_whole(templates: Iterable[Any]) -> list[Any]:
     """Return what `encode` left as it is, inside containers too."""
     todo, found, seen = list(templates), [], set()
@@ -78,6 +83,8 @@ def kept_whole(templates: Iterable[Any]) -> list[Any]:
 class _Leaf(int):
     """The number of a tensor."""
 
+
+_SIMPLE = _ATOMS | {_Leaf}
 
 _FIRST_LEAVES = tuple(_Leaf(number) for number in range(64))
 

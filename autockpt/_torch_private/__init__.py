@@ -28,6 +28,7 @@ from .frames import (
     tensor_without_storage,
     transforms_active,
     version,
+    versions,
 )
 from .optimizers import (
     bare_step,
@@ -95,4 +96,5 @@ __all__ = [
     "tensor_without_storage",
     "transforms_active",
     "version",
+    "versions",
 ]

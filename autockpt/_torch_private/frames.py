@@ -33,6 +33,7 @@ __all__ = [
     "tensor_without_storage",
     "transforms_active",
     "version",
+    "versions",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,6 +95,14 @@ def version(tensor: Tensor) -> int:
         return tensor._version
     except RuntimeError:
         return -1
+
+
+def versions(tensors: list[Tensor]) -> list[int]:
+    """Return the `version` of each, in one go."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [version(tensor) for tensor in tensors]
 
 
 def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:

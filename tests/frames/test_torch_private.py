@@ -111,7 +111,10 @@ def test_versions_count_changes_in_place_through_views_and_detached_copies() -> 
     x.detach()[1:].add_(1)
     assert _torch_private.version(x) == before + 1 == _torch_private.version(x.detach())
     with torch.inference_mode():
-        assert _torch_private.version(torch.ones(1)) == -1
+        uncounted = torch.ones(1)
+    assert _torch_private.version(uncounted) == -1
+    assert _torch_private.versions([x, x[1:]]) == [before + 1, before + 1]
+    assert _torch_private.versions([x, uncounted]) == [before + 1, -1]
 
 
 def test_a_node_tells_what_hooks_made_of_what_it_saves_and_a_view_its_base() -> None:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 import autockpt
 from autockpt import Profile
 from autockpt._candidates import find_candidates
-from autockpt._frames.selection import function_name
+from autockpt._frames.drawing import function_name
 from autockpt._record import watch
 from tests.record.blocks import MODES, Units, block, zoo
 from tests.zoo import ZOO, Case, build
