@@ -74,6 +74,7 @@ class Profile(Part, frozen=True, kw_only=True):
         forward_ticks: tick at which forward, loss included, ended.
         generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
+        member_host_seconds: host seconds of each of its calls but the first.
         save_host_seconds: host seconds of each tensor that a replay saves again, parameters left out.
         kept_host_seconds: host seconds that a kept unit costs.
         mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode
@@ -105,6 +106,7 @@ class Profile(Part, frozen=True, kw_only=True):
     forward_ticks: Index
     generator_bytes: Bytes = 0
     replay_host_seconds: Seconds = 0.0
+    member_host_seconds: Seconds = 0.0
     save_host_seconds: Seconds = 0.0
     kept_host_seconds: Seconds = 0.0
     mode_host_seconds: Seconds = 0.0

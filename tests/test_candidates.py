@@ -35,6 +35,17 @@ def test_a_replay_stops_at_the_last_save() -> None:
     assert named(find_candidates(slower), "h.2#0")[0].recompute_seconds == pytest.approx(0.01 + 4 * 0.5)
 
 
+def test_a_segment_of_several_calls_costs_the_host_more() -> None:
+    profile = chain_profile()
+    fast, slow = (
+        find_candidates(msgspec.structs.replace(profile, member_host_seconds=seconds)) for seconds in (0, 0.5)
+    )
+    assert max(len(run.members) for run in slow.runs) > 2
+    for before, after, run in zip(fast.problem.candidates, slow.problem.candidates, slow.runs, strict=True):
+        more_seconds = after.recompute_seconds - before.recompute_seconds
+        assert more_seconds == pytest.approx(0.5 * (len(run.members) - 1), abs=1e-9)
+
+
 def test_a_refused_call_is_in_no_run_and_the_reason_is_kept() -> None:
     profile = chain_profile()
     candidates = find_candidates(profile)

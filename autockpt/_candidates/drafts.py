@@ -168,7 +168,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         + profile.replay_host_seconds
         + packed * profile.save_host_seconds
         + idle.host_seconds
-        + _glue_host_seconds(book, members),
+        + _joining_seconds(book, members),
         replay=replay,
         replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept)),
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
@@ -205,14 +205,15 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     return sum(functions.seconds[f] for f in again) + idle.product_seconds + around * len(again) / max(len(own), 1)
 
 
-def _glue_host_seconds(book: Book, members: tuple[int, ...]) -> float:
-    """Host seconds of the function mode that lets glue be members, and of each such member."""
+def _joining_seconds(book: Book, members: tuple[int, ...]) -> float:
+    """Host seconds of each call but the first; of each member that is glue, and of the mode that lets it be one."""
     profile = book.profile
     glue = [member for member in members if is_glue(profile.calls[member])]
+    calls_seconds = max(len(members) - len(glue) - 1, 0) * profile.member_host_seconds
     if not glue:
-        return 0.0
+        return calls_seconds
     seen = book.seen(profile.calls[glue[0]].parent)
-    return len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
+    return calls_seconds + len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
 
 
 def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:

@@ -3,6 +3,7 @@
     beside   (recomputed step - plain step) - forward of what runs again
     save     (beside of a long segment - beside of a short one) / how many tensors more it saves
     replay   beside of the long one - its saves
+    member   (beside of a segment of several calls - replay - their saves) / how many more they are than one
     kept     (step with more kept - step with less) + forward and saves of it: of calls or functions the dearer
     mode     (step with one kept function - recomputed step) + forward and save of that function - kept
 
@@ -58,12 +59,14 @@ class HostCosts:
 
     Attributes:
         replay_seconds: of a replayed segment.
+        member_seconds: of each of its calls but the first.
         save_seconds: of each tensor that a replay saves again, parameters left out.
         kept_seconds: of a kept or skipped unit inside it.
         mode_seconds: of a call that a function mode watches, and again of each function and call inside it.
     """
 
     replay_seconds: float = 0.0
+    member_seconds: float = 0.0
     save_seconds: float = 0.0
     kept_seconds: float = 0.0
     mode_seconds: float = 0.0
@@ -80,6 +83,7 @@ def host_costs() -> HostCosts:
         "plain": Plan(),
         "short": _plan(f"{block}.parts.{NORM}#0" for block in blocks),
         "long": _plan(f"{block}#0" for block in blocks),
+        "several": Plan(segments=tuple(Segment(calls=_several(block)) for block in blocks)),
         "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
         "function": _plan((f"{block}#0" for block in blocks), ["{}#0/sigmoid#1"]),
         "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/sigmoid#{unit}" for unit in later]),
@@ -104,6 +108,9 @@ def host_costs() -> HostCosts:
     beside_long = more("long", "plain") - long.seconds
     beside_short = more("short", "plain") - short.seconds
     save_seconds = max((beside_long - beside_short) / (long.saves - short.saves), LEAST_SECONDS)
+    replay_seconds = max(beside_long - long.saves * save_seconds, 0.0)
+    several = _total(calls[: NORM + 1])
+    beside_several = more("several", "plain") - several.seconds - several.saves * save_seconds
 
     def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
         """Seconds of each of some kept units."""
@@ -114,11 +121,17 @@ def host_costs() -> HostCosts:
     watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
-        replay_seconds=max(beside_long - long.saves * save_seconds, 0.0),
+        replay_seconds=replay_seconds,
+        member_seconds=max((beside_several - replay_seconds) / NORM, 0.0),
         save_seconds=save_seconds,
         kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
         mode_seconds=max(watched_seconds / n_watched, LEAST_SECONDS),
     )
+
+
+def _several(block: str) -> tuple[str, ...]:
+    """The first calls of a block, up to the unit that runs to its end."""
+    return tuple(f"{block}.parts.{unit}#0" for unit in range(NORM + 1))
 
 
 def _plan(calls: Iterable[str], keep: Sequence[str] = ()) -> Plan:

@@ -222,6 +222,7 @@ def build_profile(
         ticks=found.ticks,
         forward_ticks=found.first(run, "forward_end"),
         replay_host_seconds=host.replay_seconds,
+        member_host_seconds=host.member_seconds,
         save_host_seconds=host.save_seconds,
         kept_host_seconds=host.kept_seconds,
         mode_host_seconds=host.mode_seconds,

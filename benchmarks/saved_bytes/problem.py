@@ -47,6 +47,7 @@ def timed_by_operators(profile: Profile) -> Profile:
             functions, seconds=tuple(s if f in working else 0.0 for f, s in enumerate(functions.seconds))
         ),
         replay_host_seconds=0.0,
+        member_host_seconds=0.0,
         save_host_seconds=0.0,
         kept_host_seconds=0.0,
         mode_host_seconds=0.0,

@@ -14,7 +14,9 @@ from autockpt.solvers import closure, menu, pareto
 
 __all__ = ["without_times"]
 
-HOST = calibrate.HostCosts(replay_seconds=1e-5, save_seconds=1e-6, kept_seconds=1e-6, mode_seconds=1e-6)
+HOST = calibrate.HostCosts(
+    replay_seconds=1e-5, member_seconds=1e-6, save_seconds=1e-6, kept_seconds=1e-6, mode_seconds=1e-6
+)
 
 
 @contextlib.contextmanager

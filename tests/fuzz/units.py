@@ -31,6 +31,7 @@ def without_host(profile: Profile, dice: int) -> Profile:
     return msgspec.structs.replace(
         profile,
         replay_host_seconds=0.0,
+        member_host_seconds=0.0,
         save_host_seconds=0.0,
         kept_host_seconds=0.0,
         mode_host_seconds=0.0,
