@@ -10,15 +10,14 @@ from torch import Tensor
 
 from .. import _torch_private
 from .call import BOUNDARY, Call, Ref
-from .drawing import never_draws
 from .frame import Frame, unpack
-from .generators import GeneratorTrack, States, generators_of, states_of
+from .generators import GeneratorTrack, generators_of, states_of
 from .mismatch import mismatch
 from .selection import Selection
 from .slots import Held, Kept, OwnedSlot, Slot
 from .state import ModuleState
 from .thread import Scope, thread
-from .tree import compound, encode, kept_whole, tensors
+from .tree import encode, kept_whole, tensors
 from .units import Inputs
 
 __all__ = ["Arguments", "Recording"]
@@ -94,9 +93,7 @@ class Recording:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
-        before: States = []
-        if not never_draws(forward, arguments.leaves):
-            before = states_of(generators_of(devices, kept_whole(compound(arguments.templates))))
+        before = states_of(generators_of(devices, kept_whole(arguments.templates)))
         call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
         number = len(frame.calls)
         if linked and number and all(ref.call == BOUNDARY for ref in refs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._frames import generators
 from autockpt._frames.drawing import QUIET_MODULES, never_draws
 from autockpt._frames.generators import generators_of
 
@@ -163,35 +161,6 @@ def test_a_kept_module_may_draw_its_weights() -> None:
     plain = gradients()
     autockpt.apply(model, plan=Plan(segments=(Segment(calls=("0#0",), keep=("0.kept#0",)),)))
     assert all(map(torch.equal, gradients(), plain))
-
-
-class Quiet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.last(torch.tanh(self.norm(self.first(x))))
-        return outputs
-
-
-def test_around_quiet_members_no_generator_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    model, batch = Quiet(), torch.randn(4, 8)
-    plain = torch.autograd.grad(model(batch).square().sum(), list(model.parameters()))
-    autockpt.apply(model, plan=Plan(segments=(Segment(calls=("first#0", "norm#0")),)))
-    monkeypatch.setattr(generators, "_state", lambda generator: pytest.fail("a generator was read"))
-    planned = torch.autograd.grad(model(batch).square().sum(), list(model.parameters()))
-    assert all(map(torch.equal, planned, plain))
-
-
-def test_around_quiet_units_generators_are_read_for_their_member_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = nn.Sequential(Quiet()), torch.randn(4, 8)
-    autockpt.apply(model, plan=Plan(segments=(Segment(calls=("0#0",), keep=("0.first#0", "0.last#0")),)))
-    reads = mock.Mock(wraps=generators._state)
-    monkeypatch.setattr(generators, "_state", reads)
-    model(batch).square().sum().backward()
-    assert reads.call_count == 2  # before its forward, and after it
 
 
 def test_no_generator_is_read_twice() -> None:
