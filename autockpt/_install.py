@@ -116,7 +116,7 @@ def uninstall(model: nn.Module) -> None:
     handle = _handle(model)
     if handle is None:
         strays = [name for name, module in model.named_modules() if (h := _handle(module)) and h.name == name]
-        if strays and "forward" in model.__dict__:
+        if (strays and "forward" in model.__dict__) or installed_plan(model) is not None:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
         return
     parts, governor = _patched_parts(model, handle), governor_of(model)
@@ -130,9 +130,12 @@ def installed_plan(model: nn.Module) -> Plan | None:
 
     Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
     """
-    forward = model.__dict__.get("forward")
-    handle = None if forward is None else _known_to(inspect.unwrap(forward))
-    return None if handle is None else handle.plan
+    forward: Any = model.__dict__.get("forward")
+    with contextlib.suppress(ValueError):  # it says that it wraps itself
+        forward = inspect.unwrap(forward)
+    handle = _known_to(forward)
+    # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
+    return handle.plan if handle is not None and forward.args[1] is model else None
 
 
 def governor_of(model: nn.Module) -> Governor | None:

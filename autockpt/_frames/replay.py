@@ -17,7 +17,7 @@ from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
-from .tree import compound, decode, encode, kept_whole, tensors
+from .tree import decode, encode, kept_whole, not_simple, tensors
 from .units import Decision, Sources, Unit
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Replay:
         """Fill the slots of a unit's arguments, and return its result without running it."""
         assert self._call.selection is not None
         leaves: list[Tensor] = []
-        others = compound(encode((*args, *kwargs.values()) if kwargs else args, leaves))
+        others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
         generators = self._call.selection.generators
         if others:
             generators = [*generators, *given_among(kept_whole(others))]

@@ -6,20 +6,21 @@ replay    attn ─▶ attn/linear#0 ─▶ …      each takes the next entry: h
 
 from __future__ import annotations
 
+import functools
 import operator
+import types
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from .. import _torch_private
 from .._errors import NotApplicable
-from .drawing import function_name, never_draws
 from .generators import States, given_among, states_of
 from .mismatch import mismatch
 from .thread import thread
-from .tree import CONTAINERS, compound, encode, kept_whole
+from .tree import CONTAINERS, encode, kept_whole, not_simple
 from .units import Choice, Decision, Inputs, Unit
 
 if TYPE_CHECKING:
@@ -33,9 +34,15 @@ __all__ = [
     "Selection",
     "Selector",
     "as_unit",
+    "function_name",
     "own_code",
     "watched",
 ]
+
+_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Tensors that leave operators as they are; other classes may compute anything."""
 
 Function: TypeAlias = Callable[..., Any]
 Entry: TypeAlias = Unit | Choice | None
@@ -92,12 +99,11 @@ class Selection:
         place = len(self.entries)
         self.entries.append(None)  # where it raises and the member goes on, so will the replay
         leaves: list[torch.Tensor] = []
-        templates = encode((*args, *kwargs.values()) if kwargs else args, leaves)
+        others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
         inputs = Inputs(leaves, remade=decision.remade)
         versions = _torch_private.versions(leaves)
-        others = compound(templates)
         generators = [*self.generators, *given_among(kept_whole(others))] if others else self.generators
-        drawing = [] if never_draws(run, leaves) else generators
+        drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
         start = self._pack.n_slots
         self._busy, self._pack.inputs = True, inputs
@@ -192,3 +198,33 @@ class FunctionWatch(TorchFunctionMode):
         self._counts[name] = occurrence + 1
         numbered = f"{name}#{occurrence}"
         return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
+
+
+def never_draws(function: Function) -> bool:
+    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+
+    Reading the states of generators, before and after, costs as much as a small operator.
+    """
+    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
+
+
+def _is_bound(function: Function) -> bool:
+    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
+    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator_never_draws(function: Function) -> bool:
+    packet = getattr(torch.ops.aten, function_name(function), None)
+    overloads = getattr(packet, "overloads", None)
+    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
+        return False
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())
+
+
+@functools.lru_cache(maxsize=4096)
+def function_name(function: Function) -> str:
+    """Return the last part of a torch function's name, as plans write it: ``scaled_dot_product_attention``."""
+    name: str = resolve_name(function) or getattr(function, "__name__", str(function))
+    return name.rpartition(".")[2]

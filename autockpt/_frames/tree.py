@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import _torch_private
 
-__all__ = ["CONTAINERS", "compound", "decode", "encode", "kept_whole", "tensors"]
+__all__ = ["CONTAINERS", "decode", "encode", "kept_whole", "not_simple", "tensors"]
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
@@ -63,7 +63,7 @@ def tensors(value: Any) -> list[Tensor]:
     return leaves
 
 
-def compound(templates: Iterable[Any]) -> list[Any]:
+def not_simple(templates: Iterable[Any]) -> list[Any]:
     """Return those of what `encode` returned that stand for no tensor and are no plain value: mostly there is none."""
     return [template for template in templates if type(template) not in _SIMPLE]
 

@@ -10,7 +10,8 @@
 Forward is timed as a profile times it: with what it saves packed and dropped. Parameters and tensors have some
 kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
 operators, and more of them between blocks: Python that ran a moment ago is several times faster than Python that has
-to be fetched from memory again.
+to be fetched from memory again. A replay of several calls does not sweep between them, for their caller does that, so
+that a member rather costs more than is found.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def host_costs() -> HostCosts:
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=replay_seconds,
-        member_seconds=max((beside_several - replay_seconds) / NORM, 0.0),
+        member_seconds=max((beside_several - replay_seconds) / NORM, LEAST_SECONDS),
         save_seconds=save_seconds,
         kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
         mode_seconds=max(watched_seconds / n_watched, LEAST_SECONDS),
@@ -157,22 +158,6 @@ def _total(timed: Sequence[_Timed]) -> _Timed:
     return _Timed(sum(each.seconds for each in timed), sum(each.saves for each in timed))
 
 
-class _Linear(nn.Linear):
-    """None of torch's own, as its base is; those cost a tenth less as units, since no generator is read around them."""
-
-    def __init__(self) -> None:
-        super().__init__(WIDTH, WIDTH)
-
-
-class _Norm(nn.LayerNorm):
-    def __init__(self) -> None:
-        super().__init__(WIDTH)
-
-
-class _Gelu(nn.GELU):
-    pass
-
-
 class _Caches:
     """What else is in the caches than what recomputing needs."""
 
@@ -199,7 +184,7 @@ class _Block(nn.Module):
 
     def __init__(self, caches: _Caches) -> None:
         super().__init__()
-        kinds = (_Linear, _Gelu, _Linear, _Norm)
+        kinds: tuple[Callable[[], nn.Module], ...] = (_linear, nn.GELU, _linear, _norm)
         self.parts = nn.ModuleList(kinds[unit % len(kinds)]() for unit in range(UNITS))
         self._caches = caches
 
@@ -219,7 +204,7 @@ class _Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._caches = _Caches()
-        self.first = _Linear()
+        self.first = _linear()
         self.blocks = nn.ModuleList(_Block(self._caches) for _ in range(BLOCKS))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -255,3 +240,11 @@ class _Model(nn.Module):
                 x = step(x)
                 timed.append(_Timed(time.thread_time() - began, len(saved)))
         return timed
+
+
+def _norm() -> nn.Module:
+    return nn.LayerNorm(WIDTH)
+
+
+def _linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .._frames.drawing import function_name
+from .._frames.selection import function_name
 
 __all__ = ["FunctionRouter", "Router", "patched_forwards", "routed_functions"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import autockpt
-from autockpt import Plan
+from autockpt import NotApplicable, Plan, Segment
 from autockpt._budget.batch import batch_of, enlarged
 from autockpt._budget.foresight import Known
 from autockpt._budget.unknown_loss import assumed_loss
@@ -235,6 +235,38 @@ def test_a_wrapper_that_says_what_it_wraps_does_not_hide_the_plan(given: Tensor 
     model.__dict__["forward"] = functools.wraps(planned)(torch.autocast("cpu", torch.bfloat16)(planned))
     model(BATCH).sum().backward()
     assert plan_of(model).segments
+    assert autockpt.plan_of(copy.deepcopy(model)) is None  # which runs the original
+    model.__dict__["forward"] = planned
+    assert plan_of(model).segments
+    autockpt.remove(model)
+    assert autockpt.plan_of(model) is None
+
+
+@pytest.mark.parametrize(
+    "use", [autockpt.remove, lambda model: autockpt.profile(model, BATCH)], ids=["remove", "profile"]
+)
+@pytest.mark.parametrize("plan", [Plan(), Plan(segments=(Segment(calls=("2#0",)),))], ids=["the root alone", "a child"])
+def test_a_plan_behind_a_wrapper_stays_where_it_is(plan: Plan, use: Callable[[nn.Module], object]) -> None:
+    model = autockpt.apply(stack(), plan=plan)
+    wrapper = functools.wraps(model.forward)(torch.autocast("cpu", torch.bfloat16)(model.forward))
+    model.__dict__["forward"] = wrapper
+    with pytest.raises(NotApplicable, match="forward was replaced after the plan was applied"):
+        use(model)
+    assert model.__dict__["forward"] is wrapper
+    assert plan_of(model) == plan
+
+
+def test_the_plan_of_another_model_is_not_this_ones() -> None:
+    inner, outer = autockpt.apply(stack(), plan=Plan()), nn.Sequential()
+    outer.__dict__["forward"] = functools.wraps(inner.forward)(lambda batch: inner(batch))
+    assert autockpt.plan_of(outer) is None
+
+
+def test_a_wrapper_of_itself_hides_no_plan() -> None:
+    model = stack()
+    model.__dict__["forward"] = lambda batch: batch
+    model.__dict__["forward"].__wrapped__ = model.__dict__["forward"]
+    assert autockpt.plan_of(model) is None
 
 
 def measured(steps: int = 2) -> nn.Module:

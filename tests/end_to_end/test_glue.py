@@ -34,6 +34,16 @@ def test_what_stands_before_a_block_is_freed_with_it() -> None:
     assert min(a - b for a, b in zip(*levels, strict=True)) <= 0 < max(a - b for a, b in zip(*levels, strict=True))
 
 
+def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
+    found = []
+    for member_seconds in (0.0, 1.0):
+        costly = msgspec.structs.replace(reference("unet").profile, member_host_seconds=member_seconds)
+        candidates = find_candidates(costly)
+        seconds = {candidate.name: candidate.recompute_seconds for candidate in candidates.problem.candidates}
+        found.append([seconds[name] for name in ("up.1#0", "#0/interpolate#1 … up.1#0")])
+    assert found[0] == found[1]
+
+
 def test_a_profile_without_the_columns_offers_no_glue(tmp_path: Path) -> None:
     profile = reference("unet").profile
     functions = msgspec.structs.replace(profile.functions, arguments=(), unrepeatable=())

@@ -152,3 +152,40 @@ def test_units_between_which_the_generator_comes_back_to_a_state(member: type[nn
     model = nn.Sequential(*(nn.Sequential(member(), nn.Dropout(0.2)) for _ in range(3)))
     segment = Segment(calls=("1.0#0",), keep=("1.0.first#0", "1.0.second#0"))
     assert_same(model, Plan(segments=(segment,)), summed)
+
+
+class DrawsFromGiven(nn.Module):
+    """A unit that draws from the generator that it is given."""
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.tanh(x) * torch.rand(x.shape, generator=generator)
+
+
+class GivesOn(nn.Module):
+    """Gives its generator to a unit, and then draws from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.unit = nn.Linear(WIDTH, WIDTH), DrawsFromGiven()
+
+    def forward(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        x = self.unit(self.linear(x).sin(), generator=generator)
+        return torch.sin(x * torch.rand(x.shape, generator=generator)).square()
+
+
+class Makes(nn.Module):
+    """Makes a generator in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = GivesOn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.block(x, torch.Generator().manual_seed(5))
+        return out
+
+
+def test_a_kept_unit_may_draw_from_a_generator_that_it_is_given() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Makes() for _ in range(3)))
+    assert_same(model, Plan(segments=(Segment(calls=("1.block#0",), keep=("1.block.unit#0",)),)), summed)

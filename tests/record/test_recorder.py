@@ -13,6 +13,8 @@ from torch import nn
 import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt._candidates import find_candidates
+from autockpt._record import recorder
+from autockpt._record.timing import StepSeconds
 from autockpt.solvers import simulate
 from tests.zoo import ZOO, build
 
@@ -138,6 +140,24 @@ def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
     profile = autockpt.profile(case.model, case.kwargs)
     predicted = simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
     assert predicted == pytest.approx(autockpt.measure(case.step, device="cpu").step_bytes, rel=1e-3)
+
+
+def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that keeps nothing is timed, and it is faster."""
+    model, timed = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))), []
+
+    def slower(step: Any, clock: Any, watched: StepSeconds) -> StepSeconds:
+        timed.append(watched)
+        return StepSeconds(2 * watched.forward, 5 * watched.forward)
+
+    monkeypatch.setattr(recorder, "step_seconds", slower)
+    profile = autockpt.profile(model, torch.randn(64, 64))
+    (watched,) = timed
+    assert profile.plain_seconds == pytest.approx(5 * watched.forward)
+    assert max(profile.saves.seconds) <= 2.001 * watched.forward
+    root = profile.calls[0]
+    assert 0.5 * root.forward_seconds <= watched.forward
+    assert root.exit_seconds > watched.forward  # all but the loss outside it
 
 
 def test_gradients_that_exist_do_not_grow() -> None:
