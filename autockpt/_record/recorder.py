@@ -128,7 +128,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
         forward_seconds, plain_seconds = step_seconds(step, clock, StepSeconds(seconds[end], seconds[-1]))
         if stamped is not None and seconds[end]:
             # A forward that keeps nothing finds in the caches what it let go of a moment ago, and is faster.
-            stamped = {i: each * forward_seconds / seconds[end] for i, each in stamped.items()}
+            slower = forward_seconds / seconds[end]
+            stamped = {i: each * slower for i, each in stamped.items()}
             seconds = mark_seconds(parts.run, clock, stamped)
     own = function_seconds(parts.run, stamped if stamped is not None else dict(enumerate(seconds)))
     return build_profile(

@@ -90,13 +90,13 @@ def run_model(name: str) -> dict[str, Any]:
         row["peak_bytes"] = peak_bytes(planned, length, seed)
         steps.append(row)
         if plan is not before:
-            overhead = plan.recompute_overhead
-            plans.append({"length": length, "recompute_overhead": overhead, "segments": len(plan.segments)})
+            made = {"recompute_overhead": plan.recompute_overhead, "segments": len(plan.segments)}
+            plans.append({"length": length, **made})
     lengths = [plan["length"] for plan in plans]
     readings = [planning_costs(plain, budget_bytes, lengths) for _ in range(READINGS)]
-    for made, read in zip(plans, zip(*readings, strict=True), strict=True):
-        made["readings"] = read
-        print(name, cost_cell(made), flush=True)
+    for row, read in zip(plans, zip(*readings, strict=True), strict=True):
+        row["readings"] = read
+        print(name, cost_cell(row), flush=True)
     return {"budget_bytes": budget_bytes, "steps": steps, "plans": plans}
 
 
