@@ -6,18 +6,21 @@ windows     glue before, up to `LONGEST` blocks with the glue between them, glue
 
 children    linear  gelu  dropout  linear  gelu  dropout        each a single torch function
 around      up to `BEFORE` calls before a dropout, up to `BEHIND` behind it
+
+a block     ln_1  attn  add  ln_2  mlp  add                     add: called by the block's own code
+stretches   ln_1 to attn, ln_2 to mlp, and each of the four
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .book import Book
 from .glue import is_glue
 from .idle import is_free
 
-__all__ = ["around_products", "runs_of", "windows"]
+__all__ = ["around_products", "runs_of", "stretches", "windows"]
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
@@ -103,6 +106,31 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
                 glue = any(is_glue(calls[member]) for member in members)
                 if glue and units <= most_units and not book.reason(members):
                     yield members
+
+
+def stretches(book: Book, calls: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    """Find the runs of children, and the children, between the torch functions that a call's own code calls.
+
+    A replay of the whole call that leaves out such a function needs a mode that meets all of them; one of a part
+    between two of them does not, and does without keeping what lies outside it.
+
+    Args:
+        book: the profile.
+        calls: those to look into.
+
+    Yields:
+        Runs of children that can be recomputed.
+    """
+    profile = book.profile
+    for call in calls:
+        own = [f for f in book.functions_of(call) if profile.functions.call[f] == call and not is_free(book, f)]
+        parts: dict[int, list[int]] = {}
+        for child in book.children[call]:
+            before = sum(profile.functions.enter[f] < profile.calls[child].enter for f in own)
+            parts.setdefault(before, []).append(child)
+        if own:
+            runs = [members for part in parts.values() for members in (tuple(part), *((child,) for child in part))]
+            yield from (members for members in dict.fromkeys(runs) if not book.reason(members))
 
 
 def around_products(book: Book, calls: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -18,7 +18,7 @@ from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
 from .products import NO_PRODUCTS
-from .runs import around_products, windows
+from .runs import around_products, stretches, windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
@@ -65,14 +65,14 @@ class Block:
 def selective_drafts(
     book: Book, calls: Sequence[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
 ) -> tuple[list[Draft], tuple[str, ...]]:
-    """Find the ways worth having to recompute a part of each call, and of the windows of calls with glue.
+    """Find the ways worth having to recompute a part of each call, of the windows of calls with glue, and of stretches.
 
     Args:
         book: the profile.
         calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
-        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
-            products that can be made again, get what the calls leave.
+        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, stretches, and runs
+            around products that can be made again, get what the calls leave.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
@@ -81,8 +81,10 @@ def selective_drafts(
     single = [(call,) for call in _with_parts(book, calls, replayable)]
     drafts, notes = _drafts(book, single, time_limit_seconds)
     left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-    between = [*windows(book, calls, MANY_UNITS), *around_products(book, calls)]
-    more, _ = _drafts(book, between, left_seconds)
+    modes_cost = book.profile.mode_host_seconds > 0  # else the menu of the whole call has as good ones
+    parts = stretches(book, [call for (call,) in single]) if modes_cost else ()
+    between = dict.fromkeys((*windows(book, calls, MANY_UNITS), *parts, *around_products(book, calls)))
+    more, _ = _drafts(book, [members for members in between if members not in single], left_seconds)
     return [*drafts, *more], notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -230,3 +231,38 @@ def test_a_call_that_fills_a_list_is_no_unit() -> None:
         unit for index in selective(candidates) for unit in (*candidates.runs[index].keep, *candidates.runs[index].skip)
     }
     assert units and not any(unit.endswith("filling#0") for unit in units)
+
+
+class Residual(nn.Module):
+    """Adds in its own code what its parts make of its argument, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.one = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm2, self.up, self.act, self.down = Body().norm, Body().up, nn.GELU(), Body().down
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.one(self.norm1(x))
+        out: Tensor = x + self.down(self.act(self.up(self.norm2(x))))
+        return out
+
+
+def test_where_modes_cost_something_the_parts_between_a_blocks_own_functions_have_menus() -> None:
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(*(Residual() for _ in range(4))), torch.randn(ROWS, WIDTH)
+    profile = autockpt.profile(model, batch)
+
+    def offered(mode_seconds: float) -> set[tuple[str, ...]]:
+        costs = msgspec.structs.replace(profile, mode_host_seconds=mode_seconds, kept_host_seconds=0.0)
+        found = find_candidates(costs)
+        return {tuple(found.profile.calls[call].key for call in found.runs[i].members) for i in selective(found)}
+
+    def norm_to_down(block: int) -> tuple[str, ...]:
+        return tuple(f"{block}.{part}#0" for part in ("norm2", "up", "act", "down"))
+
+    def is_part(calls: tuple[str, ...], block: int) -> bool:
+        return set(calls) <= set(norm_to_down(block))
+
+    for block in range(4):
+        assert not any(is_part(calls, block) for calls in offered(0.0))
+        assert any(is_part(calls, block) for calls in offered(1e-5))

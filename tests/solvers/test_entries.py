@@ -23,7 +23,7 @@ from autockpt.solvers import (
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
-from autockpt.solvers.backends import Backend
+from autockpt.solvers.backends import Backend, Backends
 from autockpt.solvers.counts import count_plans
 from autockpt.solvers.formulation import Formulation
 from autockpt.solvers.ledger import Ledger
@@ -55,6 +55,7 @@ def test_ilp_chooses_among_entries_as_brute_force_does(
     if backend == "highs":
         pytest.importorskip("highspy")
     monkeypatch.setattr(ilp_module, "SMALL", small)
+    monkeypatch.setattr(ilp_module, "PROMISING", (2, 4))
     shared = 0
 
     @settings(max_examples=n_examples)
@@ -148,6 +149,31 @@ def test_counts_of_equal_blocks_come_near_the_optimum(backend: Backend, share: f
     assert proven.gap is not None
     assert proven.gap <= 0.05  # of the relaxation alone, on a slow machine
     assert min(costs) <= 1.05 * proven.recompute_seconds
+
+
+@pytest.mark.parametrize("backend", ["highs", "cbc"])
+def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "highs":
+        pytest.importorskip("highspy")
+    problem = menus(16)
+    ledger = Ledger.of(problem)
+    budget_bytes = int(0.7 * ledger.peak(()))
+    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
+    monkeypatch.setattr(ilp_module, "SMALL", 0)
+    monkeypatch.setattr(ilp_module, "PROMISING", (8,))
+    for other in ("count", "branch"):
+        monkeypatch.setattr(ilp_module._Search, other, lambda search: None)
+    start = solve(problem, budget_bytes, solver="block")
+    found = ilp_module.search(
+        ledger,
+        start.chosen,
+        budget_bytes=budget_bytes,
+        deadline=time.perf_counter() + PLENTY,
+        backends=Backends.of(backend),
+    )
+    assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
 
 
 def test_few_equal_blocks_are_not_counted() -> None:

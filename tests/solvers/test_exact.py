@@ -57,6 +57,7 @@ def test_ilp_equals_brute_force(backend: Backend, small: int, n_examples: int, m
     if backend == "highs":
         pytest.importorskip("highspy")
     monkeypatch.setattr(ilp_module, "SMALL", small)
+    monkeypatch.setattr(ilp_module, "PROMISING", (2, 4))
     compared: list[Solution | Infeasible] = []
 
     def solver(problem: Problem, budget_bytes: int) -> Solution:
