@@ -13,6 +13,7 @@ stretches   ln_1 to attn, ln_2 to mlp, and each of the four
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -112,7 +113,7 @@ def stretches(book: Book, calls: Iterable[int]) -> Iterator[tuple[int, ...]]:
     """Find the runs of children, and the children, between the torch functions that a call's own code calls.
 
     A replay of the whole call that leaves out such a function needs a mode that meets all of them; one of a part
-    between two of them does not, and does without keeping what lies outside it.
+    between two of them does not, and keeps no unit outside it. Glue around blocks is a call, and bounds no stretch.
 
     Args:
         book: the profile.
@@ -121,16 +122,18 @@ def stretches(book: Book, calls: Iterable[int]) -> Iterator[tuple[int, ...]]:
     Yields:
         Runs of children that can be recomputed.
     """
-    profile = book.profile
+    functions, record = book.profile.functions, book.profile.calls
     for call in calls:
-        own = [f for f in book.functions_of(call) if profile.functions.call[f] == call and not is_free(book, f)]
+        own = [
+            functions.enter[f] for f in book.functions_of(call) if functions.call[f] == call and not is_free(book, f)
+        ]
+        if not own:
+            continue
         parts: dict[int, list[int]] = {}
         for child in book.children[call]:
-            before = sum(profile.functions.enter[f] < profile.calls[child].enter for f in own)
-            parts.setdefault(before, []).append(child)
-        if own:
-            runs = [members for part in parts.values() for members in (tuple(part), *((child,) for child in part))]
-            yield from (members for members in dict.fromkeys(runs) if not book.reason(members))
+            parts.setdefault(bisect.bisect_left(own, record[child].enter), []).append(child)
+        runs = [members for part in parts.values() for members in (tuple(part), *((child,) for child in part))]
+        yield from (members for members in dict.fromkeys(runs) if not book.reason(members))
 
 
 def around_products(book: Book, calls: Sequence[int]) -> Iterator[tuple[int, ...]]:

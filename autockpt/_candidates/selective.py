@@ -40,6 +40,9 @@ DRAFTS_PER_KIND = 12 * MOST_ENTRIES
 """Where a kind has more blocks their menus are shorter, down to the hull: the more blocks there are, the less is lost
 by mixing two entries of the hull in place of one between them."""
 
+DRAFTS_PER_PART = 4 * MOST_ENTRIES
+"""The same for stretches, of which a block has several kinds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
@@ -71,8 +74,8 @@ def selective_drafts(
         book: the profile.
         calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
-        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, stretches, and runs
-            around products that can be made again, get what the calls leave.
+        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
+            products that can be made again, get what the calls leave, and stretches what these leave.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
@@ -80,16 +83,22 @@ def selective_drafts(
     begun = time.perf_counter()
     single = [(call,) for call in _with_parts(book, calls, replayable)]
     drafts, notes = _drafts(book, single, time_limit_seconds)
-    left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-    modes_cost = book.profile.mode_host_seconds > 0  # else the menu of the whole call has as good ones
-    parts = stretches(book, [call for (call,) in single]) if modes_cost else ()
-    between = dict.fromkeys((*windows(book, calls, MANY_UNITS), *parts, *around_products(book, calls)))
-    more, _ = _drafts(book, [members for members in between if members not in single], left_seconds)
-    return [*drafts, *more], notes
+
+    def more(runs: Iterable[tuple[int, ...]], drafts_per_kind: int) -> list[Draft]:
+        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
+        return _drafts(book, runs, left_seconds, drafts_per_kind)[0]
+
+    drafts += more([*windows(book, calls, MANY_UNITS), *around_products(book, calls)], DRAFTS_PER_KIND)
+    # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
+    if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
+        alone = set(single)
+        parts = stretches(book, [call for (call,) in single])
+        drafts += more([members for members in parts if members not in alone], DRAFTS_PER_PART)
+    return drafts, notes
 
 
 def _drafts(
-    book: Book, runs: Iterable[tuple[int, ...]], time_limit_seconds: float
+    book: Book, runs: Iterable[tuple[int, ...]], time_limit_seconds: float, drafts_per_kind: int = DRAFTS_PER_KIND
 ) -> tuple[list[Draft], tuple[str, ...]]:
     """Find the ways worth having to recompute a part of each run."""
     profile = book.profile
@@ -103,7 +112,8 @@ def _drafts(
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     drafts: list[Draft] = []
     notes: list[str] = []
-    menus = _menus([(block.flow, len(group)) for block, group in kinds], _host(book), time_limit_seconds)
+    sizes = [min(MOST_ENTRIES, drafts_per_kind // len(group)) for _, group in kinds]
+    menus = _menus([block.flow for block, _ in kinds], sizes, _host(book), time_limit_seconds)
     for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
         if not menu.whole:
             notes.append(_said(book, group, menu, limit_seconds))
@@ -129,6 +139,8 @@ def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int
         if not made.isdisjoint(saved):
             break  # what it saves of its arguments the replay brings back
         members = members[:-1]
+    if book.reason(members):
+        return None  # what was cut off made an argument that the rest changes
     own = book.functions_of_run(members)
     return make_draft(book, members, name_idle(book, members, idle.intersection(own), remade.intersection(own)))
 
@@ -138,12 +150,13 @@ def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:
 
 
 def _menus(
-    kinds: Sequence[tuple[Dataflow, int]], host: HostSeconds, time_limit_seconds: float
+    flows: Sequence[Dataflow], sizes: Sequence[int], host: HostSeconds, time_limit_seconds: float
 ) -> list[tuple[Menu, float]]:
     """Make a menu for each kind of call, those that save most first, and say how many seconds there were for it.
 
     Args:
-        kinds: the dataflow of each, and how many calls share it.
+        flows: the dataflow of each.
+        sizes: how many entries each menu may have.
         host: what a selective segment costs the host.
         time_limit_seconds: for all of them together.
     """
@@ -153,11 +166,10 @@ def _menus(
         return max(begun + share * time_limit_seconds - time.perf_counter(), 0.0)
 
     def menu(kind: int, limit_seconds: float) -> tuple[Menu, float]:
-        flow, n_calls = kinds[kind]
-        most_entries = min(MOST_ENTRIES, DRAFTS_PER_KIND // n_calls)
-        return make_menu(flow, host, time_limit_seconds=limit_seconds, most_entries=most_entries), limit_seconds
+        made = make_menu(flows[kind], host, time_limit_seconds=limit_seconds, most_entries=sizes[kind])
+        return made, limit_seconds
 
-    menus = [menu(kind, left(FIRST_SHARE) / (len(kinds) - kind)) for kind in range(len(kinds))]
+    menus = [menu(kind, left(FIRST_SHARE) / (len(flows) - kind)) for kind in range(len(flows))]
     late = [kind for kind, (made, _) in enumerate(menus) if made.late]
     for kind in late:
         limit_seconds = left(1.0) if kind == late[-1] else left(1.0) / 2

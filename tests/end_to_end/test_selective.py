@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import msgspec
@@ -247,22 +248,77 @@ class Residual(nn.Module):
         return out
 
 
-def test_where_modes_cost_something_the_parts_between_a_blocks_own_functions_have_menus() -> None:
+def test_the_parts_between_a_blocks_own_functions_have_menus_and_are_exact() -> None:
     torch.manual_seed(0)
     model, batch = nn.Sequential(*(Residual() for _ in range(4))), torch.randn(ROWS, WIDTH)
     profile = autockpt.profile(model, batch)
+    costs = msgspec.structs.replace(
+        profile, replay_host_seconds=0.0, kept_host_seconds=0.0, mode_host_seconds=1e-5, save_host_seconds=0.0
+    )
+    found = find_candidates(costs)
+    halves = [("norm1", "one"), ("norm2", "up", "act", "down")]
+    offered: dict[tuple[int, int], list[int]] = {}
+    for index in selective(found):
+        keys = [found.profile.calls[call].key.split(".") for call in found.runs[index].members]
+        blocks, parts = {key[0] for key in keys}, {key[-1].removesuffix("#0") for key in keys}
+        for half, names in enumerate(halves):
+            if len(blocks) == 1 and parts <= set(names):
+                offered.setdefault((int(keys[0][0]), half), []).append(index)
+    assert {block for block, half in offered if half == 1} == {0, 1, 2, 3}
 
-    def offered(mode_seconds: float) -> set[tuple[str, ...]]:
-        costs = msgspec.structs.replace(profile, mode_host_seconds=mode_seconds, kept_host_seconds=0.0)
-        found = find_candidates(costs)
-        return {tuple(found.profile.calls[call].key for call in found.runs[i].members) for i in selective(found)}
+    def run(model: nn.Module) -> Tensor:
+        out: Tensor = model(batch)
+        return out.square().mean()
 
-    def norm_to_down(block: int) -> tuple[str, ...]:
-        return tuple(f"{block}.{part}#0" for part in ("norm2", "up", "act", "down"))
+    expected = steps(copy.deepcopy(model), run)
+    for index in [index for (block, _), entries in offered.items() if block == 2 for index in entries]:
+        planned = copy.deepcopy(model)
+        install(planned, Plan(segments=segments_of(found, [index])))
+        assert expected.differences(steps(planned, run)) == [], found.problem.candidates[index].name
 
-    def is_part(calls: tuple[str, ...], block: int) -> bool:
-        return set(calls) <= set(norm_to_down(block))
 
-    for block in range(4):
-        assert not any(is_part(calls, block) for calls in offered(0.0))
-        assert any(is_part(calls, block) for calls in offered(1e-5))
+def test_where_the_host_costs_nothing_only_whole_blocks_have_menus() -> None:
+    model, batch = nn.Sequential(*(Residual() for _ in range(4))), torch.randn(ROWS, WIDTH)
+    free = msgspec.structs.replace(autockpt.profile(model, batch), kept_host_seconds=0.0, mode_host_seconds=0.0)
+    found = find_candidates(free)
+    members = [found.runs[index].members for index in selective(found)]
+    assert members and not any(len(found.profile.calls[calls[0]].key.split(".")) > 1 for calls in members)
+
+
+class DrawsThenClips(nn.Module):
+    """Lets one part change in place what the part before it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.parts = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Dropout(0.3), nn.ReLU(inplace=True))
+        self.parts.extend([nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).sin()
+        for part in self.parts:
+            y = part(y)
+        return (x + y).tanh()
+
+
+def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(DrawsThenClips() for _ in range(3)))
+    profile = autockpt.profile(model, torch.randn(ROWS, WIDTH))
+    offered = 0
+    for seed in range(6):
+        draw = random.Random(seed)
+        seconds = tuple(draw.choice([1e-6, 1e-4, 1e-2]) for _ in profile.functions.seconds)
+        drawn = msgspec.structs.replace(
+            profile,
+            functions=msgspec.structs.replace(profile.functions, seconds=seconds),
+            replay_host_seconds=0.0,
+            save_host_seconds=0.0,
+            kept_host_seconds=0.0,
+            mode_host_seconds=1e-5,
+        )
+        found = find_candidates(drawn)
+        book = Book(found.profile)
+        for index in selective(found):
+            assert book.reason(found.runs[index].members) == "", found.problem.candidates[index].name
+            offered += len(found.runs[index].members) > 1
+    assert offered

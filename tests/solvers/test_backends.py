@@ -20,12 +20,12 @@ from autockpt.solvers import (
     Problem,
     Solution,
     Status,
+    integer_search,
     peak_bound,
     simulate,
     solve,
     sweep,
 )
-from autockpt.solvers import ilp as ilp_module
 from autockpt.solvers.backends import Backends
 from autockpt.solvers.instant import instant_plan
 from autockpt.solvers.ledger import Ledger
@@ -193,7 +193,7 @@ def test_where_both_lie_the_instant_plan_is_returned(fake: Fake, monkeypatch: py
         solve(problem, budget_bytes, solver="ilp")
 
 
-@pytest.mark.parametrize("small", [ilp_module.SMALL, 0], ids=["at-once", "generated"])
+@pytest.mark.parametrize("small", [integer_search.SMALL, 0], ids=["at-once", "generated"])
 @pytest.mark.parametrize("fake", [overpays, overlooks_bytes, crashes, finds_no_plan])
 def test_a_bound_that_a_judged_plan_undercuts_is_not_claimed(
     fake: Fake, small: int, monkeypatch: pytest.MonkeyPatch
@@ -202,7 +202,7 @@ def test_a_bound_that_a_judged_plan_undercuts_is_not_claimed(
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
     expected = solve(problem, budget_bytes, time_limit_seconds=PLENTY)
     assert expected.status is Status.OPTIMAL
-    monkeypatch.setattr(ilp_module, "SMALL", small)
+    monkeypatch.setattr(integer_search, "SMALL", small)
     monkeypatch.setattr(pulp.HiGHS, "actualSolve", fake)
     found = solve(problem, budget_bytes, time_limit_seconds=PLENTY)
     assert found.notes

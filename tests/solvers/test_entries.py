@@ -19,6 +19,7 @@ from autockpt.solvers import (
     Status,
     Step,
     Tensor,
+    integer_search,
     simulate,
     solve,
 )
@@ -44,7 +45,7 @@ def outcome(problem: Problem, budget_bytes: int, solver: str, **options: float) 
 @pytest.mark.parametrize(
     ("backend", "small", "n_examples"),
     [
-        pytest.param("highs", ilp_module.SMALL, 150, id="highs-at-once"),
+        pytest.param("highs", integer_search.SMALL, 150, id="highs-at-once"),
         pytest.param("highs", 0, 60, id="highs-generated"),
         pytest.param("cbc", 0, 40, id="cbc-generated"),
     ],
@@ -54,8 +55,8 @@ def test_ilp_chooses_among_entries_as_brute_force_does(
 ) -> None:
     if backend == "highs":
         pytest.importorskip("highspy")
-    monkeypatch.setattr(ilp_module, "SMALL", small)
-    monkeypatch.setattr(ilp_module, "PROMISING", (2, 4))
+    monkeypatch.setattr(integer_search, "SMALL", small)
+    monkeypatch.setattr(integer_search, "PROMISING", (2, 4))
     shared = 0
 
     @settings(max_examples=n_examples)
@@ -161,10 +162,10 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
     ledger = Ledger.of(problem)
     budget_bytes = int(0.7 * ledger.peak(()))
     proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
-    monkeypatch.setattr(ilp_module, "SMALL", 0)
-    monkeypatch.setattr(ilp_module, "PROMISING", (8,))
+    monkeypatch.setattr(integer_search, "SMALL", 0)
+    monkeypatch.setattr(integer_search, "PROMISING", (8,))
     for other in ("count", "branch"):
-        monkeypatch.setattr(ilp_module._Search, other, lambda search: None)
+        monkeypatch.setattr(integer_search.Search, other, lambda search: None)
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
         ledger,

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt.solvers import Call, Candidate, Infeasible, Problem, Save, Solution, Status, Step, Tensor, simulate, solve
+from autockpt.solvers import (
+    Call,
+    Candidate,
+    Infeasible,
+    Problem,
+    Save,
+    Solution,
+    Status,
+    Step,
+    Tensor,
+    integer_search,
+    simulate,
+    solve,
+)
 from autockpt.solvers import ilp as ilp_module
 from autockpt.solvers.backends import Backend
 from autockpt.solvers.errors import ProblemTooLarge
@@ -46,9 +59,9 @@ exact = pytest.mark.parametrize("solver", [oracle, ilp, auto], ids=["exhaustive"
 @pytest.mark.parametrize(
     ("backend", "small", "n_examples"),
     [
-        pytest.param("highs", ilp_module.SMALL, 520, id="highs-at-once"),
+        pytest.param("highs", integer_search.SMALL, 520, id="highs-at-once"),
         pytest.param("highs", 0, 250, id="highs-generated"),
-        pytest.param("cbc", ilp_module.SMALL, 200, id="cbc-at-once"),
+        pytest.param("cbc", integer_search.SMALL, 200, id="cbc-at-once"),
         pytest.param("cbc", 0, 100, id="cbc-generated"),
     ],
 )
@@ -56,8 +69,8 @@ def test_ilp_equals_brute_force(backend: Backend, small: int, n_examples: int, m
     """With all rows and columns given at once, and generated as needed."""
     if backend == "highs":
         pytest.importorskip("highspy")
-    monkeypatch.setattr(ilp_module, "SMALL", small)
-    monkeypatch.setattr(ilp_module, "PROMISING", (2, 4))
+    monkeypatch.setattr(integer_search, "SMALL", small)
+    monkeypatch.setattr(integer_search, "PROMISING", (2, 4))
     compared: list[Solution | Infeasible] = []
 
     def solver(problem: Problem, budget_bytes: int) -> Solution:

@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
-from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save, Status, simulate, solve
-from autockpt.solvers import ilp as ilp_module
+from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save, Status, integer_search, simulate, solve
 from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.pins import completed, coverable, demand
 
@@ -63,9 +62,9 @@ def test_a_solver_recomputes_what_is_required_or_finds_no_plan(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["exhaustive", "ilp", "auto"])
-@pytest.mark.parametrize("small", [ilp_module.SMALL, 0], ids=["at-once", "generated"])
+@pytest.mark.parametrize("small", [integer_search.SMALL, 0], ids=["at-once", "generated"])
 def test_the_exact_solvers_find_the_optimum(name: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ilp_module, "SMALL", small)
+    monkeypatch.setattr(integer_search, "SMALL", small)
     costly = 0
 
     @settings(max_examples=40)
