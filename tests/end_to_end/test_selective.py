@@ -297,7 +297,8 @@ class DrawsThenClips(nn.Module):
         y = self.first(x).sin()
         for part in self.parts:
             y = part(y)
-        return (x + y).tanh()
+        out: Tensor = (x + y).tanh()
+        return out
 
 
 def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
