@@ -56,7 +56,8 @@ def test_ilp_chooses_among_entries_as_brute_force_does(
     if backend == "highs":
         pytest.importorskip("highspy")
     monkeypatch.setattr(integer_search, "SMALL", small)
-    monkeypatch.setattr(integer_search, "PROMISING", (2, 4))
+    monkeypatch.setattr(integer_search, "PROMISING", (0, 1))
+    monkeypatch.setattr(integer_search, "FEW", 9.0)  # search among few, however few there are
     shared = 0
 
     @settings(max_examples=n_examples)
@@ -163,7 +164,7 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
     budget_bytes = int(0.7 * ledger.peak(()))
     proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
     monkeypatch.setattr(integer_search, "SMALL", 0)
-    monkeypatch.setattr(integer_search, "PROMISING", (8,))
+    monkeypatch.setattr(integer_search, "PROMISING", (1,))
     for other in ("count", "branch"):
         monkeypatch.setattr(integer_search.Search, other, lambda search: None)
     start = solve(problem, budget_bytes, solver="block")
@@ -175,6 +176,8 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
         backends=Backends.of(backend),
     )
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
+    assert found.lower_bound_seconds is not None
+    assert found.lower_bound_seconds <= proven.recompute_seconds  # that of the few candidates is no bound of all
 
 
 def test_few_equal_blocks_are_not_counted() -> None:

@@ -70,7 +70,8 @@ def test_ilp_equals_brute_force(backend: Backend, small: int, n_examples: int, m
     if backend == "highs":
         pytest.importorskip("highspy")
     monkeypatch.setattr(integer_search, "SMALL", small)
-    monkeypatch.setattr(integer_search, "PROMISING", (2, 4))
+    monkeypatch.setattr(integer_search, "PROMISING", (0, 1))
+    monkeypatch.setattr(integer_search, "FEW", 9.0)  # search among few, however few there are
     compared: list[Solution | Infeasible] = []
 
     def solver(problem: Problem, budget_bytes: int) -> Solution:
