@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ._budget import Governor, Request, first_plan
+from ._budget import Governor, Request
 from ._errors import BudgetError
 from ._goal import Goal
 from ._install import govern, install, installed_plan, uninstall
@@ -118,8 +118,8 @@ def apply(
         plan_for=plan_for or {},
         measured_steps=_measured_steps(model) if measured_steps is None else measured_steps,
     )
-    ready = first_plan(request, model, inputs) if inputs is not None else None
-    govern(model, Governor(request, ready), ready.plan if ready is not None else None)
+    governor = Governor(request)
+    govern(model, governor, governor.prepare(model, inputs) if inputs is not None else None)
     return model
 
 

@@ -152,7 +152,7 @@ def _refuse_both(profile: Profile, kept: dict[int, str], again: dict[int, str]) 
 def _left_alone(profile: Profile, run: Run) -> set[int]:
     """Calls that a segment covers and does not run again: its units, and what lies in them."""
     calls = profile.calls
-    names = {key for key in (*run.keep, *run.skip) if "/" not in key}
+    names = {key for key in (*run.idle.keep, *run.idle.skip) if "/" not in key}
     units = [call for call in range(run.members[0], calls[run.members[-1]].stop) if names and calls[call].key in names]
     return {inner for unit in units for inner in range(unit, calls[unit].stop)}
 

@@ -107,11 +107,15 @@ def solve_for(
     keep: Patterns = (),
     recompute: Patterns = (),
     menu_seconds: float = MENU_SECONDS,
+    found: Candidates | None = None,
     bounded: bool = True,
 ) -> Plan:
-    """Choose what to recompute for a goal, and say how near it comes where that is to be `bounded`; see `solve`."""
+    """Choose what to recompute for a goal, among what was `found` before, if anything was; see `solve`.
+
+    Says how near the choice comes to what is possible where that is to be `bounded`.
+    """
     most_seconds = goal.most_seconds(profile.plain_seconds)
-    found = find_candidates(profile, menu_seconds=menu_seconds)
+    found = found or find_candidates(profile, menu_seconds=menu_seconds)
     candidates = pin(found, keep=keep, recompute=recompute)
     if goal.budget_bytes is not None:
         solution = _within(profile, found, candidates, goal.budget_bytes, solver, time_limit_seconds)
@@ -248,9 +252,9 @@ def _segment(candidates: Candidates, index: int) -> Segment:
         calls=tuple(calls[member].key for member in run.members),
         parent=calls[calls[run.members[0]].parent].key,
         buffers=run.buffers,
-        keep=run.keep,
-        skip=run.skip,
-        remake=run.remake,
+        keep=run.idle.keep,
+        skip=run.idle.skip,
+        remake=run.idle.remake,
         linked=tuple(
             calls[member].key
             for position, member in enumerate(run.members)

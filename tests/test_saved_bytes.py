@@ -37,7 +37,7 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
     book = Book(profile)
     seen: dict[tuple[str, int], int] = {}
     for run in candidates.runs:
-        if len(run.members) == 1 and (run.keep or run.skip):
+        if len(run.members) == 1 and (run.idle.keep or run.idle.skip):
             call = run.members[0]
             seen.setdefault((profile.calls[call].signature, len(book.functions_of(call))), call)
     compared = remaking = 0
@@ -50,14 +50,14 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
             idle, remade = ({own.start + row for row in rows} for rows in block.idle(entry.recompute))
             draft = make_draft(book, (call,), name_idle(book, (call,), idle, remade))
             assert draft is not None
-            if not (draft.run.keep or draft.run.skip):
+            if not (draft.run.idle.keep or draft.run.idle.skip):
                 continue  # what it leaves out comes after the end of any replay
             # A counter is added to in any case, which is no unit.
             least_seconds, most_seconds = entry.recompute_seconds, entry.recompute_seconds + free_seconds
             assert least_seconds * (1 - CLOSE) <= draft.seconds <= most_seconds * (1 + CLOSE)
             assert draft.run.kept_bytes == entry.held_bytes
             compared += 1
-            remaking += bool(draft.run.remake)
+            remaking += bool(draft.run.idle.remake)
     assert compared >= 10
     assert bool(remaking) == (name != "densenet")  # the others have dropout
 

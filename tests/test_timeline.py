@@ -131,7 +131,7 @@ def recorded() -> Iterator[tuple[int, Profile]]:
 def test_a_recorded_step_ends_with_its_gradients_and_its_output() -> None:
     for size, profile in recorded():
         found = find_candidates(profile)
-        assert any(run.keep or run.skip for run in found.runs)
+        assert any(run.idle.keep or run.idle.skip for run in found.runs)
         for c in range(len(found.runs)):
             timeline = check(profile, found, (c,))
             last = timeline.steps[-1]

@@ -6,12 +6,13 @@ batch.py         what a batch looks like
 unknown_loss.py  the memory of a loss that nobody has told
 surroundings.py  what is alive beside the step
 foresight.py     steps on batches that were never recorded
+searched.py      what may be recomputed, searched once for sizes near each other
 gauge.py         what the first steps really need
 """
 
 from __future__ import annotations
 
-from .governor import Governor, first_plan
+from .governor import Governor
 from .request import Request
 
-__all__ = ["Governor", "Request", "first_plan"]
+__all__ = ["Governor", "Request"]

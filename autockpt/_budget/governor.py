@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from .._candidates.restated import restate
 from .._errors import Infeasible, TooCostly
 from .._frames import Handle
 from .._growth import HIGHEST_POWER
@@ -37,10 +38,11 @@ from .batch import Batch, batch_of, enlarged
 from .foresight import MARGIN, Known, foreseen
 from .gauge import Gauge, Reading
 from .request import Request
+from .searched import Searched, searched_for
 from .surroundings import optimizers_for, other_bytes, reserved_margin
 from .unknown_loss import assumed_loss
 
-__all__ = ["Governor", "Ready", "first_plan"]
+__all__ = ["Governor"]
 
 _log = logging.getLogger("autockpt")
 
@@ -69,22 +71,6 @@ class Ready:
     plan: Plan
 
 
-def first_plan(request: Request, model: nn.Module, inputs: object) -> Ready:
-    """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-    step = training_step(model, inputs, request.loss)
-    if request.plan_for:
-        args, kwargs = enlarged(model.forward, step.args, step.kwargs, request.plan_for)
-        step = step_of(model, args, kwargs, request.loss)
-    recorded = record_step(step, optimizer=request.optimizer or optimizers_for(model))
-    known = Known(
-        batch=batch_of(model, model.forward, step.args, step.kwargs),
-        gradient_bytes=gradient_bytes(model),
-        profile=recorded,
-        recorded=True,
-    )
-    return Ready(known=known, plan=request.solve(recorded, margin=reserved_margin(recorded)))
-
-
 class Governor:
     """Holds a model to a budget, step by step.
 
@@ -93,7 +79,6 @@ class Governor:
 
     Args:
         request: what the user asked for.
-        ready: a plan that is on the model already.
 
     Attributes:
         handle: what the root's forward knows of the plan that is on the model now.
@@ -101,11 +86,12 @@ class Governor:
 
     handle: Handle
 
-    def __init__(self, request: Request, ready: Ready | None = None) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._known = [ready.known] if ready is not None else []
-        self._ready = [ready] if ready is not None else []
-        self._current = ready
+        self._known: list[Known] = []
+        self._searched: list[Searched] = []
+        self._ready: list[Ready] = []
+        self._current: Ready | None = None
         self._gauge = Gauge(request.measured_steps)
         self._untrained: list[Batch] = []
         self._error_bytes = 0
@@ -120,6 +106,23 @@ class Governor:
     def __reduce__(self) -> tuple[Any, ...]:
         # A loss may be a lambda, and an optimizer would take the weights along a second time.
         return _restored, (dataclasses.replace(_without_optimizer(self._request), loss=None), self.handle)
+
+    def prepare(self, model: nn.Module, inputs: object) -> Plan:
+        """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
+        request = self._request
+        step = training_step(model, inputs, request.loss)
+        if request.plan_for:
+            args, kwargs = enlarged(model.forward, step.args, step.kwargs, request.plan_for)
+            step = step_of(model, args, kwargs, request.loss)
+        known = Known(
+            batch=batch_of(model, model.forward, step.args, step.kwargs),
+            gradient_bytes=gradient_bytes(model),
+            profile=record_step(step, optimizer=request.optimizer or optimizers_for(model)),
+            recorded=True,
+        )
+        self._current = self._solved(known)
+        self._known, self._ready = [known], [self._current]
+        return self._current.plan
 
     def before(
         self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -163,7 +166,7 @@ class Governor:
             return
         self._looks += 1
         if self._known and not self._known[0].profile.optimizer and optimizers_for(model):
-            self._known, self._ready, self._current = [], [], None
+            self._known, self._searched, self._ready, self._current = [], [], [], None
 
     def _made(
         self,
@@ -239,7 +242,13 @@ class Governor:
         corrected = _with_others(known.profile, self._error_bytes)
         margin = reserved_margin(corrected) + (0.0 if known.recorded else MARGIN)
         within_seconds = None if search_steps is None else search_steps * corrected.plain_seconds
-        plan = self._request.solve(corrected, margin=margin, within_seconds=within_seconds)
+        searched = searched_for(known, self._searched)
+        if searched is not None:
+            candidates = restate(searched.candidates, corrected)
+        else:
+            candidates = self._request.search(corrected, within_seconds=within_seconds)
+            self._searched.append(Searched(known=known, candidates=candidates))
+        plan = self._request.solve(corrected, candidates, margin=margin, within_seconds=within_seconds)
         _log.info(
             "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
             known.batch.describe(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._candidates import MENU_SECONDS
+from .._candidates import MENU_SECONDS, Candidates, find_candidates
 from .._goal import Goal
 from .._pins import Patterns
 from .._plan import Plan
@@ -45,18 +45,26 @@ class Request:
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     measured_steps: int = 0
 
-    def solve(self, profile: Profile, *, margin: float = 0.0, within_seconds: float | None = None) -> Plan:
+    def search(self, profile: Profile, *, within_seconds: float | None = None) -> Candidates:
+        """Find what may be recomputed in a recorded step, with half of the seconds that `solve` is given."""
+        limit_seconds = MENU_SECONDS if within_seconds is None else min(MENU_SECONDS, within_seconds / 2)
+        return find_candidates(profile, menu_seconds=limit_seconds)
+
+    def solve(
+        self, profile: Profile, found: Candidates, *, margin: float = 0.0, within_seconds: float | None = None
+    ) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
             profile: of the step.
+            found: what may be recomputed in it.
             margin: share of the budget that is left alone, a ratio.
-            within_seconds: how long to look for a good plan, at most, and then no bound is worked out for it; None for
-                as long as the user said.
+            within_seconds: how long to look for a good plan, at most, the search for what may be recomputed included,
+                and then no bound is worked out for it; None for as long as the user said.
         """
-        menu_seconds, limit_seconds = MENU_SECONDS, self.time_limit_seconds
+        limit_seconds = self.time_limit_seconds
         if within_seconds is not None:
-            menu_seconds, limit_seconds = min(menu_seconds, within_seconds / 2), min(limit_seconds, within_seconds / 2)
+            limit_seconds = min(limit_seconds, within_seconds / 2)
         budget_bytes, goal = self.goal.budget_bytes, self.goal
         if budget_bytes is not None and margin:
             goal = Goal(budget=int((1 - margin) * budget_bytes))
@@ -67,6 +75,6 @@ class Request:
             time_limit_seconds=limit_seconds,
             keep=self.keep,
             recompute=self.recompute,
-            menu_seconds=menu_seconds,
+            found=found,
             bounded=within_seconds is None,  # in the midst of training nobody waits to hear how near it comes
         )

@@ -2,13 +2,14 @@
 
 A profile is laid out as a `book`, with the `glue` around blocks as calls; every one of the `runs` of calls becomes one
 of the `drafts`, blocks `selective` ones too; `steps` states them all as a problem. `planned` states the segments of a
-plan in the same way.
+plan in the same way, and `restated` the candidates of one step for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from .._profile import Profile
 from ..solvers.blocks import block_chain
@@ -22,7 +23,7 @@ from .runs import runs_of
 from .selective import MENU_SECONDS, selective_drafts
 from .steps import cut_clock, movable, state_problem
 
-__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates", "is_glue"]
+__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates", "is_glue", "state_candidates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,27 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
     selective, notes = selective_drafts(book, elements, single, time_limit_seconds=menu_seconds)
     _joined(drafts, selective)
     marked = _joined(drafts, speed_drafts(book, elements, single))
-    edges = cut_clock(profile, book, drafts)
     saving = (i for i, call in enumerate(profile.calls) if i and book.saves_in(i) and not is_glue(call))
+    refused = tuple((call, reason) for call in saving if (reason := book.reason((call,))))
+    return state_candidates(book, drafts, presets=dict.fromkeys(marked, PRESET), refused=refused, notes=notes)
+
+
+def state_candidates(
+    book: Book,
+    drafts: list[Draft],
+    *,
+    presets: Mapping[int, str] = MappingProxyType({}),
+    refused: tuple[tuple[int, str], ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Candidates:
+    """State drafts as a problem, some of which bear the name of a preset; see `Candidates`."""
+    profile = book.profile
+    edges = cut_clock(profile, book, drafts)
     return Candidates(
         profile=profile,
-        problem=state_problem(profile, book, drafts, edges, presets=dict.fromkeys(marked, PRESET)),
+        problem=state_problem(profile, book, drafts, edges, presets=presets),
         runs=tuple(draft.run for draft in drafts),
-        refused=tuple((call, reason) for call in saving if (reason := book.reason((call,)))),
+        refused=refused,
         edges=edges,
         tensors=tuple(movable(profile, drafts)),
         notes=notes,
@@ -124,4 +139,4 @@ def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
 
 def _what(run: Run) -> tuple[object, ...]:
     """What a run stands for, whatever it holds and costs."""
-    return run.members, run.keep, run.skip, run.remake
+    return run.members, run.idle.keep, run.idle.skip, run.idle.remake

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._profile import Profile
 from .book import Book
 from .glue import is_glue
 
@@ -26,45 +27,19 @@ __all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What a candidate stands for in the profile.
-
-    Attributes:
-        members: indices of the calls, siblings in forward order.
-        freed_bytes: bytes of the tensors that the calls save and a replay brings back.
-        boundary_bytes: bytes of the tensors that must stay alive for the replay.
-        buffers: qualified names of the buffers that the calls change.
-        keep: units inside that the replay does not run again, and whose results it reads.
-        skip: units that it does not run again, and whose results nothing in it reads.
-        remake: those of both of which it makes products by what they save again.
-        kept_bytes: bytes that these units leave alive, boundary not counted.
-    """
-
-    members: tuple[int, ...]
-    freed_bytes: int
-    boundary_bytes: int
-    buffers: tuple[str, ...]
-    keep: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    remake: tuple[str, ...] = ()
-    kept_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """What a replay of a call leaves alone: units that are kept or skipped.
+    """What a replay of a call leaves alone: units that are kept or skipped. No bytes and no seconds.
 
     Attributes:
         given: tensors that came into the unit of each torch function that does not run again, by its index, or are
             made again in it: what it saves of them the replay fills in.
         calls: ``[start, stop)`` of module calls that do not run again.
         stashed: tensors that the replay is handed.
-        keep: keys of the units.
-        skip: keys of the units.
-        remake: keys of those of them of which products are made again.
-        products: these products.
-        product_seconds: what making them takes.
-        host_seconds: what they cost the host.
+        keep: keys of the units that the replay does not run again, and whose results it reads.
+        skip: keys of the units that it does not run again, and whose results nothing in it reads.
+        remake: keys of those of both of which it makes products by what they save again.
+        remade: torch functions whose products are made again.
+        seen: how many calls a function mode meets that leaves units alone.
     """
 
     given: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -73,12 +48,32 @@ class Idle:
     keep: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     remake: tuple[str, ...] = ()
-    products: frozenset[int] = frozenset()
-    product_seconds: float = 0.0
-    host_seconds: float = 0.0
+    remade: frozenset[int] = frozenset()
+    seen: int = 0
 
 
 NOTHING_IDLE = Idle()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a candidate stands for in the profile.
+
+    Attributes:
+        members: indices of the calls, siblings in forward order.
+        idle: the units inside that a replay does not run again.
+        freed_bytes: bytes of the tensors that the calls save and a replay brings back.
+        boundary_bytes: bytes of the tensors that must stay alive for the replay.
+        buffers: qualified names of the buffers that the calls change.
+        kept_bytes: bytes that idle units leave alive, boundary not counted.
+    """
+
+    members: tuple[int, ...]
+    idle: Idle
+    freed_bytes: int
+    boundary_bytes: int
+    buffers: tuple[str, ...]
+    kept_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +149,10 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     return Draft(
         run=Run(
             members=members,
+            idle=idle,
             freed_bytes=_bytes(book, {tensor for tensor, _ in until}),
             boundary_bytes=_bytes(book, boundary),
             buffers=buffers,
-            keep=idle.keep,
-            skip=idle.skip,
-            remake=idle.remake,
             kept_bytes=_bytes(book, held.keys() - boundary.keys()),
         ),
         start=start,
@@ -167,7 +160,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         seconds=_seconds(book, members, last, idle)
         + profile.replay_host_seconds
         + packed * profile.save_host_seconds
-        + idle.host_seconds
+        + _idle_seconds(profile, idle)
         + _joining_seconds(book, members),
         replay=replay,
         replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept)),
@@ -187,7 +180,7 @@ def _born_idle(book: Book, members: tuple[int, ...], idle: Idle) -> frozenset[in
     born = np.array([f in idle.given for f in function.tolist()], dtype=np.bool_)
     for start, stop in idle.calls:
         born |= (call >= start) & (call < stop)
-    return frozenset((low + np.flatnonzero(born)).tolist()) - idle.products
+    return frozenset((low + np.flatnonzero(born)).tolist()).difference(*(book.products[f].makes for f in idle.remade))
 
 
 def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> float:
@@ -202,7 +195,14 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     own = [f for member in members for f in book.functions_of(member) if functions.enter[f] < end]
     again = [f for f in own if f not in idle.given]
     around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
-    return sum(functions.seconds[f] for f in again) + idle.product_seconds + around * len(again) / max(len(own), 1)
+    products = sum(book.products[f].seconds for f in idle.remade)
+    return sum(functions.seconds[f] for f in again) + products + around * len(again) / max(len(own), 1)
+
+
+def _idle_seconds(profile: Profile, idle: Idle) -> float:
+    """Host seconds of the units that are left alone, and of the mode that does so."""
+    units = len(idle.keep) + len(idle.skip)
+    return units * profile.kept_host_seconds + idle.seen * profile.mode_host_seconds
 
 
 def _joining_seconds(book: Book, members: tuple[int, ...]) -> float:

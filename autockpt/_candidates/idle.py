@@ -85,7 +85,6 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     watched = {
         call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
     }
-    seen = sum(book.seen(call) for call in watched)
     return Idle(
         given=given,
         calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),
@@ -93,9 +92,8 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
         keep=tuple(keep),
         skip=tuple(skip),
         remake=tuple(remake),
-        products=made_again,
-        product_seconds=sum(products[f].seconds for f in again),
-        host_seconds=len(units) * profile.kept_host_seconds + seen * profile.mode_host_seconds,
+        remade=frozenset(again),
+        seen=sum(book.seen(call) for call in watched),
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from .._errors import NotApplicable
 from .._plan import Plan, Segment, split_key
 from .._profile import Profile
-from . import Candidates
+from . import Candidates, state_candidates
 from .book import Book
 from .drafts import NOTHING_IDLE, Draft, Idle, make_draft
 from .glue import with_glue
 from .idle import is_free, name_idle
-from .steps import cut_clock, movable, state_problem
 
 __all__ = ["find_planned", "planned_drafts"]
 
@@ -31,16 +30,7 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     O(segments × calls and tensors inside).
     """
     book, drafts = planned_drafts(profile, plan)
-    profile = book.profile
-    edges = cut_clock(profile, book, drafts)
-    return Candidates(
-        profile=profile,
-        problem=state_problem(profile, book, drafts, edges),
-        runs=tuple(draft.run for draft in drafts),
-        refused=(),
-        edges=edges,
-        tensors=tuple(movable(profile, drafts)),
-    )
+    return state_candidates(book, drafts)
 
 
 def planned_drafts(profile: Profile, plan: Plan) -> tuple[Book, list[Draft]]:

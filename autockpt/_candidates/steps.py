@@ -91,7 +91,7 @@ def _candidate(
         start=draft.start,
         stop=draft.stop,
         length=len(draft.run.members),
-        partial=bool(draft.run.keep or draft.run.skip),
+        partial=bool(draft.run.idle.keep or draft.run.idle.skip),
         recompute_seconds=draft.seconds,
         holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
         additions=tuple(additions),
@@ -103,7 +103,7 @@ def _name(calls: tuple[CallRecord, ...], run: Run) -> str:
     """Name a candidate for people."""
     first, last = calls[run.members[0]].key, calls[run.members[-1]].key
     name = first if first == last else f"{first} … {last}"
-    idle = [f"{unit} (remade)" if unit in run.remake else unit for unit in (*run.keep, *run.skip)]
+    idle = [f"{unit} (remade)" if unit in run.idle.remake else unit for unit in (*run.idle.keep, *run.idle.skip)]
     return f"{name} but {', '.join(idle)}" if idle else name
 
 

@@ -144,7 +144,12 @@ def largest_plain(profile_at: Callable[[int], Profile], budget_bytes: int, most:
 def _name(candidates: Candidates, index: int) -> Name:
     """What a candidate stands for, whichever indices its calls have."""
     run = candidates.runs[index]
-    return tuple(candidates.profile.calls[member].key for member in run.members), run.keep, run.skip, run.remake
+    return (
+        tuple(candidates.profile.calls[member].key for member in run.members),
+        run.idle.keep,
+        run.idle.skip,
+        run.idle.remake,
+    )
 
 
 def _indices(plan: list[Name], candidates: Candidates) -> list[int] | None:

@@ -13,7 +13,8 @@ from torch import nn
 
 import autockpt
 from autockpt import BudgetError, Plan
-from autockpt._budget import governor
+from autockpt._budget import governor, request
+from autockpt._candidates import find_candidates
 from autockpt._measure import allocated_bytes
 from tests.budget.loops import Loop, inside, language_model, outside, tokens_of
 
@@ -66,6 +67,20 @@ def test_a_smaller_batch_keeps_the_plan_and_a_larger_one_gets_a_plan_before_it_r
     assert loop.peak_bytes(tokens_of(4, 128)) <= budget
     loop.losses([tokens_of(4, 64)])
     assert loop.peak_bytes(tokens_of(4, 64)) <= budget
+
+
+@pytest.mark.parametrize(("length", "searches"), [(128, 1), (256, 2)])
+def test_what_may_be_recomputed_is_searched_again_only_for_sizes_that_are_far(length: int, searches: int) -> None:
+    budget = round(0.7 * plain_peak(tokens_of(4, length), layers=3))
+    loop = Loop(autockpt.apply(language_model(3), budget), inside)
+    with patch.object(request, "find_candidates", wraps=find_candidates) as search:
+        loop.losses([tokens_of(4, 96)])
+        first = plan_of(loop)
+        loop.losses([tokens_of(4, length)])
+    assert plan_of(loop) is not first
+    assert plan_of(loop).segments
+    assert search.call_count == searches
+    assert loop.peak_bytes(tokens_of(4, length)) <= budget
 
 
 def test_the_largest_shapes_can_be_told_before_they_come() -> None:

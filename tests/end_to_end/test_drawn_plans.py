@@ -33,7 +33,7 @@ def drawn(candidates: Candidates, draw: random.Random, *, first: str) -> list[in
     wanted = draw.choice([1, 3, 10, 1000])
     order = draw.sample(range(len(problem.candidates)), len(problem.candidates))
     if first == "selective":
-        order.sort(key=lambda index: not (candidates.runs[index].keep or candidates.runs[index].skip))
+        order.sort(key=lambda index: not (candidates.runs[index].idle.keep or candidates.runs[index].idle.skip))
     elif first == "glue":
         calls = candidates.profile.calls
         order.sort(key=lambda index: not any(is_glue(calls[member]) for member in candidates.runs[index].members))

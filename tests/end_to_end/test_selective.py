@@ -168,7 +168,7 @@ class Random(nn.Module):
 
 
 def selective(candidates: Candidates) -> list[int]:
-    return [index for index, run in enumerate(candidates.runs) if run.keep or run.skip]
+    return [index for index, run in enumerate(candidates.runs) if run.idle.keep or run.idle.skip]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
     candidates = find_candidates(profile)
     offered = selective(candidates)
     assert offered or block is FillsCache  # which is refused as a whole
-    assert any(candidates.runs[index].remake for index in offered) == (block is Random)
+    assert any(candidates.runs[index].idle.remake for index in offered) == (block is Random)
     expected = steps(copy.deepcopy(model), run)
     assert all(loss.isfinite() for loss in expected.losses)
     for index in offered:
@@ -229,7 +229,9 @@ def test_a_call_that_fills_a_list_is_no_unit() -> None:
     assert {call.class_name for call in profile.calls if call.leaves_traces} == {"Filling"}
     candidates = find_candidates(profile)
     units = {
-        unit for index in selective(candidates) for unit in (*candidates.runs[index].keep, *candidates.runs[index].skip)
+        unit
+        for index in selective(candidates)
+        for unit in (*candidates.runs[index].idle.keep, *candidates.runs[index].idle.skip)
     }
     assert units and not any(unit.endswith("filling#0") for unit in units)
 

@@ -154,7 +154,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
     else:
         product = "einsum" if kind == "einsum" else "matmul"
         assert sorted(keys) == [f"{block}#0" for block in range(4)]
-        assert {candidates.runs[i].keep for i in marked} == {(f"{block}#0/{product}#0",) for block in range(4)}
+        assert {candidates.runs[i].idle.keep for i in marked} == {(f"{block}#0/{product}#0",) for block in range(4)}
 
     def run(model: nn.Module) -> torch.Tensor:
         out: torch.Tensor = model(batch)

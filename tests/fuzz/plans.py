@@ -63,7 +63,7 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         candidates = find_candidates(profile)
         order = list(range(len(candidates.runs)))
         if choice.units:
-            order = [number for number, run in enumerate(candidates.runs) if run.keep or run.skip] or order
+            order = [number for number, run in enumerate(candidates.runs) if run.idle.keep or run.idle.skip] or order
         taken = _taken(candidates.profile, [candidates.runs[number].members for number in order], choice)
         segments = [_segment(candidates, order[number]) for number in taken]
     if choice.unnamed:

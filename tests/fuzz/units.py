@@ -79,9 +79,9 @@ def by_rules(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
         calls=tuple(calls[member].key for member in members),
         parent=calls[calls[members[0]].parent].key,
         buffers=tuple(dict.fromkeys(name for each in inside for name in each.buffers)),
-        keep=draft.run.keep if draft else (),
-        skip=draft.run.skip if draft else (),
-        remake=draft.run.remake if draft else (),
+        keep=draft.run.idle.keep if draft else (),
+        skip=draft.run.idle.skip if draft else (),
+        remake=draft.run.idle.remake if draft else (),
     )
 
 
