@@ -19,7 +19,7 @@ from autockpt.solvers import simulate
 from autockpt.solvers.speed import PRESET
 from tests.zoo import UNet, t5, tokens
 
-SAMPLE = 60
+SAMPLE = 25
 """Candidates that are held against plans of their own."""
 
 

@@ -85,6 +85,15 @@ class Batch:
         sizes = [(math.prod(own), math.prod(shape)) for own, shape in zip(self.shapes, other.shapes, strict=True)]
         return max((mine / theirs if theirs else math.inf for mine, theirs in sizes if mine > theirs), default=1.0)
 
+    def ratio_to(self, other: Batch) -> float:
+        """Return the largest ratio of a dimension's size here and in `other`, of the same kind, either way round."""
+        pairs = (
+            pair for own, shape in zip(self.shapes, other.shapes, strict=True) for pair in zip(own, shape, strict=True)
+        )
+        return max(
+            (max(pair) / min(pair) if min(pair) else math.inf for pair in pairs if pair[0] != pair[1]), default=1.0
+        )
+
     def resized(self, places: Places, size: int) -> Batch:
         """Return a batch that has `size` in the dimensions `places`."""
         shapes = tuple(

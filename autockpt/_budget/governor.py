@@ -13,6 +13,7 @@ a measured step        above the budget, or far below: the difference is added t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -57,7 +58,7 @@ WELL_USED = 0.9
 
 
 SEARCH_STEPS = 1.0
-"""Plain steps that the search for a later plan may take."""
+"""Plain steps that the search for a later plan may take; that for the first has no such limit."""
 
 SEARCH_STEPS_RECORDED = 0.2
 """The same where a step was recorded for it, in about one and a half."""
@@ -190,7 +191,7 @@ class Governor:
             self._known.append(known)
             steps = SEARCH_STEPS if again is None else SEARCH_STEPS_RECORDED
             ready = self._foreseen(batch, held_bytes, steps)
-            ready = ready or self._solved(known, None if again is None else steps)
+            ready = ready or self._solved(known, math.inf if again is None else steps)
         return ready
 
     def _foreseen(self, batch: Batch, held_bytes: int, search_steps: float) -> Ready | None:
@@ -236,19 +237,28 @@ class Governor:
             return None
         return _with_others(recorded, known.profile.static.other_bytes)
 
-    def _solved(self, known: Known, search_steps: float | None = None) -> Ready:
-        """Plan for steps that are known, as far as measurements have corrected that by now."""
+    def _solved(self, known: Known, search_steps: float = math.inf) -> Ready:
+        """Plan for steps that are known, as far as measurements have corrected that by now.
+
+        Half of the `search_steps` is for finding what may be recomputed, unless that is known from another size.
+        """
         began = time.perf_counter()
         corrected = _with_others(known.profile, self._error_bytes)
         margin = reserved_margin(corrected) + (0.0 if known.recorded else MARGIN)
-        within_seconds = None if search_steps is None else search_steps * corrected.plain_seconds
-        searched = searched_for(known, self._searched)
+        half_seconds = search_steps * corrected.plain_seconds / 2
+        solve = functools.partial(self._request.solve, corrected, margin=margin, limit_seconds=half_seconds)
+        plan = None
+        searched = searched_for(known, self._searched, to_its_end=search_steps == math.inf)
         if searched is not None:
-            candidates = restate(searched.candidates, corrected)
-        else:
-            candidates = self._request.search(corrected, within_seconds=within_seconds)
+            try:
+                plan = solve(restate(searched.candidates, corrected))
+            except (Infeasible, TooCostly):
+                if not known.recorded:
+                    raise  # less headroom may do, or a recorded step: for that one it is worth searching anew
+        if plan is None:
+            candidates = self._request.search(corrected, limit_seconds=half_seconds)
             self._searched.append(Searched(known=known, candidates=candidates))
-        plan = self._request.solve(corrected, candidates, margin=margin, within_seconds=within_seconds)
+            plan = solve(candidates)
         _log.info(
             "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
             known.batch.describe(),
@@ -282,7 +292,7 @@ class Governor:
         assert self._current is not None
         try:
             known = self._current.known
-            ready = self._solved(known, None if known.recorded else SEARCH_STEPS)
+            ready = self._solved(known, math.inf if known.recorded else SEARCH_STEPS)
         except Infeasible as error:
             _log.warning("%s; no plan does better: %s", said, error)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,13 +46,12 @@ class Request:
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     measured_steps: int = 0
 
-    def search(self, profile: Profile, *, within_seconds: float | None = None) -> Candidates:
-        """Find what may be recomputed in a recorded step, with half of the seconds that `solve` is given."""
-        limit_seconds = MENU_SECONDS if within_seconds is None else min(MENU_SECONDS, within_seconds / 2)
-        return find_candidates(profile, menu_seconds=limit_seconds)
+    def search(self, profile: Profile, *, limit_seconds: float = math.inf) -> Candidates:
+        """Find what may be recomputed in a recorded step, in so many seconds at most."""
+        return find_candidates(profile, menu_seconds=min(MENU_SECONDS, limit_seconds))
 
     def solve(
-        self, profile: Profile, found: Candidates, *, margin: float = 0.0, within_seconds: float | None = None
+        self, profile: Profile, found: Candidates, *, margin: float = 0.0, limit_seconds: float = math.inf
     ) -> Plan:
         """Return a plan for a recorded step.
 
@@ -59,12 +59,9 @@ class Request:
             profile: of the step.
             found: what may be recomputed in it.
             margin: share of the budget that is left alone, a ratio.
-            within_seconds: how long to look for a good plan, at most, the search for what may be recomputed included,
-                and then no bound is worked out for it; None for as long as the user said.
+            limit_seconds: how long to look for a good plan, at most, and then no bound is worked out for it; without a
+                limit as long as the user said.
         """
-        limit_seconds = self.time_limit_seconds
-        if within_seconds is not None:
-            limit_seconds = min(limit_seconds, within_seconds / 2)
         budget_bytes, goal = self.goal.budget_bytes, self.goal
         if budget_bytes is not None and margin:
             goal = Goal(budget=int((1 - margin) * budget_bytes))
@@ -72,9 +69,9 @@ class Request:
             profile,
             goal,
             solver=self.solver,
-            time_limit_seconds=limit_seconds,
+            time_limit_seconds=min(self.time_limit_seconds, limit_seconds),
             keep=self.keep,
             recompute=self.recompute,
             found=found,
-            bounded=within_seconds is None,  # in the midst of training nobody waits to hear how near it comes
+            bounded=limit_seconds == math.inf,  # in the midst of training nobody waits to hear how near it comes
         )

@@ -12,7 +12,7 @@ from .foresight import Known
 __all__ = ["Searched", "searched_for"]
 
 NEAR = 2.0
-"""How much larger the tensors of one batch may be than those of another for the same ways to recompute to be worth
+"""How much longer a dimension of one batch may be than that of another for the same ways to recompute to be worth
 having: attention's scores grow with the square of what its projections grow with."""
 
 
@@ -29,14 +29,30 @@ class Searched:
     candidates: Candidates
 
 
-def searched_for(known: Known, among: Iterable[Searched]) -> Searched | None:
-    """Return one of the searches that tells what may be recomputed in other steps too, None if none does.
+def searched_for(known: Known, among: Iterable[Searched], *, to_its_end: bool) -> Searched | None:
+    """Find a search that tells what may be recomputed in other steps too.
+
+    Args:
+        known: the other steps.
+        among: the searches.
+        to_its_end: whether it must not have run out of time; in any case one that did not is preferred.
+
+    Returns:
+        The search; None if there is no such.
 
     O(size of a profile) each.
     """
+    hurried = None
     for each in among:
-        mine, theirs = known.batch, each.known.batch
-        near = mine.kind == theirs.kind and max(mine.growth_from(theirs), theirs.growth_from(mine)) <= NEAR
-        if near and not same_structure(each.known.profile, known.profile):
+        if not _serves(each.known, known):
+            continue
+        if not each.candidates.notes:
             return each
-    return None
+        hurried = each
+    return None if to_its_end else hurried
+
+
+def _serves(searched: Known, known: Known) -> bool:
+    """Whether steps are of one structure, and of sizes near each other."""
+    near = searched.batch.kind == known.batch.kind and searched.batch.ratio_to(known.batch) <= NEAR
+    return near and not same_structure(searched.profile, known.profile)

@@ -39,7 +39,7 @@ class Idle:
         skip: keys of the units that it does not run again, and whose results nothing in it reads.
         remake: keys of those of both of which it makes products by what they save again.
         remade: torch functions whose products are made again.
-        seen: how many calls a function mode meets that leaves units alone.
+        seen: how many functions and calls the function modes meet that leave units alone.
     """
 
     given: dict[int, frozenset[int]] = field(default_factory=dict)

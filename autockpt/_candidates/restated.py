@@ -9,7 +9,7 @@ from __future__ import annotations
 from .._profile import Profile
 from . import Candidates, state_candidates
 from .book import Book
-from .drafts import Draft, make_draft
+from .drafts import make_draft
 from .glue import is_glue, with_glue
 
 __all__ = ["restate"]
@@ -33,11 +33,7 @@ def restate(candidates: Candidates, profile: Profile) -> Candidates:
     known = candidates.profile
     glue = [f for f, call in enumerate(known.functions.call) if is_glue(known.calls[call])]
     book = Book(with_glue(profile, glue)[0])
-    drafts: list[Draft] = []
-    presets: dict[int, str] = {}
-    for run, stated in zip(candidates.runs, candidates.problem.candidates, strict=True):
-        draft = make_draft(book, run.members, run.idle)
-        if draft is not None:
-            presets[len(drafts)] = stated.preset
-            drafts.append(draft)
+    drafts = [draft for run in candidates.runs if (draft := make_draft(book, run.members, run.idle)) is not None]
+    assert len(drafts) == len(candidates.runs), "what a run frees is a question of structure"
+    presets = dict(enumerate(stated.preset for stated in candidates.problem.candidates))
     return state_candidates(book, drafts, presets=presets, refused=candidates.refused, notes=candidates.notes)

@@ -14,7 +14,8 @@ from torch import nn
 import autockpt
 from autockpt import BudgetError, Plan
 from autockpt._budget import governor, request
-from autockpt._candidates import find_candidates
+from autockpt._candidates import find_candidates, state_candidates
+from autockpt._candidates.book import Book
 from autockpt._measure import allocated_bytes
 from tests.budget.loops import Loop, inside, language_model, outside, tokens_of
 
@@ -76,11 +77,24 @@ def test_what_may_be_recomputed_is_searched_again_only_for_sizes_that_are_far(le
     with patch.object(request, "find_candidates", wraps=find_candidates) as search:
         loop.losses([tokens_of(4, 96)])
         first = plan_of(loop)
-        loop.losses([tokens_of(4, length)])
+        losses = loop.losses([tokens_of(4, length)])
     assert plan_of(loop) is not first
     assert plan_of(loop).segments
     assert search.call_count == searches
+    twin = Loop(language_model(3), inside)
+    twin.losses([tokens_of(4, 96)])
+    assert twin.losses([tokens_of(4, length)]) == losses
     assert loop.peak_bytes(tokens_of(4, length)) <= budget
+
+
+def test_where_nothing_that_is_known_fits_a_recorded_step_is_searched_anew() -> None:
+    budget = round(0.7 * plain_peak(tokens_of(4, 128), layers=3))
+    loop = Loop(autockpt.apply(language_model(3), budget), inside)
+    loop.losses([tokens_of(4, 96)])
+    with patch.object(governor, "restate", lambda candidates, profile: state_candidates(Book(profile), [])):
+        loop.losses([tokens_of(4, 128)])
+    assert plan_of(loop).segments
+    assert loop.peak_bytes(tokens_of(4, 128)) <= budget
 
 
 def test_the_largest_shapes_can_be_told_before_they_come() -> None:

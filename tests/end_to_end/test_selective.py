@@ -15,6 +15,7 @@ import autockpt
 from autockpt import Plan, Segment
 from autockpt._candidates import Candidates, find_candidates
 from autockpt._candidates.book import Book
+from autockpt._candidates.planned import find_planned
 from autockpt._candidates.selective import state_block
 from autockpt._install import install
 from autockpt._solve import segments_of
@@ -277,6 +278,33 @@ def test_the_parts_between_a_blocks_own_functions_have_menus_and_are_exact() -> 
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(found, [index])))
         assert expected.differences(steps(planned, run)) == [], found.problem.candidates[index].name
+
+
+class OwnFunctions(nn.Module):
+    """Calls two functions and two children in its own code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(nn.functional.gelu(self.up(x)).tanh())
+        return out
+
+
+@pytest.mark.parametrize(("units", "seen"), [(("1.up#0",), 0), (("1#0/gelu#0",), 5), (("1.up#0", "1#0/gelu#0"), 5)])
+def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
+    model, batch = nn.Sequential(*(OwnFunctions() for _ in range(3))), torch.randn(ROWS, WIDTH)
+    profile = autockpt.profile(model, batch)
+    plan = Plan(segments=(Segment(calls=("1#0",), keep=units),))
+
+    def seconds(kept_seconds: float, mode_seconds: float) -> float:
+        costs = msgspec.structs.replace(profile, kept_host_seconds=kept_seconds, mode_host_seconds=mode_seconds)
+        return find_planned(costs, plan).problem.candidates[0].recompute_seconds
+
+    assert seconds(1.0, 0.0) - seconds(0.0, 0.0) == pytest.approx(len(units))
+    # The mode meets the block, its two functions and its two children.
+    assert seconds(0.0, 1.0) - seconds(0.0, 0.0) == pytest.approx(seen)
 
 
 def test_where_the_host_costs_nothing_only_whole_blocks_have_menus() -> None:
