@@ -4,8 +4,8 @@
     save     (beside of a long segment - beside of a short one) / how many tensors more it saves
     replay   beside of the long one - its saves
     member   (beside of a segment of several calls - replay - their saves) / how many more they are than one
-    kept     (step with more kept - step with less) + forward of it: of calls or functions the dearer
-    mode     (step with one kept function - recomputed step) + forward of that function - kept
+    kept     (step with more kept - step with less) + forward and saves of it: of calls or functions the dearer
+    mode     (step with one kept function - recomputed step) + forward and save of that function - kept
 
 Forward is timed as a profile times it: with what it saves packed and dropped. Parameters and tensors have some
 kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
@@ -61,9 +61,8 @@ class HostCosts:
     Attributes:
         replay_seconds: of a replayed segment.
         member_seconds: of each of its calls but the first.
-        save_seconds: of each tensor that is saved in it, parameters left out, whether or not a replay does so again:
-            what a unit keeps for backward is packed and handed back too.
-        kept_seconds: of a kept or skipped unit inside it, beside what that saves.
+        save_seconds: of each tensor that a replay saves again, parameters left out.
+        kept_seconds: of a kept or skipped unit inside it.
         mode_seconds: of a call that a function mode watches, and again of each function and call inside it.
     """
 
@@ -117,7 +116,7 @@ def host_costs() -> HostCosts:
     def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
         """Seconds of each of some kept units."""
         total = _total(units)
-        return (more(dear, cheap) + total.seconds) / len(units)
+        return (more(dear, cheap) + total.seconds + total.saves * save_seconds) / len(units)
 
     function_seconds = kept("functions", "function", sigmoids[2:])
     watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
