@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import autockpt
 from autockpt import Infeasible, PinError, Plan, Segment
 from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates.drafts import Idle
 from autockpt._pins import pin
 from autockpt.solvers import SOLVERS
 
@@ -189,7 +190,7 @@ def test_units_that_do_not_run_again_honour_a_keep_and_break_a_recompute(units: 
     both = dataclasses.replace(
         FOUND,
         problem=dataclasses.replace(FOUND.problem, candidates=(*FOUND.problem.candidates, twin)),
-        runs=(*FOUND.runs, dataclasses.replace(FOUND.runs[whole], **units)),
+        runs=(*FOUND.runs, dataclasses.replace(FOUND.runs[whole], idle=Idle(**units))),
     )
     kept = names(pin(both, keep="h.2.attn"))
     assert "h.2#0 in part" in kept
