@@ -6,7 +6,15 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["LEAST_OVERHEAD", "cost_ratio", "geometric_mean", "highest", "interpolate", "lower_frontier"]
+__all__ = [
+    "LEAST_OVERHEAD",
+    "cost_ratio",
+    "geometric_mean",
+    "highest",
+    "interpolate",
+    "lower_frontier",
+    "standard_error",
+]
 
 Point = tuple[float, float]
 """Peak, and recompute overhead."""
@@ -68,3 +76,10 @@ def highest(changes: Iterable[tuple[int, int]], left_out: Iterable[int]) -> int:
             level += change
             top = max(top, level)
     return top
+
+
+def standard_error(quartiles: tuple[float, float], count: int) -> float:
+    """Return the standard error of the median of so many values with these quartiles, as if the values were normal."""
+    first, third = quartiles
+    deviation = (third - first) / 1.349
+    return math.sqrt(math.pi / 2) * deviation / math.sqrt(count)

@@ -15,11 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from autockpt import _torch_private as private
-from benchmarks.frontier.derive import highest
+from benchmarks.frontier.derive import highest, standard_error
 from tests.zoo import Case
 
 __all__ = [
-    "LEAST_PAIRS",
     "Agreement",
     "Outcome",
     "Peak",
@@ -35,7 +34,8 @@ __all__ = [
 SEED = 7
 CLOSE = 1e-3
 """Relative error of gradients below which they are those of the plain step in another rounding."""
-LEAST_PAIRS, MOST_PAIRS = 7, 41
+WANTED_ERROR = 0.003
+"""Standard error of a ratio of times at which no more pairs are timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,20 +150,42 @@ def count_flops(case: Case) -> int:
     return flops.total
 
 
-def times(plain: Case, subject: Case, seconds: float, least_pairs: int) -> Times:
-    """Time steps of both in turns, for about so many seconds."""
-    warm_seconds = cpu_seconds(plain) + cpu_seconds(subject)
-    pairs = max(least_pairs, min(MOST_PAIRS, round(seconds / warm_seconds)))
+def times(plain: Case, subject: Case, *, seconds: float, least_pairs: int) -> Times:
+    """Time steps of both in turns, now the one first and now the other.
+
+    Args:
+        plain: what is never changed.
+        subject: what is held against it.
+        seconds: of the clock, after which no pair begins once there are `least_pairs`; fewer where `WANTED_ERROR` is
+            reached before.
+        least_pairs: at least 2, for quartiles.
+    """
+    for case in (plain, subject):
+        case.step()
+    pairs: list[tuple[float, float]] = []
     gc.collect()
     gc.disable()
+    began = time.perf_counter()
     try:
-        found = [(cpu_seconds(plain), cpu_seconds(subject)) for _ in range(pairs)]
+        while True:
+            if len(pairs) % 2:
+                own, theirs = cpu_seconds(plain), cpu_seconds(subject)
+            else:
+                theirs, own = cpu_seconds(subject), cpu_seconds(plain)
+            pairs.append((own, theirs))
+            if len(pairs) < least_pairs:
+                continue
+            first, median, third = statistics.quantiles((theirs / own for own, theirs in pairs), n=4)
+            known = standard_error((first, third), len(pairs)) <= WANTED_ERROR
+            if known or time.perf_counter() - began >= seconds:
+                break
     finally:
         gc.enable()
-    ratios = [theirs / own for own, theirs in found]
-    first, median, third = statistics.quantiles(ratios, n=4)
     return Times(
-        ratio=median, quartiles=(first, third), pairs=pairs, plain_seconds=statistics.median(own for own, _ in found)
+        ratio=median,
+        quartiles=(first, third),
+        pairs=len(pairs),
+        plain_seconds=statistics.median(own for own, _ in pairs),
     )
 
 

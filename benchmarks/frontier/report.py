@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.environment import RESULTS, table
 from benchmarks.frontier.analysis import Comparison, Row, Summary, compare_rows, summarise
+from benchmarks.frontier.derive import standard_error
 from benchmarks.frontier.plot import plot
 from benchmarks.frontier.store import load
 from benchmarks.models import TRANSFORMERS
@@ -62,7 +63,7 @@ def _summary_cells(name: str, summary: Summary) -> list[str]:
 
 
 def _points(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> str:
-    heads = ["method", "peak", "time", "quartiles", "FLOPs", "loss", "gradients", "buffers", "asked", "met", "planning"]
+    heads = ["method", "peak", "time", "pairs", "FLOPs", "loss", "gradients", "buffers", "asked", "met", "planning"]
     compared = {id(one.row): one for one in comparisons}
     lines = []
     for _, group in itertools.groupby(rows, lambda row: (row["family"], row["error"]) if "error" in row else id(row)):
@@ -80,8 +81,8 @@ def _cells(row: Row, name: str, comparison: Comparison | None) -> list[str]:
     return [
         f"{name}: FAILED, {row['failure']}" if "failure" in row else name,
         f"{row['peak_ratio']:.3f}",
-        f"{time['ratio']:.3f}",
-        f"{time['quartiles'][0]:.2f} … {time['quartiles'][1]:.2f}",
+        f"{time['ratio']:.3f} ± {standard_error(time['quartiles'], time['pairs']):.3f}",
+        str(time["pairs"]),
         f"{row['flops_ratio']:.3f}",
         row["loss"],
         gradients if gradients == "equal" else f"{gradients}, {row['gradient_error']:.0e}",

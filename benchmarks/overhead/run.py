@@ -1,7 +1,7 @@
 """Hold the recompute overhead that plans predict against the measured one, with the standard error of that.
 
 One model a row, and a twin that stays plain: both step in turns, now the one first and now the other, until the
-median of the pairs' ratios is known well enough or there are enough pairs. A plain model beside its twin is measured
+median of the pairs' ratios is known well enough or the time is up. A plain model beside its twin is measured
 in the same way.
 """
 
@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
-import math
-import statistics
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +17,19 @@ import torch
 import autockpt
 from autockpt import Infeasible, Plan, Profile
 from benchmarks.environment import table, with_steady_allocator, write
-from benchmarks.frontier.measure import cpu_seconds
+from benchmarks.frontier.derive import standard_error
+from benchmarks.frontier.measure import times
 from benchmarks.models import TRANSFORMERS, build
 from tests.zoo import Case
 
 SHARES = (0.8, 0.6, 0.4)
 """Of what the plain step adds to what is there; where the least that can be is more, that instead."""
 
-WANTED_ERROR = 0.004
-"""Standard error of a measured overhead, a ratio to the plain step."""
-
-LEAST_PAIRS, MOST_PAIRS = 15, 30
+SECONDS, LEAST_PAIRS = 25.0, 15
+"""For how long each model is timed, and over how many pairs at least."""
 
 POINTS = 0.02
 """The claim: predicted and measured overhead lie within so much of a plain step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a step takes beyond the plain one beside it, over that one.
-
-    Attributes:
-        overhead: the median of the pairs, less one.
-        error: its standard error, after the pairs' quartiles.
-        pairs: how many.
-    """
-
-    overhead: float
-    error: float
-    pairs: int
 
 
 def main() -> None:
@@ -74,7 +54,7 @@ def run_model(name: str) -> list[dict[str, Any]]:
         plan = Plan() if share is None else plan_for(profile, share)
         assert share is None or plan.segments, f"{name} at {share:.0%}: nothing to recompute, and nothing to measure"
         autockpt.apply(case.model, plan=plan)
-        measured = measure(twin, case)
+        timed = times(twin, case, seconds=SECONDS, least_pairs=LEAST_PAIRS)
         autockpt.remove(case.model)
         rows.append(
             {
@@ -85,7 +65,9 @@ def run_model(name: str) -> list[dict[str, Any]]:
                 "units": sum(len(segment.keep) + len(segment.skip) for segment in plan.segments),
                 "predicted": plan.recompute_overhead,
                 "recorded_plain_seconds": profile.plain_seconds,
-                **asdict(measured),
+                "overhead": timed.ratio - 1,
+                "error": standard_error(timed.quartiles, timed.pairs),
+                "pairs": timed.pairs,
             }
         )
         print(*cells(rows[-1]), sep=" | ", flush=True)
@@ -99,29 +81,6 @@ def plan_for(profile: Profile, share: float) -> Plan:
         return autockpt.solve(profile, profile.static.total_bytes + round(share * plain_bytes))
     except Infeasible as error:
         return autockpt.solve(profile, error.minimum_bytes)
-
-
-def measure(plain: Case, planned: Case) -> Measured:
-    """Step both in turns until the median ratio is known to `WANTED_ERROR`, or `MOST_PAIRS` times."""
-    ratios: list[float] = []
-    gc.collect()
-    gc.disable()
-    try:
-        while len(ratios) < MOST_PAIRS:
-            first, second = (plain, planned) if len(ratios) % 2 else (planned, plain)
-            seconds = {id(each): cpu_seconds(each) for each in (first, second)}
-            ratios.append(seconds[id(planned)] / seconds[id(plain)])
-            if len(ratios) >= LEAST_PAIRS and standard_error(ratios) <= WANTED_ERROR:
-                break
-    finally:
-        gc.enable()
-    return Measured(overhead=statistics.median(ratios) - 1, error=standard_error(ratios), pairs=len(ratios))
-
-
-def standard_error(values: list[float]) -> float:
-    """Of the median, from the quartiles, as if the values were normal."""
-    first, _, third = statistics.quantiles(values, n=4)
-    return math.sqrt(math.pi / 2) * (third - first) / 1.349 / math.sqrt(len(values))
 
 
 def report(rows: list[dict[str, Any]]) -> str:
