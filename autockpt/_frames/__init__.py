@@ -6,9 +6,10 @@
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
 on), closures and globals that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; draws from
-Python's `random`, from numpy, or from a generator that is neither a device's own nor an argument; hooks on modules
-inside a member, which run a second time (`is_recomputing` tells them). Where that changes which tensors are saved, the
-replay raises ReplayError; where it changes their values only, nothing notices.
+Python's `random`, from numpy, from a generator that is neither a device's own nor an argument, or from one that the
+call puts back without having seeded it (`fork_rng`); hooks on modules inside a member, which run a second time
+(`is_recomputing` tells them). Where that changes which tensors are saved, the replay raises ReplayError; where it
+changes their values only, nothing notices. A profile refuses calls that draw in such ways.
 """
 
 from __future__ import annotations

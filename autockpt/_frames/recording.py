@@ -159,12 +159,13 @@ class Pack:
         """Return what autograd is to hold for `tensor`."""
         frame = self._frame
         assert frame is not None
-        owner = self._owners.get(_torch_private.storage_key(tensor))
+        storage = _torch_private.storage_key(tensor)
+        owner = self._owners.get(storage)
         if owner is not None:
             if self.inputs is None:
                 frame.slots.append(None)
             return OwnedSlot(owner, tensor)
-        if self.inputs is not None and not self.inputs.takes(tensor):  # in a unit, whose replay packs nothing
+        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a unit, whose replay packs nothing
             return Kept(tensor)
         slot = Slot(frame, tensor)
         frame.slots.append(weakref.ref(slot))

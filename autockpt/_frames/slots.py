@@ -118,8 +118,10 @@ class Kept:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor."""
-        check_unchanged(self._tensor, self._version, "a tensor that a kept call saved")
-        return self._tensor
+        tensor = self._tensor
+        if tensor._version != self._version:
+            check_unchanged(tensor, self._version, "a tensor that a kept call saved")
+        return tensor
 
 
 class Held:

@@ -96,11 +96,16 @@ class Inputs:
         """Whether anything was made that is made again."""
         return bool(self._products)
 
-    def takes(self, tensor: Tensor) -> bool:
-        """Whether a replay can make `tensor` from an argument; then the next slot stands for it."""
-        source: Source | None = self.storages.get(_torch_private.storage_key(tensor))
+    def takes(self, tensor: Tensor, storage: int) -> bool:
+        """Whether a replay can make `tensor` from an argument; then the next slot stands for it.
+
+        Args:
+            tensor: what is saved.
+            storage: its storage's key.
+        """
+        source: Source | None = self.storages.get(storage)
         if source is None and self._remade:
-            source = self.product(_torch_private.base_of(tensor))
+            source = self.product(_torch_private.base_of(tensor), storage)
         if source is None or tensor.is_conj() or tensor.is_neg():
             return False
         offset = int(tensor.storage_offset())  # that of a product is none
@@ -112,14 +117,14 @@ class Inputs:
         self.sources.append((source, offset))
         return True
 
-    def product(self, tensor: Tensor) -> Product | None:
+    def product(self, tensor: Tensor, storage: int) -> Product | None:
         """Return what a replay can make `tensor` from, one for all that share its storage; None if it cannot."""
-        key, node = _torch_private.storage_key(tensor), tensor.grad_fn
-        known, product = self._products.get(key, (None, None))
+        node = tensor.grad_fn
+        known, product = self._products.get(storage, (None, None))
         if known is None or known is not node:  # nothing here holds the product, and what dies leaves its key to others
             product = product_of(tensor, self.leaves)
             if product is not None:
-                self._products[key] = node, product
+                self._products[storage] = node, product
         return product
 
 
@@ -207,11 +212,12 @@ class Unit:
         for number, argument in enumerate(inputs.leaves):
             if leaf is argument:
                 return _Sourced(number)
-        if _torch_private.storage_key(leaf) in inputs.storages:
+        storage = _torch_private.storage_key(leaf)
+        if storage in inputs.storages:
             raise NotApplicable(
                 f"{self.key} returns a view of its argument. Recompute it, which costs next to nothing."
             )
-        product = inputs.product(leaf) if decision.remade and _torch_private.base_of(leaf) is leaf else None
+        product = inputs.product(leaf, storage) if decision.remade and _torch_private.base_of(leaf) is leaf else None
         if decision.kept:
             if product is not None:
                 return _Sourced(product)

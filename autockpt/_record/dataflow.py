@@ -204,20 +204,22 @@ class FlowRecorder:
         self.flow.happenings.append(Happening("begin", self._function, self._storages(keys)))
         self._states = [generator.get_state() for generator in self._generators]
 
-    def end(self, output: Any) -> None:
-        """Write down what the open function returned."""
+    def end(self, output: Any) -> list[tuple[torch.Generator, torch.Tensor]]:
+        """Write down what the open function returned; return the generators that it moved, and from which state."""
         returned, function = tensors(output), self.flow.functions[self._function]
         keys = self._keys(returned)
         function.close(output, keys, ran=self.n_ops > function.first_op)
         if not all(map(self._key, returned)):
             function.refused = function.refused or UNTRACED
-        for generator, state in zip(self._generators, self._states, strict=True):
-            if not torch.equal(generator.get_state(), state):
-                function.draws = True
-                if generator.device.type != "cpu" and generator.device not in self._devices:
-                    function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format(generator.device)
+        states = zip(self._generators, self._states, strict=True)
+        moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
+        for generator, _ in moved:
+            function.draws = True
+            if generator.device.type != "cpu" and generator.device not in self._devices:
+                function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format(generator.device)
         self.flow.happenings.append(Happening("end", self._function, self._storages(keys)))
         self._function = -1
+        return moved
 
     def failed(self) -> None:
         """Write down that the open function raised."""

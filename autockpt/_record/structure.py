@@ -31,6 +31,8 @@ from .watch import Clock, no_backward
 
 __all__ = ["CallStructure", "Structure", "observe_structure"]
 
+PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
+
 
 @dataclass(slots=True)
 class CallStructure:
@@ -89,6 +91,7 @@ class _OpenCall:
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
+    drew_first: set[torch.Generator] = field(default_factory=set)  # those drawn from in the state of the call's start
     end_op: int = 0
     end_function: int = 0
     changed: set[int] = field(default_factory=set)  # storages of buffers
@@ -167,7 +170,10 @@ class _Observer:
             self._flow.failed()
             raise
         with self.pause():
-            self._flow.end(output)
+            for generator, before in self._flow.end(output):
+                for opened in self._stack:
+                    if any(own is generator and torch.equal(state, before) for own, state in opened.generators):
+                        opened.drew_first.add(generator)
         return output
 
     def pack(self, tensor: torch.Tensor) -> None:
@@ -274,13 +280,15 @@ class _Observer:
         opened.end_op, opened.end_function = self._flow.n_ops, len(self._flow.flow.functions)
         record.signature = opened.digest.hexdigest()[:16]
         for generator, state in opened.generators:
-            if not torch.equal(generator.get_state(), state):
-                if _is_default(generator):
-                    record.draws = True
-                    if generator.device.type != "cpu" and generator.device not in opened.devices:
-                        record.refused = record.refused or DRAWS_ELSEWHERE.format(generator.device)
-                else:
-                    record.refused = record.refused or "draws from a torch.Generator of its own"
+            if torch.equal(generator.get_state(), state):
+                if generator in opened.drew_first:
+                    record.refused = record.refused or PUTS_BACK
+            elif _is_default(generator):
+                record.draws = True
+                if generator.device.type != "cpu" and generator.device not in opened.devices:
+                    record.refused = record.refused or DRAWS_ELSEWHERE.format(generator.device)
+            else:
+                record.refused = record.refused or "draws from a torch.Generator of its own"
         if not _same_random(_host_random(), opened.host_random):
             record.refused = record.refused or "draws from the random generators of Python or numpy"
         for leaf, before in opened.opaque:

@@ -214,6 +214,11 @@ class Closure(nn.Module):
             return out * torch.rand(8, generator=self.own)
         if self.kind == "python":
             return out * random.random()
+        if "fork" in self.kind:
+            with torch.random.fork_rng(devices=[]):
+                if self.kind == "seeded fork":
+                    torch.manual_seed(3)
+                return out * torch.rand(8)
         if self.kind == "argument":
             hidden.mul_(2)
         return out
@@ -225,6 +230,7 @@ class Closure(nn.Module):
         ("attribute", "no argument, parameter or buffer"),
         ("generator", "torch.Generator of its own"),
         ("python", "random generators of Python"),
+        ("fork", "puts the generator back"),
         ("argument", "changed in place"),
     ],
 )
@@ -235,3 +241,8 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
     refused = {candidates.profile.calls[call].key: why for call, why in candidates.refused}
     assert reason in refused["2#0"]
     assert "0#0" not in refused
+
+
+def test_a_fork_that_seeds_the_generator_itself_can_be_replayed() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("seeded fork"), nn.Linear(8, 8))
+    assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
