@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.frontier.analysis import Row, compare_rows, summarise
-from benchmarks.frontier.derive import LEAST_OVERHEAD, cost_ratio, geometric_mean, highest, interpolate, lower_frontier
+from benchmarks.frontier.derive import (
+    LEAST_OVERHEAD,
+    cost_ratio,
+    geometric_mean,
+    highest,
+    interpolate,
+    lower_frontier,
+    standard_error,
+)
 
 POINTS = st.lists(st.tuples(st.integers(0, 20).map(float), st.integers(0, 20).map(float)), min_size=1)
 
@@ -43,6 +54,15 @@ def test_an_overhead_within_the_noise_does_not_make_a_ratio() -> None:
 def test_the_mean_is_geometric() -> None:
     assert geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
     assert geometric_mean([]) is None
+
+
+def test_the_standard_error_is_how_far_medians_scatter() -> None:
+    draw = random.Random(0)
+    samples = [[draw.gauss(1.1, 0.05) for _ in range(41)] for _ in range(1000)]
+    quartiles = [statistics.quantiles(sample, n=4) for sample in samples]
+    scatter = statistics.stdev(median for _, median, _ in quartiles)
+    said = statistics.mean(standard_error((first, third), 41) for first, _, third in quartiles)
+    assert said == pytest.approx(scatter, rel=0.1)
 
 
 def test_a_level_leaves_out_only_the_last_block_at_an_address() -> None:
