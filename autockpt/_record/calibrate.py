@@ -11,8 +11,7 @@ Forward is timed as a profile times it: with what it saves packed and dropped. P
 kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
 operators, and more of them between blocks: Python that ran a moment ago is several times faster than Python that has
 to be fetched from memory again. A replay of several calls does not sweep between them, for their caller does that, so
-that a member rather costs more than is found. The functions are dropouts, as plans keep them first: looking at the
-generators' states around what may draw is a good part of what a unit costs.
+that a member rather costs more than is found.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def host_costs() -> HostCosts:
         "long": _plan(f"{block}#0" for block in blocks),
         "several": Plan(segments=tuple(Segment(calls=_several(block)) for block in blocks)),
         "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
-        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/dropout#1"]),
-        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{unit}" for unit in later]),
+        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/sigmoid#1"]),
+        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/sigmoid#{unit}" for unit in later]),
     }
     steps: dict[str, list[float]] = {name: [] for name in plans}
     forwards: list[list[_Timed]] = []
@@ -105,7 +104,7 @@ def host_costs() -> HostCosts:
         return statistics.median(a - b for a, b in pairs) / BLOCKS
 
     each = [_median(timed) for timed in zip(*forwards, strict=True)]
-    dropouts, calls = each[:UNITS], each[UNITS:]
+    sigmoids, calls = each[:UNITS], each[UNITS:]
     long, short = _total(each), calls[NORM]
     beside_long = more("long", "plain") - long.seconds
     beside_short = more("short", "plain") - short.seconds
@@ -119,8 +118,8 @@ def host_costs() -> HostCosts:
         total = _total(units)
         return (more(dear, cheap) + total.seconds + total.saves * save_seconds) / len(units)
 
-    function_seconds = kept("functions", "function", dropouts[2:])
-    watched_seconds = kept("function", "long", dropouts[1:2]) - function_seconds
+    function_seconds = kept("functions", "function", sigmoids[2:])
+    watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=replay_seconds,
@@ -198,7 +197,7 @@ class _Block(nn.Module):
 
     def steps(self) -> list[Callable[[Tensor], Tensor]]:
         """What forward does, one after the other."""
-        return [*(nn.functional.dropout,) * UNITS, *self.parts]
+        return [*(torch.sigmoid,) * UNITS, *self.parts]
 
 
 class _Model(nn.Module):
