@@ -112,21 +112,58 @@ def _drafts(
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     drafts: list[Draft] = []
     notes: list[str] = []
-    sizes = [min(MOST_ENTRIES, drafts_per_kind // len(group)) for _, group in kinds]
-    menus = _menus([block.flow for block, _ in kinds], sizes, _host(book), time_limit_seconds)
-    for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
+    begun = time.perf_counter()
+
+    def menus(some: Sequence[tuple[Block, list[tuple[int, ...]]]], host: HostSeconds) -> list[tuple[Menu, float]]:
+        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
+        sizes = [min(MOST_ENTRIES, drafts_per_kind // len(group)) for _, group in some]
+        return _menus([block.flow for block, _ in some], sizes, host, left_seconds)
+
+    host = _host(book)
+    for (block, group), (menu, limit_seconds) in zip(kinds, menus(kinds, host), strict=True):
         if not menu.whole:
             notes.append(_said(book, group, menu, limit_seconds))
-        for entry in menu.entries:
-            idle_rows, remade_rows = block.idle(entry.recompute)
-            if not idle_rows:
-                continue
-            for members in group:
-                own = book.functions_of_run(members)
-                draft = _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
-                if draft is not None:
-                    drafts.append(draft)
+        drafts += _of_menu(book, block, group, menu)
+    # A menu charges every function that is kept; where they make up a call, that is one unit, and costs as one.
+    joining = [kind for kind in kinds if host.kept_unit_seconds and _may_join(book, kind[1][0])]
+    known: dict[tuple[int, ...], list[Draft]] = {}
+    for draft in drafts:
+        known.setdefault(draft.run.members, []).append(draft)
+    free = HostSeconds(segment_seconds=host.segment_seconds)
+    for (block, group), (menu, _) in zip(joining, menus(joining, free), strict=True):
+        more = _of_menu(book, block, group, menu)
+        drafts += [
+            draft for draft in more if not any(_beats(other, draft) for other in known.get(draft.run.members, ()))
+        ]
     return drafts, tuple(notes)
+
+
+def _of_menu(book: Book, block: Block, group: list[tuple[int, ...]], menu: Menu) -> list[Draft]:
+    """Draft the entries of a menu for each of the runs that are alike."""
+    drafts = []
+    for entry in menu.entries:
+        idle_rows, remade_rows = block.idle(entry.recompute)
+        if not idle_rows:
+            continue
+        for members in group:
+            own = book.functions_of_run(members)
+            draft = _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
+            if draft is not None:
+                drafts.append(draft)
+    return drafts
+
+
+def _may_join(book: Book, members: tuple[int, ...]) -> bool:
+    """Whether inside a run there is a call of several functions, which can be one unit."""
+    calls = book.profile.calls
+    inside = set(range(members[0], calls[members[-1]].stop)).difference(members)
+    return any(sum(not is_free(book, f) for f in book.functions_of(call)) > 1 for call in inside)
+
+
+def _beats(other: Draft, draft: Draft) -> bool:
+    """Whether another draft of the same run frees as many bytes for no more seconds."""
+    freed_bytes, others_bytes = (each.run.freed_bytes - each.run.kept_bytes for each in (draft, other))
+    return others_bytes >= freed_bytes and other.seconds <= draft.seconds
 
 
 def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int]) -> Draft | None:
