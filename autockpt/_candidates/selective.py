@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from ..solvers.menu import MOST_ENTRIES, Menu, make_menu
@@ -65,6 +66,10 @@ class Block:
         return frozenset(idle), frozenset(idle & products)
 
 
+Kind: TypeAlias = tuple[Block, list[tuple[int, ...]]]
+"""Runs that are alike, as units."""
+
+
 def selective_drafts(
     book: Book, calls: Sequence[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
 ) -> tuple[list[Draft], tuple[str, ...]]:
@@ -110,32 +115,40 @@ def _drafts(
             alike.setdefault((signatures, names), []).append(members)
     kinds = [(block, group) for group in alike.values() if (block := state_block(book, group[0])) is not None]
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
+    begun, host = time.perf_counter(), _host(book)
     drafts: list[Draft] = []
     notes: list[str] = []
-    begun = time.perf_counter()
-
-    def menus(some: Sequence[tuple[Block, list[tuple[int, ...]]]], host: HostSeconds) -> list[tuple[Menu, float]]:
-        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        sizes = [min(MOST_ENTRIES, drafts_per_kind // len(group)) for _, group in some]
-        return _menus([block.flow for block, _ in some], sizes, host, left_seconds)
-
-    host = _host(book)
-    for (block, group), (menu, limit_seconds) in zip(kinds, menus(kinds, host), strict=True):
+    menus = _menus(kinds, drafts_per_kind, host, time_limit_seconds)
+    for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
         if not menu.whole:
             notes.append(_said(book, group, menu, limit_seconds))
         drafts += _of_menu(book, block, group, menu)
-    # A menu charges every function that is kept; where they make up a call, that is one unit, and costs as one.
-    joining = [kind for kind in kinds if host.kept_unit_seconds and _may_join(book, kind[1][0])]
+    if host.kept_unit_seconds:
+        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
+        drafts += _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds)
+    return drafts, tuple(notes)
+
+
+def _with_joined_units(
+    book: Book, kinds: Sequence[Kind], drafts: Iterable[Draft], drafts_per_kind: int, time_limit_seconds: float
+) -> list[Draft]:
+    """Find drafts that are cheaper than they look to a menu, and than those that there are.
+
+    A menu charges every function that is kept. Those that make up a call are one unit, and cost as one: so here keeping
+    is free while menus are made, and charged when the units have their names.
+    """
     known: dict[tuple[int, ...], list[Draft]] = {}
     for draft in drafts:
         known.setdefault(draft.run.members, []).append(draft)
-    free = HostSeconds(segment_seconds=host.segment_seconds)
-    for (block, group), (menu, _) in zip(joining, menus(joining, free), strict=True):
-        more = _of_menu(book, block, group, menu)
-        drafts += [
-            draft for draft in more if not any(_beats(other, draft) for other in known.get(draft.run.members, ()))
-        ]
-    return drafts, tuple(notes)
+    joining = [(block, group) for block, group in kinds if _may_join(book, group[0])]
+    free = HostSeconds(segment_seconds=book.profile.replay_host_seconds)
+    menus = _menus(joining, drafts_per_kind, free, time_limit_seconds)
+    return [
+        draft
+        for (block, group), (menu, _) in zip(joining, menus, strict=True)
+        for draft in _of_menu(book, block, group, menu)
+        if not any(_beats(other, draft) for other in known.get(draft.run.members, ()))
+    ]
 
 
 def _of_menu(book: Book, block: Block, group: list[tuple[int, ...]], menu: Menu) -> list[Draft]:
@@ -187,16 +200,18 @@ def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:
 
 
 def _menus(
-    flows: Sequence[Dataflow], sizes: Sequence[int], host: HostSeconds, time_limit_seconds: float
+    kinds: Sequence[Kind], drafts_per_kind: int, host: HostSeconds, time_limit_seconds: float
 ) -> list[tuple[Menu, float]]:
-    """Make a menu for each kind of call, those that save most first, and say how many seconds there were for it.
+    """Make a menu for each kind of run, those that save most first, and say how many seconds there were for it.
 
     Args:
-        flows: the dataflow of each.
-        sizes: how many entries each menu may have.
+        kinds: of runs.
+        drafts_per_kind: how many drafts the entries of a menu may make for all runs of a kind together.
         host: what a selective segment costs the host.
         time_limit_seconds: for all of them together.
     """
+    flows = [block.flow for block, _ in kinds]
+    sizes = [min(MOST_ENTRIES, drafts_per_kind // len(group)) for _, group in kinds]
     begun = time.perf_counter()
 
     def left(share: float) -> float:

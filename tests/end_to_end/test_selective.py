@@ -315,6 +315,47 @@ def test_where_the_host_costs_nothing_only_whole_blocks_have_menus() -> None:
     assert members and not any(len(found.profile.calls[calls[0]].key.split(".")) > 1 for calls in members)
 
 
+class OwnCall(nn.Module):
+    """Calls a child of four functions, and then cheap ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.child(x)
+        out: Tensor = x + y.sin().cos().sin()
+        return out
+
+
+def test_a_call_is_kept_as_one_unit_where_its_functions_one_by_one_would_cost_more_than_they_save() -> None:
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(*(OwnCall() for _ in range(4))), torch.randn(ROWS, WIDTH)
+    profile = autockpt.profile(model, batch)
+    functions = profile.functions
+    inside = [".child" in profile.calls[call].name for call in functions.call]
+    costs = msgspec.structs.replace(
+        profile,
+        functions=msgspec.structs.replace(functions, seconds=tuple(4e-4 if each else 1e-6 for each in inside)),
+        replay_host_seconds=0.0,
+        save_host_seconds=0.0,
+        kept_host_seconds=1e-3,
+        mode_host_seconds=1e-6,
+    )
+    found = find_candidates(costs)
+    kept = [index for index in selective(found) if found.runs[index].idle.keep == ("2.child#0",)]
+    assert kept
+
+    def run(model: nn.Module) -> Tensor:
+        out: Tensor = model(batch)
+        return out.square().mean()
+
+    expected = steps(copy.deepcopy(model), run)
+    for index in kept:
+        install(planned := copy.deepcopy(model), Plan(segments=segments_of(found, [index])))
+        assert expected.differences(steps(planned, run)) == []
+
+
 class DrawsThenClips(nn.Module):
     """Lets one part change in place what the part before it made."""
 
