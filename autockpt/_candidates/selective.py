@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
@@ -143,16 +144,20 @@ def _with_joined_units(
     joining = [(block, group) for block, group in kinds if _may_join(book, group[0])]
     free = HostSeconds(segment_seconds=book.profile.replay_host_seconds)
     menus = _menus(joining, drafts_per_kind, free, time_limit_seconds)
-    return [
-        draft
-        for (block, group), (menu, _) in zip(joining, menus, strict=True)
-        for draft in _of_menu(book, block, group, menu)
-        if not any(_beats(other, draft) for other in known.get(draft.run.members, ()))
-    ]
+    found = []
+    for (block, group), (menu, _) in zip(joining, menus, strict=True):
+        found += _of_menu(book, block, group, menu, known)
+    return found
 
 
-def _of_menu(book: Book, block: Block, group: list[tuple[int, ...]], menu: Menu) -> list[Draft]:
-    """Draft the entries of a menu for each of the runs that are alike."""
+def _of_menu(
+    book: Book,
+    block: Block,
+    group: list[tuple[int, ...]],
+    menu: Menu,
+    known: Mapping[tuple[int, ...], Sequence[Draft]] = MappingProxyType({}),
+) -> list[Draft]:
+    """Draft the entries of a menu for each of the runs that are alike, unless drafts known for a run beat them."""
     drafts = []
     for entry in menu.entries:
         idle_rows, remade_rows = block.idle(entry.recompute)
@@ -161,8 +166,11 @@ def _of_menu(book: Book, block: Block, group: list[tuple[int, ...]], menu: Menu)
         for members in group:
             own = book.functions_of_run(members)
             draft = _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
-            if draft is not None:
-                drafts.append(draft)
+            if draft is None:
+                continue
+            if any(_beats(other, draft) for other in known.get(draft.run.members, ())):
+                break  # nor is it better for the others, which are alike
+            drafts.append(draft)
     return drafts
 
 
