@@ -81,7 +81,8 @@ def selective_drafts(
         calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
         time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
-            products that can be made again, get what the calls leave, and stretches what these leave.
+            products that can be made again, get what the calls leave, and stretches what these leave; of each of these
+            shares, menus in which keeping is free get what the others leave.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
@@ -182,7 +183,7 @@ def _may_join(book: Book, members: tuple[int, ...]) -> bool:
 
 
 def _beats(other: Draft, draft: Draft) -> bool:
-    """Whether another draft of the same run frees as many bytes for no more seconds."""
+    """Whether another draft of the same run frees as many bytes for no more seconds, whenever those come back."""
     freed_bytes, others_bytes = (each.run.freed_bytes - each.run.kept_bytes for each in (draft, other))
     return others_bytes >= freed_bytes and other.seconds <= draft.seconds
 
