@@ -75,8 +75,8 @@ class Profile(Part, frozen=True, kw_only=True):
         generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
         replay_host_seconds: host seconds that a replayed segment costs beside its operators.
         member_host_seconds: host seconds of each of its calls but the first.
-        save_host_seconds: host seconds of each tensor that a replay saves again, parameters left out.
-        kept_host_seconds: host seconds that a kept unit costs.
+        save_host_seconds: host seconds of each tensor that a segment saves, parameters left out, in a unit too.
+        kept_host_seconds: host seconds that a kept unit costs beside those.
         mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode
             watches it.
         calls: module calls in pre-order; the first is the root.

@@ -145,7 +145,8 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     draws = any(calls[member].draws for member in members)
     state = profile.generator_bytes if draws else 0  # a generator's state is read before the replay and set after it
     end = saves.pack[last]
-    packed = sum(saves.pack[i] <= end and saves.function[i] not in idle.given for i in slots)
+    # What a unit saves is packed as well, though no replay makes it again.
+    packed = sum(saves.pack[i] <= end or saves.function[i] in idle.given for i in inside)
     return Draft(
         run=Run(
             members=members,

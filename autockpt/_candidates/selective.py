@@ -313,10 +313,12 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
         rows.append(row)
+        saves_seconds = n_saves[f] * profile.save_host_seconds
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
-                seconds=max(functions.seconds[f] - products.seconds, 0.0) + n_saves[f] * profile.save_host_seconds,
+                seconds=max(functions.seconds[f] - products.seconds, 0.0) + saves_seconds,
+                keep_seconds=saves_seconds,
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable and changed.isdisjoint(functions.makes[f]),

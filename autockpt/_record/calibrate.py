@@ -4,14 +4,15 @@
     save     (beside of a long segment - beside of a short one) / how many tensors more it saves
     replay   beside of the long one - its saves
     member   (beside of a segment of several calls - replay - their saves) / how many more they are than one
-    kept     (step with more kept - step with less) + forward and saves of it: of calls or functions the dearer
-    mode     (step with one kept function - recomputed step) + forward and save of that function - kept
+    kept     (step with more kept - step with less) + forward of it: of calls or functions the dearer
+    mode     (step with one kept function - recomputed step) + forward of that function - kept
 
 Forward is timed as a profile times it: with what it saves packed and dropped. Parameters and tensors have some
 kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
 operators, and more of them between blocks: Python that ran a moment ago is several times faster than Python that has
 to be fetched from memory again. A replay of several calls does not sweep between them, for their caller does that, so
-that a member rather costs more than is found.
+that a member rather costs more than is found. The functions are dropouts whose products are made again, as plans keep
+them first: looking at generators' states and at what multiplied what is a good part of what such a unit costs.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class HostCosts:
     Attributes:
         replay_seconds: of a replayed segment.
         member_seconds: of each of its calls but the first.
-        save_seconds: of each tensor that a replay saves again, parameters left out.
-        kept_seconds: of a kept or skipped unit inside it.
+        save_seconds: of each tensor that is saved in it, parameters left out, whether or not a replay does so again:
+            what a unit keeps for backward is packed and handed back too.
+        kept_seconds: of a kept or skipped unit inside it, beside what that saves.
         mode_seconds: of a call that a function mode watches, and again of each function and call inside it.
     """
 
@@ -86,8 +88,8 @@ def host_costs() -> HostCosts:
         "long": _plan(f"{block}#0" for block in blocks),
         "several": Plan(segments=tuple(Segment(calls=_several(block)) for block in blocks)),
         "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
-        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/sigmoid#1"]),
-        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/sigmoid#{unit}" for unit in later]),
+        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/dropout#1"], remake=True),
+        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{i}" for i in later], remake=True),
     }
     steps: dict[str, list[float]] = {name: [] for name in plans}
     forwards: list[list[_Timed]] = []
@@ -104,7 +106,7 @@ def host_costs() -> HostCosts:
         return statistics.median(a - b for a, b in pairs) / BLOCKS
 
     each = [_median(timed) for timed in zip(*forwards, strict=True)]
-    sigmoids, calls = each[:UNITS], each[UNITS:]
+    dropouts, calls = each[:UNITS], each[UNITS:]
     long, short = _total(each), calls[NORM]
     beside_long = more("long", "plain") - long.seconds
     beside_short = more("short", "plain") - short.seconds
@@ -116,10 +118,10 @@ def host_costs() -> HostCosts:
     def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
         """Seconds of each of some kept units."""
         total = _total(units)
-        return (more(dear, cheap) + total.seconds + total.saves * save_seconds) / len(units)
+        return (more(dear, cheap) + total.seconds) / len(units)
 
-    function_seconds = kept("functions", "function", sigmoids[2:])
-    watched_seconds = kept("function", "long", sigmoids[1:2]) - function_seconds
+    function_seconds = kept("functions", "function", dropouts[2:])
+    watched_seconds = kept("function", "long", dropouts[1:2]) - function_seconds
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=replay_seconds,
@@ -135,12 +137,12 @@ def _several(block: str) -> tuple[str, ...]:
     return tuple(f"{block}.parts.{unit}#0" for unit in range(NORM + 1))
 
 
-def _plan(calls: Iterable[str], keep: Sequence[str] = ()) -> Plan:
-    return Plan(
-        segments=tuple(
-            Segment(calls=(call,), keep=tuple(unit.format(call.removesuffix("#0")) for unit in keep)) for call in calls
-        )
-    )
+def _plan(calls: Iterable[str], keep: Sequence[str] = (), *, remake: bool = False) -> Plan:
+    segments = []
+    for call in calls:
+        units = tuple(unit.format(call.removesuffix("#0")) for unit in keep)
+        segments.append(Segment(calls=(call,), keep=units, remake=units if remake else ()))
+    return Plan(segments=tuple(segments))
 
 
 class _Timed(NamedTuple):
@@ -197,7 +199,7 @@ class _Block(nn.Module):
 
     def steps(self) -> list[Callable[[Tensor], Tensor]]:
         """What forward does, one after the other."""
-        return [*(torch.sigmoid,) * UNITS, *self.parts]
+        return [*(nn.functional.dropout,) * UNITS, *self.parts]
 
 
 class _Model(nn.Module):

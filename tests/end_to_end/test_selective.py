@@ -298,13 +298,16 @@ def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
     profile = autockpt.profile(model, batch)
     plan = Plan(segments=(Segment(calls=("1#0",), keep=units),))
 
-    def seconds(kept_seconds: float, mode_seconds: float) -> float:
-        costs = msgspec.structs.replace(profile, kept_host_seconds=kept_seconds, mode_host_seconds=mode_seconds)
+    def seconds(**host_seconds: float) -> float:
+        free = dict.fromkeys(("kept_host_seconds", "mode_host_seconds", "save_host_seconds"), 0.0)
+        costs = msgspec.structs.replace(profile, **(free | host_seconds))
         return find_planned(costs, plan).problem.candidates[0].recompute_seconds
 
-    assert seconds(1.0, 0.0) - seconds(0.0, 0.0) == pytest.approx(len(units))
+    assert seconds(kept_host_seconds=1.0) - seconds() == pytest.approx(len(units))
     # The mode meets the block, its two functions and its two children.
-    assert seconds(0.0, 1.0) - seconds(0.0, 0.0) == pytest.approx(seen)
+    assert seconds(mode_host_seconds=1.0) - seconds() == pytest.approx(seen)
+    # Both linears and gelu save what they are given, tanh what it returns; whoever keeps what, all four are packed.
+    assert seconds(save_host_seconds=1.0) - seconds() == pytest.approx(4)
 
 
 def test_where_the_host_costs_nothing_only_whole_blocks_have_menus() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -13,8 +14,10 @@ from torch import nn
 import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt._candidates import find_candidates
-from autockpt._record import recorder
-from autockpt._record.timing import StepSeconds, stamped_seconds
+from autockpt._record import recorder, timing
+from autockpt._record.step import training_step
+from autockpt._record.timing import StepSeconds, stamped_seconds, step_seconds
+from autockpt._record.watch import Clock
 from autockpt.solvers import simulate
 from tests.zoo import ZOO, build
 
@@ -158,6 +161,14 @@ def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatc
     doubled = [2 * seconds for seconds in stamped.values()]
     for seconds in (*(call.exit_seconds for call in profile.calls), *profile.saves.seconds):
         assert any(seconds == pytest.approx(each, rel=1e-4) for each in doubled)
+
+
+def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "ENOUGH_STEP_SECONDS", 0.0)
+    readings = iter([[0.0, 0.4, 0.9], [0.0, 0.2, 0.5], [0.0, 0.1, 0.2]])
+    clock = cast("Clock", SimpleNamespace(stamp=lambda: None, seconds=lambda stamps: next(readings)))
+    step = training_step(nn.Linear(2, 2), torch.randn(1, 2), None)
+    assert step_seconds(step, clock, StepSeconds(0.3, 0.7)) == StepSeconds(0.2, 0.5)
 
 
 def test_gradients_that_exist_do_not_grow() -> None:
