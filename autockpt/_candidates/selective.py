@@ -7,7 +7,6 @@ profile ──▶ Dataflow ──▶ menu ──▶ idle functions ──▶ who
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -82,7 +81,7 @@ def selective_drafts(
         replayable: those of all calls that can be recomputed.
         time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
             products that can be made again, get what the calls leave, and stretches what these leave; of each of these
-            shares, menus in which keeping is free get what the others leave.
+            shares, menus in which keeping is free get half of what the others leave.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
@@ -127,7 +126,7 @@ def _drafts(
         drafts += _of_menu(book, block, group, menu)
     if host.kept_unit_seconds:
         left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        drafts += _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds)
+        drafts += _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds / 2)
     return drafts, tuple(notes)
 
 
@@ -164,14 +163,12 @@ def _of_menu(
         idle_rows, remade_rows = block.idle(entry.recompute)
         if not idle_rows:
             continue
-        for members in group:
-            own = book.functions_of_run(members)
-            draft = _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
-            if draft is None:
-                continue
-            if any(_beats(other, draft) for other in known.get(draft.run.members, ())):
-                break  # nor is it better for the others, which are alike
-            drafts.append(draft)
+        drafted = (_draft_of_rows(book, members, idle_rows, remade_rows) for members in group)
+        found = (draft for draft in drafted if draft is not None)
+        first = next(found, None)
+        if first is None or any(_beats(other, first) for other in known.get(first.run.members, ())):
+            continue  # nor is it better for the others, which are alike
+        drafts += [first, *found]
     return drafts
 
 
@@ -186,6 +183,14 @@ def _beats(other: Draft, draft: Draft) -> bool:
     """Whether another draft of the same run frees as many bytes for no more seconds, whenever those come back."""
     freed_bytes, others_bytes = (each.run.freed_bytes - each.run.kept_bytes for each in (draft, other))
     return others_bytes >= freed_bytes and other.seconds <= draft.seconds
+
+
+def _draft_of_rows(
+    book: Book, members: tuple[int, ...], idle_rows: Collection[int], remade_rows: Collection[int]
+) -> Draft | None:
+    """Draft a run of which the functions in some rows of its block do not run again."""
+    own = book.functions_of_run(members)
+    return _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
 
 
 def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int]) -> Draft | None:
@@ -291,7 +296,6 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
     changed = {t for c, written in zip(ops.call, ops.writes, strict=True) if not start <= c < stop for t in written}
     inside = book.saves_of(start, stop)
     saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks} - {-1}
-    n_saves = Counter(saves.function[i] for i in inside)
     free = _alive_anyway(book, members, saved)
     number: dict[int, int] = {}
     items: list[Item] = []
@@ -313,12 +317,10 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))
         rows.append(row)
-        saves_seconds = n_saves[f] * profile.save_host_seconds
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
-                seconds=max(functions.seconds[f] - products.seconds, 0.0) + saves_seconds,
-                keep_seconds=saves_seconds,
+                seconds=max(functions.seconds[f] - products.seconds, 0.0),
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable and changed.isdisjoint(functions.makes[f]),

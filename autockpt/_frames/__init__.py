@@ -9,7 +9,8 @@ on), closures and globals that forward reads and that change meanwhile; `paramet
 Python's `random`, from numpy, from a generator that is neither a device's own nor an argument, or from one that the
 call puts back without having seeded it (`fork_rng`); hooks on modules inside a member, which run a second time
 (`is_recomputing` tells them). Where that changes which tensors are saved, the replay raises ReplayError; where it
-changes their values only, nothing notices. A profile refuses calls that draw in such ways.
+changes their values only, nothing notices. A profile refuses calls that draw in such ways where it sees them: not those
+that put back a generator which is no device's own, and in fake mode none that put one back.
 """
 
 from __future__ import annotations

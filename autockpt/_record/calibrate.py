@@ -7,12 +7,13 @@
     kept     (step with more kept - step with less) + forward of it: of calls or functions the dearer
     mode     (step with one kept function - recomputed step) + forward of that function - kept
 
-Forward is timed as a profile times it: with what it saves packed and dropped. Parameters and tensors have some
-kilobytes, and after every call and function the caches are swept, in forward and in backward, as by a real model's
-operators, and more of them between blocks: Python that ran a moment ago is several times faster than Python that has
-to be fetched from memory again. A replay of several calls does not sweep between them, for their caller does that, so
-that a member rather costs more than is found. The functions are dropouts whose products are made again, as plans keep
-them first: looking at generators' states and at what multiplied what is a good part of what such a unit costs.
+Forward is timed with what it saves packed and dropped. Parameters and tensors have some kilobytes, and after every call
+and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
+blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. A
+replay of several calls does not sweep between them, for their caller does that, so that a member rather costs more
+than is found. The functions are dropouts whose products are made again, as plans keep them first: looking at
+generators' states and at what multiplied what is a good part of what such a unit costs. Its multiplication of a few
+kilobytes is in it too.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class _Model(nn.Module):
         parameters = {storage_key(parameter) for parameter in self.parameters()}
 
         def packed(tensor: Tensor) -> None:
-            stamp = time.thread_time()  # a profile's; no backward will ask for the tensor
+            stamp = time.thread_time()  # as in a profile; no backward will ask for the tensor
             if storage_key(tensor) not in parameters:
                 saved.append(stamp)
 

@@ -119,7 +119,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
         again = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
         structure = Structure(structure.calls, again.flow)
         sandbox.rewind()
-    stamped = stamped_seconds(step, parts.run, dropped, clock)
+    whole = parts.mode == "real" and parts.backward_share is None  # such a step fits, as it is
+    stamped = stamped_seconds(step, parts.run, dropped, clock, retain=whole)
     seconds = mark_seconds(parts.run, clock, stamped)
     end = next(i for i, mark in enumerate(parts.run.marks) if mark.kind == "forward_end")
     if parts.backward_share is not None:
@@ -127,7 +128,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
     else:
         forward_seconds, plain_seconds = step_seconds(step, clock, StepSeconds(seconds[end], seconds[-1]))
         if stamped is not None and seconds[end]:
-            # A forward that keeps nothing finds in the caches what it let go of a moment ago, and is faster.
+            # Stamps make a forward slower, and one that keeps nothing finds in the caches what it let go of.
             slower = forward_seconds / seconds[end]
             stamped = {i: each * slower for i, each in stamped.items()}
             seconds = mark_seconds(parts.run, clock, stamped)

@@ -91,7 +91,8 @@ class _OpenCall:
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
-    drew_first: set[torch.Generator] = field(default_factory=set)  # those drawn from in the state of the call's start
+    # Those drawn from in the state of the call's start, be it because they were seeded with the same number again.
+    drew_first: set[torch.Generator] = field(default_factory=set)
     end_op: int = 0
     end_function: int = 0
     changed: set[int] = field(default_factory=set)  # storages of buffers

@@ -1,8 +1,9 @@
-"""Seconds of a forward that keeps nothing and is watched by nothing else.
+"""Seconds of a forward that nothing else watches, and of a plain step.
 
-A forward under the allocator's recording is a third slower on small models, and one that retains tensors spends
-its time on fresh pages, so seconds come from runs of their own: stamps at the same places as the markers. Whoever
-takes them scales them to the forward of a plain step.
+A forward under the allocator's recording is a third slower on small models, so seconds come from runs of their own:
+stamps at the same places as the markers. Where a whole step was run, these forwards keep what they save, as it does:
+one that lets go of it works in memory that it let go of a moment ago, in the caches, which makes additions and norms
+much faster and matrix products not at all. Whoever takes the stamps scales them to the forward of a plain step.
 """
 
 from __future__ import annotations
@@ -24,14 +25,13 @@ from .watch import Clock, no_backward
 __all__ = ["StepSeconds", "stamped_seconds", "step_seconds"]
 
 REPEATS = 5
-"""Timed forwards at most."""
+"""Timed forwards at most, and timed steps."""
 
 ENOUGH_SECONDS = 0.3
-"""Once the timed forwards took this long together, no further one is made."""
+"""Once the timed forwards took this long together, no further one is made, but for the second."""
 
-STEPS, ENOUGH_STEP_SECONDS = 6, 1.5
-"""Timed steps at most, and how long they take together before no further one is made, but for the second: the first
-after a recorded one finds fresh pages, and takes up to a third longer."""
+ENOUGH_STEP_SECONDS = 1.0
+"""The same for steps, of which the first after a recorded one finds fresh pages and takes up to a third longer."""
 
 LONG_SECONDS = 1.0
 """A step that takes so long while it is recorded spends its time in operators, which being recorded does not change."""
@@ -40,7 +40,7 @@ STAMPED = ("enter", "exit", "begin", "end", "pack", "forward_end")
 
 
 def stamped_seconds(
-    step: TrainingStep, run: WatchedRun, dropped: WatchedRun | None, clock: Clock
+    step: TrainingStep, run: WatchedRun, dropped: WatchedRun | None, clock: Clock, *, retain: bool
 ) -> dict[int, float] | None:
     """Time forward at each of a run's markers.
 
@@ -50,6 +50,7 @@ def stamped_seconds(
         dropped: the watched forward that kept nothing, if there was one; where it took long, being watched cost it
             little, and its own stamps are taken.
         clock: the device's clock.
+        retain: whether the timed forwards keep what they save.
 
     Returns:
         Seconds since the start of forward by number of the marker, all of the fastest forward: what else the machine
@@ -69,9 +70,11 @@ def stamped_seconds(
     bare = [i for i in places if run.marks[i].kind not in ("begin", "end")]
     readings: dict[bool, list[list[float]]] = {True: [], False: []}
     began = time.perf_counter()
-    while len(readings[True]) < REPEATS and (not readings[True] or time.perf_counter() - began < ENOUGH_SECONDS):
+    for number in range(REPEATS):
+        if number > 1 and time.perf_counter() - began >= ENOUGH_SECONDS:
+            break
         for functions, expected in ((True, places), (False, bare)):
-            watch = _Stopwatch(step, clock, functions=functions)
+            watch = _Stopwatch(step, clock, functions=functions, retain=retain)
             if watch.kinds != [run.marks[i].kind for i in expected]:
                 return None
             readings[functions].append(clock.seconds(watch.stamps))
@@ -91,7 +94,7 @@ def step_seconds(step: TrainingStep, clock: Clock, watched: StepSeconds) -> Step
         Seconds of the fastest step, and of its forward.
     """
     fastest, began = watched, time.perf_counter()
-    for number in range(STEPS if watched.step < LONG_SECONDS else 0):
+    for number in range(REPEATS if watched.step < LONG_SECONDS else 0):
         stamps = [clock.stamp()]
         outputs, scalar = step.forward()
         stamps.append(clock.stamp())
@@ -113,19 +116,21 @@ class StepSeconds(NamedTuple):
 
 
 class _Stopwatch:
-    """One forward, stamped, at the begin and end of functions too or not; what it saves is dropped."""
+    """One forward, stamped, at the begin and end of functions too or not; what it saves stays until it ends, or not."""
 
-    def __init__(self, step: TrainingStep, clock: Clock, *, functions: bool) -> None:
+    def __init__(self, step: TrainingStep, clock: Clock, *, functions: bool, retain: bool) -> None:
         self.kinds: list[str] = []
         self.stamps: list[object] = []
         self._clock = clock
         self._open = 0
+        self._retain = retain
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
-        dropped = torch.autograd.graph.saved_tensors_hooks(self._pack, no_backward)
+        saves = torch.autograd.graph.saved_tensors_hooks(self._pack, no_backward)
         watched = routed_functions(self._function) if functions else contextlib.nullcontext()
-        with patched_forwards(step.model, self._call), watched, dropped:
-            step.forward()
+        with patched_forwards(step.model, self._call), watched, saves:
+            kept = step.forward()
         self._stamp("forward_end")
+        del kept  # and with it what was saved, whose end is no part of forward
 
     def _stamp(self, kind: str) -> None:
         self.kinds.append(kind)
@@ -151,7 +156,8 @@ class _Stopwatch:
         finally:
             self._stamp("end")
 
-    def _pack(self, tensor: torch.Tensor) -> None:
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
         with private.no_torch_functions():
             if storage_address(tensor) not in self._static:
                 self._stamp("pack")
+            return tensor.detach() if self._retain else None  # with its node it would hold itself

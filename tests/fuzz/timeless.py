@@ -32,7 +32,7 @@ def without_times() -> Iterator[None]:
         contextlib.ExitStack() as stack,
         mock.patch.object(clocks, "time", leisurely),
         mock.patch.object(recorder, "host_costs", lambda: HOST),
-        mock.patch.multiple(timing, REPEATS=1, STEPS=1),
+        mock.patch.object(timing, "REPEATS", 1),
     ):
         for module in (selective, closure, menu, pareto):
             stack.enter_context(mock.patch.object(module, "time", hasty))

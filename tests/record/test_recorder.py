@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy
 import pytest
@@ -146,12 +146,12 @@ def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
 
 
 def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is timed is a forward that keeps nothing, which is faster."""
+    """What is timed is a forward with stamps, which is slower."""
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     stamped: dict[int, float] = {}
 
-    def noted(*args: Any) -> dict[int, float] | None:
-        stamped.update(stamped_seconds(*args) or {})
+    def noted(*args: Any, **kwargs: Any) -> dict[int, float] | None:
+        stamped.update(stamped_seconds(*args, **kwargs) or {})
         return stamped
 
     monkeypatch.setattr(recorder, "stamped_seconds", noted)
@@ -161,6 +161,22 @@ def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatc
     doubled = [2 * seconds for seconds in stamped.values()]
     for seconds in (*(call.exit_seconds for call in profile.calls), *profile.saves.seconds):
         assert any(seconds == pytest.approx(each, rel=1e-4) for each in doubled)
+
+
+@pytest.mark.parametrize("mode", ["real", "forward"])
+def test_only_where_a_whole_step_fits_do_timed_forwards_keep_what_they_save(
+    mode: Literal["real", "forward"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retained: list[bool] = []
+
+    def noted(*args: Any, retain: bool) -> dict[int, float] | None:
+        retained.append(retain)
+        return stamped_seconds(*args, retain=retain)
+
+    monkeypatch.setattr(recorder, "stamped_seconds", noted)
+    model, batch = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
+    autockpt.profile(model, batch, mode=mode)
+    assert retained == [mode == "real"]
 
 
 def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +270,6 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
     assert "0#0" not in refused
 
 
-def test_a_fork_that_seeds_the_generator_itself_can_be_replayed() -> None:
+def test_a_fork_that_seeds_the_generator_itself_is_offered() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("seeded fork"), nn.Linear(8, 8))
     assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
