@@ -13,6 +13,7 @@ from torch import nn
 
 import autockpt
 from autockpt import NotApplicable, ProfilingError
+from autockpt import _torch_private as private
 from autockpt._candidates import find_candidates
 from autockpt._record import recorder, timing
 from autockpt._record.step import training_step
@@ -167,16 +168,22 @@ def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatc
 def test_only_where_a_whole_step_fits_do_timed_forwards_keep_what_they_save(
     mode: Literal["real", "forward"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retained: list[bool] = []
+    packed: list[object] = []
 
-    def noted(*args: Any, retain: bool) -> dict[int, float] | None:
-        retained.append(retain)
-        return stamped_seconds(*args, retain=retain)
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        packed.append(private.packed(output.grad_fn, "result"))
+        return output.sum()
+
+    def noted(*args: Any, **kwargs: Any) -> dict[int, float] | None:
+        packed.clear()
+        stamped = stamped_seconds(*args, **kwargs)
+        assert packed and all(isinstance(each, torch.Tensor) == (mode == "real") for each in packed)
+        packed.append("noted")
+        return stamped
 
     monkeypatch.setattr(recorder, "stamped_seconds", noted)
-    model, batch = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8)
-    autockpt.profile(model, batch, mode=mode)
-    assert retained == [mode == "real"]
+    autockpt.profile(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), loss=loss, mode=mode)
+    assert "noted" in packed
 
 
 def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypatch: pytest.MonkeyPatch) -> None:
