@@ -1,10 +1,12 @@
-"""What every test shares. Imports no torch: tests/solvers runs without it."""
+"""What every test shares. Needs no torch: tests/solvers runs without it."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -26,6 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def hasty() -> Iterator[None]:
+    """Let profiles time two forwards and two steps at most: no test is about how near their seconds are."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    from autockpt._record import timing
+
+    with mock.patch.object(timing, "REPEATS", 2):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
