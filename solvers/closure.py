@@ -54,8 +54,8 @@ class Closure:
         weight_bytes, ticks = [0] * n_nodes, [0] * n_nodes
         members: list[list[int]] = [[] for _ in range(n_nodes)]
         implies: list[list[int]] = [[] for _ in range(n_nodes)]
+        keep_ticks = round(host.kept_unit_seconds * TICKS)
         for u, unit in enumerate(flow.units):
-            keep_ticks = round((unit.keep_seconds + host.kept_unit_seconds) * TICKS)
             members[r_node[u]].append(u)
             ticks[r_node[u]] += round(unit.seconds * TICKS) - keep_ticks
             ticks[k_node[u]] += keep_ticks

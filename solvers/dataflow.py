@@ -50,7 +50,6 @@ class Unit:
         makes: indices of items that it writes; what several units write (in place) they make together.
         keepable: whether its results can be held and handed out in its place.
         recomputable: whether it may run again.
-        keep_seconds: host seconds of keeping it, beyond what keeping any unit costs.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
         follows: index of the unit of which this one is a part that can run again alone, and reads what the rest made:
             where that one runs again, so does this one.
@@ -62,7 +61,6 @@ class Unit:
     makes: tuple[int, ...] = ()
     keepable: bool = True
     recomputable: bool = True
-    keep_seconds: float = 0.0
     caller: int = -1
     follows: int | None = None
 
@@ -139,8 +137,7 @@ class Dataflow:
             _require(item.bytes >= 0, f"item {i} has negative bytes {item.bytes}")
         for u, unit in enumerate(self.units):
             where = f"unit {unit.name!r}"
-            for cost in (unit.seconds, unit.keep_seconds):
-                _require(0.0 <= cost < float("inf"), f"{where} costs {cost} seconds")
+            _require(0.0 <= unit.seconds < float("inf"), f"{where} costs {unit.seconds} seconds")
             for t in (*unit.reads, *unit.makes):
                 _require(0 <= t < len(self.items), f"{where} reads or makes item {t} of {len(self.items)}")
             for t in unit.reads:
@@ -308,8 +305,8 @@ class Dataflow:
     ) -> float:
         if not again:
             return 0.0
-        seconds = sum(self.units[u].seconds for u in again) + host.segment_seconds
-        seconds += sum(self.units[u].keep_seconds + host.kept_unit_seconds for u in keep)
+        seconds = sum(self.units[u].seconds for u in again)
+        seconds += host.segment_seconds + host.kept_unit_seconds * len(keep)
         idle = Counter(
             self.units[u].caller
             for u in (*keep, *(u for u in skip if u < stop))

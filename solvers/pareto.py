@@ -151,10 +151,10 @@ class _Sweep:
                 if last[t] == u and slot[t] >= 0:
                     leaves[u] |= 3 << BITS * slot[t]
                     spare.append(slot[t])
-        costs = [unit.keep_seconds + host.kept_unit_seconds for unit in flow.units]
         # A power of two: then equal sums of different seconds are, more often than not, as many ticks.
-        _, exponent = math.frexp(sum(unit.seconds for unit in flow.units) + sum(costs))
+        _, exponent = math.frexp(sum(unit.seconds + host.kept_unit_seconds for unit in flow.units))
         tick_seconds = math.ldexp(1.0, exponent) / TICKS
+        keep_ticks = round(host.kept_unit_seconds / tick_seconds)
         grouped: list[list[int]] = [[] for _ in flow.units]
         for t, makers in enumerate(flow.makers):
             for u in makers[1:]:
@@ -164,7 +164,7 @@ class _Sweep:
             slot=tuple(slot),
             leaves=tuple(leaves),
             grouped=tuple(tuple(each) for each in grouped),
-            keep_ticks=tuple(round(costs[makers[0]] / tick_seconds) if makers else 0 for makers in flow.makers),
+            keep_ticks=tuple(keep_ticks if makers else 0 for makers in flow.makers),
             run_ticks=tuple(round(unit.seconds / tick_seconds) for unit in flow.units),
             tick_seconds=tick_seconds,
             outside_bytes=sum(

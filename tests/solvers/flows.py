@@ -34,7 +34,6 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 makes=tuple(made),
                 keepable=free_hand or not (in_place or not draw(st.integers(0, 5))),
                 recomputable=free_hand or bool(draw(st.integers(0, 7))),
-                keep_seconds=draw(st.sampled_from((0.0, 0.125))),
                 caller=draw(st.integers(-1, 2)),
                 follows=None if free_hand else _followed(draw, units, reads),
             )
@@ -46,7 +45,7 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
     try:
         return Dataflow(units=tuple(units), items=items)
     except InvalidProblem:  # something can neither be kept nor recomputed
-        units = [replace(u, recomputable=True, keep_seconds=0.0) for u in units]
+        units = [replace(u, recomputable=True) for u in units]
         return Dataflow(units=tuple(units), items=items)
 
 
@@ -62,11 +61,6 @@ hosts = st.builds(
     kept_unit_seconds=st.sampled_from((0.0, 0.25)),
     seen_function_seconds=st.sampled_from((0.0, 0.125)),
 )
-
-
-def without_host(flow: Dataflow) -> Dataflow:
-    """The same where keeping a unit costs the host nothing."""
-    return replace(flow, units=tuple(replace(unit, keep_seconds=0.0) for unit in flow.units))
 
 
 def every_choice(flow: Dataflow, host: HostSeconds | None = None) -> Iterator[Decisions]:

@@ -12,7 +12,7 @@ from autockpt.solvers.backends import Backend
 from autockpt.solvers.bound import Lives, peak_bound, saved_bound
 from autockpt.solvers.dataflow import Dataflow, Item, Unit
 
-from .flows import dataflows, every_choice, undominated, without_host
+from .flows import dataflows, every_choice, undominated
 
 TOLERANCE = 1e-9
 
@@ -34,7 +34,6 @@ def test_no_choice_costs_less_than_the_bound(flow: Dataflow, held_bytes: int) ->
 @given(dataflows(free_hand=True, max_units=6))
 def test_the_bound_is_the_hull_where_every_unit_is_free(flow: Dataflow) -> None:
     """At a corner it is met; between two corners it is their mix, never more than it."""
-    flow = without_host(flow)
     points = undominated([(c.held_bytes, c.recompute_seconds) for c in every_choice(flow)])
     for held_bytes, seconds in points:
         mixes = [

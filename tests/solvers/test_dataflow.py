@@ -99,7 +99,7 @@ def test_the_whole_block_can_be_carried_out(flow: Dataflow) -> None:
     ("units", "message"),
     [
         ([Unit(name="a", seconds=-1.0)], "costs -1.0 seconds"),
-        ([Unit(name="a", seconds=0.0, keep_seconds=float("nan"))], "costs nan seconds"),
+        ([Unit(name="a", seconds=float("nan"))], "costs nan seconds"),
         ([Unit(name="a", seconds=0.0, reads=(2,))], "item 2 of 2"),
         ([Unit(name="a", seconds=0.0, makes=(0,)), Unit(name="b", seconds=0.0, follows=0)], "'b' follows unit 0"),
         ([Unit(name="a", seconds=0.0, makes=(0,), follows=1), Unit(name="b", seconds=0.0)], "'a' follows unit 1"),

@@ -7,7 +7,7 @@ from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from autockpt.solvers.menu import make_menu
 from autockpt.solvers.pareto import frontier
 
-from .flows import dataflows, every_choice, hosts, undominated, without_host
+from .flows import dataflows, every_choice, hosts, undominated
 
 PLENTY = 60.0
 
@@ -33,7 +33,7 @@ def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
     free_host = HostSeconds()
     choices = [c for c in every_choice(flow) if c.recompute or not flow.must_recompute]
     points = [(c.held_bytes, sum(flow.units[u].seconds for u in c.recompute)) for c in choices]
-    vertices, complete = hull(without_host(flow), free_host)
+    vertices, complete = hull(flow, free_host)
     assert complete
     found = [flow.decisions(units) for units in vertices]
     assert [c.held_bytes for c in found] == sorted((c.held_bytes for c in found), reverse=True)
@@ -45,7 +45,6 @@ def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
 @settings(max_examples=250)
 @given(dataflows(max_units=8))
 def test_the_frontier_is_that_of_all_choices(flow: Dataflow) -> None:
-    flow = without_host(flow)
     choices = [c for c in every_choice(flow) if c.recompute or not flow.must_recompute]
     expected = undominated([(c.held_bytes, c.recompute_seconds) for c in choices if c.held_bytes <= flow.plain_bytes])
     found = frontier(flow)
