@@ -24,7 +24,7 @@ class Applied:
 
     Attributes:
         case: what to train instead of the plain case.
-        facts: what the method itself says, for the row: `planning_seconds`, `asked_bytes`, predictions.
+        facts: what the method itself says, for the row: `planning_seconds`, `asked_bytes`, `asked_ratio`, predictions.
     """
 
     case: Case

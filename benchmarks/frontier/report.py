@@ -42,11 +42,15 @@ def _section(folder: Path, models: dict[str, Any], large: bool) -> str:
     for name, stored in models.items():
         picture = f"plots/{name}{'-large' if large else ''}.png"
         plot(folder / picture, name, stored["rows"])
-        where = stored["environment"]
-        said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
-        parts += [f"### {name}{', large' if large else ''}", f"![{name}]({picture})", f"`{where['command']}`: {said}."]
+        parts += [f"### {name}{', large' if large else ''}", f"![{name}]({picture})", _ran(stored["environment"])]
+        parts += [f"{family} again: {_ran(where)}" for family, where in stored.get("again", {}).items()]
         parts.append(_points(stored["rows"], compared[name]))
     return "\n\n".join(parts)
+
+
+def _ran(where: dict[str, Any]) -> str:
+    said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
+    return f"`{where['command']}`: {said}."
 
 
 def _summary_cells(name: str, summary: Summary) -> list[str]:

@@ -12,15 +12,21 @@ __all__ = ["load", "store"]
 
 
 def load(folder: Path, *, large: bool) -> dict[str, Any]:
-    """Return by model what was stored: its environment and its rows."""
+    """Return by model what was stored: its rows, its environment, and those of families that were run again."""
     path = _path(folder, large)
     models: dict[str, Any] = json.loads(path.read_text())["models"] if path.exists() else {}
     return models
 
 
-def store(folder: Path, model: str, rows: list[dict[str, Any]], *, large: bool) -> None:
-    """Put a model's rows in place of those that were there."""
-    models = {**load(folder, large=large), model: {"environment": environment(), "rows": rows}}
+def store(folder: Path, model: str, rows: list[dict[str, Any]], *, large: bool, family: str | None = None) -> None:
+    """Put a model's rows in place of those that were there: of all, or of the one family that was run again."""
+    models = load(folder, large=large)
+    if family is None:
+        models[model] = {"environment": environment(), "rows": rows}
+    else:
+        others = [row for row in models[model]["rows"] if row["family"] != family]
+        again = {**models[model].get("again", {}), family: environment()}
+        models[model] |= {"again": again, "rows": [*others, *rows]}
     path = _path(folder, large)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps({"models": models}, indent=1) + "\n")
