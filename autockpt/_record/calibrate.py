@@ -9,9 +9,9 @@
 
 Forward is timed with what it saves packed and dropped. Parameters and tensors have some kilobytes, and after every call
 and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
-blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. A
-replay of several calls does not sweep between them, for their caller does that, so that a member rather costs more
-than is found. The functions are dropouts whose products are made again, as plans keep them first: looking at
+blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. Calls
+sweep by themselves too, so that a replay of several of them finds the caches no warmer than one of their caller. The
+functions are dropouts whose products are made again, as plans keep them first: looking at
 generators' states and at what multiplied what is a good part of what such a unit costs. Its multiplication of a few
 kilobytes is in it too.
 """
@@ -172,6 +172,10 @@ class _Caches:
         """Have other things in the caches of the core; add up the seconds that it takes."""
         self._have(self._some)
 
+    def clock(self) -> float:
+        """Seconds of this thread, not of what else the machine does meanwhile, and without those of the sweeps."""
+        return time.thread_time() - self.seconds
+
     def sweep_all(self, gradient: Tensor | None = None) -> None:
         """Have other things in all caches."""
         self._have(self._all)
@@ -182,13 +186,27 @@ class _Caches:
         self.seconds += time.thread_time() - began
 
 
+class _Part(nn.Module):
+    """A call that leaves other things in the caches, as an operator of a real size does."""
+
+    def __init__(self, part: nn.Module, caches: _Caches) -> None:
+        super().__init__()
+        self.part = part
+        self._caches = caches
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.part(x)
+        self._caches.sweep()
+        return x
+
+
 class _Block(nn.Module):
     """Functions and calls that can be units; a function mode sees both, and the hooks between them."""
 
     def __init__(self, caches: _Caches) -> None:
         super().__init__()
         kinds: tuple[Callable[[], nn.Module], ...] = (_linear, nn.GELU, _linear, _norm)
-        self.parts = nn.ModuleList(kinds[unit % len(kinds)]() for unit in range(UNITS))
+        self.parts = nn.ModuleList(_Part(kinds[unit % len(kinds)](), caches) for unit in range(UNITS))
         self._caches = caches
 
     def forward(self, x: Tensor) -> Tensor:
@@ -220,9 +238,9 @@ class _Model(nn.Module):
 
     def time_step(self, x: Tensor) -> float:
         """Time a step, but for what sweeps the caches."""
-        began, swept_seconds = time.thread_time(), self._caches.seconds  # not what else the machine does meanwhile
+        began = self._caches.clock()
         torch.autograd.grad(self(x).sum(), list(self.parameters()))
-        return time.thread_time() - began - (self._caches.seconds - swept_seconds)
+        return self._caches.clock() - began
 
     def time_block(self, x: Tensor) -> list[_Timed]:
         """Time each step of one block's forward."""
@@ -231,7 +249,7 @@ class _Model(nn.Module):
         parameters = {storage_key(parameter) for parameter in self.parameters()}
 
         def packed(tensor: Tensor) -> None:
-            stamp = time.thread_time()  # as in a profile; no backward will ask for the tensor
+            stamp = self._caches.clock()  # as in a profile; no backward will ask for the tensor
             if storage_key(tensor) not in parameters:
                 saved.append(stamp)
 
@@ -239,9 +257,9 @@ class _Model(nn.Module):
             for step in cast("_Block", self.blocks[0]).steps():
                 saved.clear()
                 self._caches.sweep()
-                began = time.thread_time()
+                began = self._caches.clock()
                 x = step(x)
-                timed.append(_Timed(time.thread_time() - began, len(saved)))
+                timed.append(_Timed(self._caches.clock() - began, len(saved)))
         return timed
 
 
