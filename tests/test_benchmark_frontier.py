@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import statistics
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.frontier.analysis import Row, compare_rows, summarise
+from benchmarks.frontier.analysis import compare_rows, summarise
 from benchmarks.frontier.derive import (
     LEAST_OVERHEAD,
     cost_ratio,
@@ -19,6 +21,7 @@ from benchmarks.frontier.derive import (
     lower_frontier,
     standard_error,
 )
+from benchmarks.frontier.store import load, store
 
 POINTS = st.lists(st.tuples(st.integers(0, 20).map(float), st.integers(0, 20).map(float)), min_size=1)
 
@@ -72,7 +75,7 @@ def test_a_level_leaves_out_only_the_last_block_at_an_address() -> None:
     assert highest([(1, 10), (2, 5), (3, 4), (3, -4)], [2]) == 14
 
 
-def row(family: str, peak: float, time: float, **other: object) -> Row:
+def row(family: str, peak: float, time: float, **other: object) -> dict[str, Any]:
     given = {"flops_ratio": 1 + time, "gradients": "equal", "buffers": "equal", "time": {"ratio": 1 + time}}
     return {"family": family, "setting": "", "peak_ratio": peak, **given, **other}
 
@@ -97,3 +100,22 @@ def test_rivals_count_with_right_gradients_only_and_never_beyond_their_reach() -
     assert (summary.points, summary.good, summary.reached) == (2, 1, {"eager": 2, "compile": 1})
     assert summary.means["time", "eager"] == pytest.approx(0.5)
     assert summary.worst_prediction == pytest.approx(0.03)
+
+
+def test_families_that_run_again_replace_their_rows_and_say_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.frontier.store.environment", dict)
+    old = [row("plain", 1.0, 0.0), row("block", 0.5, 0.2), row("autockpt", 0.5, 0.3), row("autockpt", 0.4, 0.4)]
+    new = [row("plain", 1.0, 0.01), row("autockpt", 0.5, 0.1)]
+    store(tmp_path, "gpt2", old, large=False)
+    store(tmp_path, "bert", old, large=False)
+    store(tmp_path, "gpt2", new, large=False, again=True)
+    stored = load(tmp_path, large=False)
+    assert stored["gpt2"]["rows"] == [old[1], *new]
+    assert list(stored["gpt2"]["again"]) == ["plain", "autockpt"]
+    assert stored["bert"]["rows"] == old and "again" not in stored["bert"]
+    store(tmp_path, "gpt2", old, large=False)
+    assert load(tmp_path, large=False)["gpt2"]["rows"] == old
+    assert "again" not in load(tmp_path, large=False)["gpt2"]
+    assert load(tmp_path, large=True) == {}

@@ -87,7 +87,7 @@ def host_costs() -> HostCosts:
         "plain": Plan(),
         "short": _plan(f"{block}.parts.{NORM}#0" for block in blocks),
         "long": _plan(f"{block}#0" for block in blocks),
-        "several": Plan(segments=tuple(Segment(calls=_several(block)) for block in blocks)),
+        "several": Plan(segments=tuple(Segment(calls=_parts(block)) for block in blocks)),
         "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
         "function": _plan((f"{block}#0" for block in blocks), ["{}#0/dropout#1"], remake=True),
         "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{i}" for i in later], remake=True),
@@ -113,7 +113,7 @@ def host_costs() -> HostCosts:
     beside_short = more("short", "plain") - short.seconds
     save_seconds = max((beside_long - beside_short) / (long.saves - short.saves), LEAST_SECONDS)
     replay_seconds = max(beside_long - long.saves * save_seconds, 0.0)
-    several = _total(calls[: NORM + 1])
+    several = _total(calls)
     beside_several = more("several", "plain") - several.seconds - several.saves * save_seconds
 
     def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
@@ -126,16 +126,16 @@ def host_costs() -> HostCosts:
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=replay_seconds,
-        member_seconds=max((beside_several - replay_seconds) / NORM, LEAST_SECONDS),
+        member_seconds=max((beside_several - replay_seconds) / (UNITS - 1), LEAST_SECONDS),
         save_seconds=save_seconds,
         kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
         mode_seconds=max(watched_seconds / n_watched, LEAST_SECONDS),
     )
 
 
-def _several(block: str) -> tuple[str, ...]:
-    """The first calls of a block, up to the unit that runs to its end."""
-    return tuple(f"{block}.parts.{unit}#0" for unit in range(NORM + 1))
+def _parts(block: str) -> tuple[str, ...]:
+    """All calls of a block, of which the last runs to its end before it has saved all."""
+    return tuple(f"{block}.parts.{unit}#0" for unit in range(UNITS))
 
 
 def _plan(calls: Iterable[str], keep: Sequence[str] = (), *, remake: bool = False) -> Plan:

@@ -23,7 +23,7 @@ from benchmarks.frontier.methods import Applied, Method, NotHere
 from benchmarks.frontier.ours import OURS, ours
 from benchmarks.frontier.peers import peers
 from benchmarks.frontier.report import write_report
-from benchmarks.frontier.store import store
+from benchmarks.frontier.store import load, store
 from benchmarks.models import LARGE, SMALL, build
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import Case
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=list(SMALL), metavar="NAME", help="only these")
     parser.add_argument("--large", action="store_true", help="the transformers in their large size")
-    parser.add_argument("--ours", action="store_true", help="autockpt's rows only; the peers' stay as they are")
+    parser.add_argument("--ours", action="store_true", help="the plain step and autockpt; other rows stay as they are")
     parser.add_argument("--quick", action="store_true", help="a few pairs of steps for each time: for trying out")
     parser.add_argument("--report", action="store_true", help="run nothing; write README and plots again")
     arguments = parser.parse_args()
@@ -49,12 +49,15 @@ def main() -> None:
     names = arguments.model or list(known)
     if not known.keys() >= set(names):
         parser.error(f"these have a large size: {', '.join(known)}")
+    unknown = set(names) - load(FOLDER, large=arguments.large).keys()
+    if arguments.ours and unknown:
+        parser.error(f"there are no rows of peers for {', '.join(sorted(unknown))}: run all methods first")
     with_steady_allocator()
     torch.set_num_threads(1)
     for name in names:
-        methods = ours() if arguments.ours else [*peers(), *ours()]
-        rows = run_model(name, methods, large=arguments.large, quick=arguments.quick)
-        store(FOLDER, name, rows, large=arguments.large, family=OURS if arguments.ours else None)
+        others = [method for method in peers() if method.family == "plain" or not arguments.ours]
+        rows = run_model(name, [*others, *ours()], large=arguments.large, quick=arguments.quick)
+        store(FOLDER, name, rows, large=arguments.large, again=arguments.ours)
         write_report(FOLDER)
 
 

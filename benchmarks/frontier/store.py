@@ -18,15 +18,16 @@ def load(folder: Path, *, large: bool) -> dict[str, Any]:
     return models
 
 
-def store(folder: Path, model: str, rows: list[dict[str, Any]], *, large: bool, family: str | None = None) -> None:
-    """Put a model's rows in place of those that were there: of all, or of the one family that was run again."""
+def store(folder: Path, model: str, rows: list[dict[str, Any]], *, large: bool, again: bool = False) -> None:
+    """Put a model's rows in place of those that were there: of all, or of the families that were run again."""
     models = load(folder, large=large)
-    if family is None:
-        models[model] = {"environment": environment(), "rows": rows}
+    if again:
+        families = dict.fromkeys(row["family"] for row in rows)
+        others = [row for row in models[model]["rows"] if row["family"] not in families]
+        environments = models[model].get("again", {}) | dict.fromkeys(families, environment())
+        models[model] |= {"again": environments, "rows": [*others, *rows]}
     else:
-        others = [row for row in models[model]["rows"] if row["family"] != family]
-        again = {**models[model].get("again", {}), family: environment()}
-        models[model] |= {"again": again, "rows": [*others, *rows]}
+        models[model] = {"environment": environment(), "rows": rows}
     path = _path(folder, large)
     unfinished = path.with_suffix(".tmp")
     unfinished.write_text(json.dumps({"models": models}, indent=1) + "\n")
