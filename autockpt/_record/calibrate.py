@@ -167,13 +167,13 @@ class _Caches:
         self.seconds = 0.0
         self._some, self._all = (np.zeros(size // 4, np.float32) for size in (SWEPT_BYTES, ALL_SWEPT_BYTES))
 
-    def sweep(self, gradient: Tensor | None = None) -> None:
-        """Have other things in the caches of the core; add up the seconds that it takes."""
-        self._have(self._some)
-
     def clock(self) -> float:
         """Seconds of this thread, not of what else the machine does meanwhile, and without those of the sweeps."""
         return time.thread_time() - self.seconds
+
+    def sweep(self, gradient: Tensor | None = None) -> None:
+        """Have other things in the caches of the core; add up the seconds that it takes."""
+        self._have(self._some)
 
     def sweep_all(self, gradient: Tensor | None = None) -> None:
         """Have other things in all caches."""
