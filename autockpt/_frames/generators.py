@@ -11,28 +11,31 @@ member that draws from them is beyond what a replay can repeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Collection, Iterable
+from typing import Any, TypeAlias
 
 import torch
 
 from .. import _torch_private
+from .tree import kept_whole
 
 __all__ = ["GeneratorTrack", "States", "generators_of", "given_among", "set_states", "states_of"]
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 
 
-def generators_of(devices: Iterable[torch.device], arguments: Iterable[object]) -> list[torch.Generator]:
-    """Return the generators of the CPU and of `devices`, and those among `arguments`, each once."""
+def generators_of(devices: Collection[torch.device], others: list[Any]) -> list[torch.Generator]:
+    """Return the generators of the CPU and of `devices`, and those `given_among` the arguments, each once."""
+    if not devices and not others:
+        return [torch.default_generator]
     of_devices = (_torch_private.default_generator(device) for device in devices)
-    found = [torch.default_generator, *(each for each in of_devices if each is not None), *given_among(arguments)]
+    found = [torch.default_generator, *(each for each in of_devices if each is not None), *given_among(others)]
     return list(dict.fromkeys(found))
 
 
-def given_among(arguments: Iterable[object]) -> list[torch.Generator]:
-    """Return the generators among `arguments`."""
-    return [value for value in arguments if isinstance(value, torch.Generator)]
+def given_among(others: list[Any]) -> list[torch.Generator]:
+    """Return the generators in `others`, the encoded arguments that are `not_simple`."""
+    return [value for value in kept_whole(others) if isinstance(value, torch.Generator)] if others else []
 
 
 def states_of(generators: Iterable[torch.Generator]) -> States:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
@@ -95,7 +96,7 @@ def patched_forward(
     forward: Callable[..., Any], module: nn.Module, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run `forward`, which is `module`'s own, as the plan behind `handle` wants it."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         if handle.places and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)

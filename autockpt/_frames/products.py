@@ -44,23 +44,12 @@ class Product:
             return hollow(*self._geometry, self._dtype, self._device)
         _torch_private.push_hooks(_dropped, _never)
         try:  # as forward's it has a node, so that what follows may change it in place
-            anchor, factor = torch.empty(0, requires_grad=True), factors[self._place].detach()
-            factors[self._place] = _Severed.apply(anchor, factor)  # type: ignore[no-untyped-call]
+            noded = torch.empty(0, requires_grad=True).clone()  # its node holds nothing: that of a leaf holds the leaf
+            noded.data = factors[self._place]
+            factors[self._place] = noded
             return torch.mul(*factors)
         finally:
             _torch_private.pop_hooks()
-
-
-class _Severed(torch.autograd.Function):
-    """Gives a factor a node: a leaf's own would hold its bytes for as long as the product leads to it."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, factor: Tensor) -> Tensor:
-        return factor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        raise AssertionError("a gradient was taken of a product that a replay made")
 
 
 def product_of(tensor: Tensor, arguments: Sequence[Tensor]) -> Product | None:

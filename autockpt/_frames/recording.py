@@ -17,7 +17,7 @@ from .selection import Selection
 from .slots import Held, Kept, OwnedSlot, Slot
 from .state import ModuleState
 from .thread import Scope, thread
-from .tree import encode, kept_whole, tensors
+from .tree import encode, not_simple, tensors
 from .units import Inputs
 
 __all__ = ["Arguments", "Recording"]
@@ -93,7 +93,7 @@ class Recording:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
-        before = states_of(generators_of(devices, kept_whole(arguments.templates)))
+        before = states_of(generators_of(devices, not_simple(arguments.templates)))
         call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
         number = len(frame.calls)
         if linked and number and all(ref.call == BOUNDARY for ref in refs):

@@ -17,7 +17,7 @@ from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
-from .tree import decode, encode, kept_whole, not_simple, tensors
+from .tree import decode, encode, not_simple, tensors
 from .units import Decision, Sources, Unit
 
 if TYPE_CHECKING:
@@ -85,15 +85,15 @@ class Replay:
         scope, thread.scope = thread.scope, None
         watch, thread.watch = thread.watch, None  # where a gradient is taken in the midst of a call's own code
         # A cast that a replay left in the cache would be stale for a forward after the next update.
-        cached = torch.is_autocast_cache_enabled()
+        cached, grad = torch.is_autocast_cache_enabled(), torch.is_grad_enabled()
         torch.set_autocast_cache_enabled(False)
+        _torch_private.set_grad_enabled(True)
         try:
-            with torch.enable_grad():
-                for number, call in enumerate(calls):
-                    self._call = call
-                    self._keep(number, self._run(number))
-                    if self._stopped:
-                        break
+            for number, call in enumerate(calls):
+                self._call = call
+                self._keep(number, self._run(number))
+                if self._stopped:
+                    break
         except (Changed, ReplayError) as error:
             error.args = (f"in the replay of {self._call.key}: {error}{self._hint()}",)
             raise
@@ -105,6 +105,7 @@ class Replay:
             raise
         finally:
             self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
+            _torch_private.set_grad_enabled(grad)
             torch.set_autocast_cache_enabled(cached)
             thread.scope, thread.watch = scope, watch
             thread.replays -= 1
@@ -120,9 +121,11 @@ class Replay:
         call = self._call
         set_states(call.random)
         args = decode(call.arguments, [self._find(ref) for ref in call.refs])
-        first = len(args) - len(call.keywords)
-        kwargs = dict(zip(call.keywords, args[first:], strict=True))
-        del args[first:]
+        kwargs = {}
+        if call.keywords:
+            first = len(args) - len(call.keywords)
+            kwargs = dict(zip(call.keywords, args[first:], strict=True))
+            del args[first:]
         undo: Undo = []
         outer = thread.selector
         thread.selector = None if call.selection is None else self
@@ -195,7 +198,7 @@ class Replay:
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
         generators = self._call.selection.generators
         if others:
-            generators = [*generators, *given_among(kept_whole(others))]
+            generators = [*generators, *given_among(others)]
         if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
         sources = Sources(leaves)
@@ -206,8 +209,7 @@ class Replay:
             if slot is not None and slot.value is None:
                 tensor = sources.tensor(source)
                 if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
-                    value = slot.view_of(tensor, offset)
-                    difference = slot.fill(value, value)
+                    difference = slot.fill_from(tensor, offset)
                     if difference is not None:
                         self._stop(f"gave {unit.key} {difference}")
             if self._next > self._last:

@@ -20,7 +20,7 @@ from .._errors import NotApplicable
 from .generators import States, given_among, states_of
 from .mismatch import mismatch
 from .thread import thread
-from .tree import CONTAINERS, encode, kept_whole, not_simple
+from .tree import CONTAINERS, encode, not_simple
 from .units import Choice, Decision, Inputs, Unit
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Selection:
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
         inputs = Inputs(leaves, remade=decision.remade)
         versions = _torch_private.versions(leaves)
-        generators = [*self.generators, *given_among(kept_whole(others))] if others else self.generators
+        generators = [*self.generators, *given_among(others)] if others else self.generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
         start = self._pack.n_slots

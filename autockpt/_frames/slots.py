@@ -65,9 +65,21 @@ class Slot:
         self.value = value
         return None
 
-    def view_of(self, tensor: Tensor, offset: int) -> Tensor:
-        """Return a detached view of the storage of `tensor`, so far behind its first element, as forward saw it."""
-        return tensor.detach().as_strided(self._look[0], self._look[1], tensor.storage_offset() + offset)
+    def fill_from(self, tensor: Tensor, offset: int) -> str | None:
+        """Take a view of the storage of the replay's `tensor`, so far behind its first element.
+
+        Returns:
+            In what it differs from what forward saved here; None if in nothing.
+        """
+        shape, stride, dtype, device = self._look
+        if tensor.dtype != dtype or tensor.device != device:
+            return _difference((shape, stride, tensor.dtype, tensor.device), self._look)
+        value = tensor.detach()
+        if offset or value.shape != shape or value.stride() != stride:
+            value = value.as_strided(shape, stride, value.storage_offset() + offset)
+        self._version = value._version
+        self.value = value
+        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""

@@ -8,7 +8,8 @@ Taking holds references, not bytes, but for the values of buffers that forward c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,20 @@ class ModuleState:
         requires_grad: whether any of them wants a gradient.
     """
 
-    __slots__ = ("_attributes", "_buffers", "_changing", "_entries", "_tree", "_watch_all", "devices", "requires_grad")
+    __slots__ = (
+        "_attributes",
+        "_buffers",
+        "_changing",
+        "_kind",
+        "_names",
+        "_tensors",
+        "_tree",
+        "_versions",
+        "_wants",
+        "_watch_all",
+        "devices",
+        "requires_grad",
+    )
 
     def __init__(
         self, module: nn.Module, changing: tuple[str, ...] | None, attributes: tuple[tuple[str, str], ...] = ()
@@ -49,21 +63,23 @@ class ModuleState:
             for path, name in attributes
             if isinstance((owned := module.get_submodule(path).__dict__).get(name), Tensor)
         ]
-        self.devices: set[torch.device] = set()
-        self.requires_grad = False
+        self._kind = type(module)
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        # Every module of the tree once, with its flag and its children; every tensor with the dict that owns it, its
-        # name, version and requires_grad. This runs for every call of a member, so it is one loop over flat lists.
-        self._tree: list[tuple[nn.Module, bool, list[nn.Module | None]]] = []
-        self._entries: list[tuple[dict[str, Any], str, Tensor, int, bool]] = []
+        # Every module of the tree once: its attributes, its training flag, its `_modules` and the children in there;
+        # every tensor with the dict that owns it and its name in there. This runs for every call of a member, after
+        # operators that have swept the caches: it reads no more than it must, and asks all tensors in one go.
+        self._tree: list[tuple[dict[str, Any], bool, dict[str, nn.Module | None], Sequence[Any]]] = []
+        self._names: list[tuple[dict[str, Any], str]] = []
+        self._tensors: list[Tensor] = []
         norms: set[int] = set()
         found, seen = [module], {module}
         for member in found:
             contents = member.__dict__
-            children = list(contents["_modules"].values())
-            self._tree.append((member, contents["training"], children))
+            modules = contents["_modules"]
+            children = list(modules.values()) if modules else ()
+            self._tree.append((contents, contents["training"], modules, children))
             for child in children:
                 if child is not None and child not in seen:
                     seen.add(child)
@@ -75,19 +91,18 @@ class ModuleState:
                 self._enter(contents["_buffers"])
                 if contents["training"] and _counts_batches(contents["_buffers"]):
                     norms.add(id(contents["_buffers"]))
+        self.requires_grad = any(tensor.requires_grad for tensor in self._tensors)
+        self.devices = {tensor.device for tensor in self._tensors if not tensor.is_cpu}
         if changing or norms or (changing is None and self._buffers):
             self._take_values(module, changing, norms)
+        self._versions = _torch_private.versions(self._tensors)
+        self._wants = [tensor.requires_grad for tensor in self._tensors]
 
     def _enter(self, owned: dict[str, Any]) -> None:
         for name, tensor in owned.items():
-            if tensor is None:
-                continue
-            wants = tensor.requires_grad
-            self._entries.append((owned, name, tensor, _torch_private.version(tensor), wants))
-            if wants:
-                self.requires_grad = True
-            if not tensor.is_cpu:
-                self.devices.add(tensor.device)
+            if tensor is not None:
+                self._names.append((owned, name))
+                self._tensors.append(tensor)
 
     def _take_values(self, module: nn.Module, changing: tuple[str, ...] | None, norms: set[int]) -> None:
         """Take the values of the buffers that may change; only of the other entries the version must not move.
@@ -105,16 +120,18 @@ class ModuleState:
                 if prefix not in owners:  # a normalisation has three buffers
                     owners[prefix] = id(module.get_submodule(prefix)._buffers)
                 wanted.add((owners[prefix], name))
-        entries, self._entries = self._entries, []
-        for entry in entries:
-            if id(entry[0]) in norms or (id(entry[0]), entry[1]) in wanted:
-                self._changing.append(_Changing(*entry[:4]))
+        names, every = self._names, self._tensors
+        self._names, self._tensors = [], []
+        for (owned, name), tensor in zip(names, every, strict=True):
+            if id(owned) in norms or (id(owned), name) in wanted:
+                self._changing.append(_Changing(owned, name, tensor))
             else:
-                self._entries.append(entry)
+                self._names.append((owned, name))
+                self._tensors.append(tensor)
 
     def owners(self) -> dict[int, Tensor]:
         """Return the parameters and buffers by the key of their storage."""
-        every = [entry[2] for entry in self._entries] + [buffer.tensor for buffer in self._changing]
+        every = [*self._tensors, *(buffer.tensor for buffer in self._changing)]
         try:
             return {tensor.untyped_storage()._cdata: tensor for tensor in every}
         except NotImplementedError:  # one of them has no storage
@@ -136,26 +153,29 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
-        for member, training, children in self._tree:
-            contents = member.__dict__
-            if list(contents["_modules"].values()) != children:
+        for contents, training, modules, children in self._tree:
+            if (modules or children) and list(modules.values()) != children:
                 raise ReplayError(
-                    f"modules inside a {type(self._tree[0][0]).__name__} were exchanged between its forward and its "
-                    "replay. Exchange them after backward."
+                    f"modules inside a {self._kind.__name__} were exchanged between its forward and its replay. "
+                    "Exchange them after backward."
                 )
             if contents["training"] != training:
-                undo.append((setattr, (member, "training", member.training)))
-                member.training = training
+                undo.append((contents.__setitem__, ("training", contents["training"])))
+                contents["training"] = training
         for buffers in self._buffers:
             undo.append((_reset, (buffers, dict(buffers))))
-        for owned, name, tensor, version, requires_grad in self._entries:
-            if _torch_private.version(tensor) != version:
+        if _torch_private.versions(self._tensors) != self._versions:
+            for (_, name), tensor, version in zip(self._names, self._tensors, self._versions, strict=True):
                 check_unchanged(tensor, version, f"parameter or buffer {name!r}")
-            if owned.get(name) is not tensor:
-                _put(owned, name, tensor, undo)
-            if tensor.requires_grad != requires_grad:
-                undo.append((tensor.requires_grad_, (not requires_grad,)))
-                tensor.requires_grad_(requires_grad)
+        if not all(map(operator.is_, [owned.get(name) for owned, name in self._names], self._tensors)):
+            for (owned, name), tensor in zip(self._names, self._tensors, strict=True):
+                if owned.get(name) is not tensor:
+                    _put(owned, name, tensor, undo)
+        if [tensor.requires_grad for tensor in self._tensors] != self._wants:
+            for tensor, wants in zip(self._tensors, self._wants, strict=True):
+                if tensor.requires_grad != wants:
+                    undo.append((tensor.requires_grad_, (not wants,)))
+                    tensor.requires_grad_(wants)
         for buffer in self._changing:
             buffer.owned[buffer.name] = buffer.scratch()
         for owned, name, held in self._attributes:
@@ -167,11 +187,11 @@ class _Changing:
 
     __slots__ = ("name", "owned", "tensor", "value", "version")
 
-    def __init__(self, owned: dict[str, Any], name: str, tensor: Tensor, version: int) -> None:
+    def __init__(self, owned: dict[str, Any], name: str, tensor: Tensor) -> None:
         self.owned = owned
         self.name = name
         self.tensor = tensor
-        self.version = version
+        self.version = _torch_private.version(tensor)
         self.value: Tensor | None = tensor.detach().clone()
 
     def release_if_unchanged(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "any_autocast_enabled",
@@ -28,6 +29,7 @@ __all__ = [
     "push_hooks",
     "resume_function_mode",
     "set_attention_backends",
+    "set_grad_enabled",
     "storage_key",
     "suspend_function_mode",
     "tensor_without_storage",
@@ -41,19 +43,24 @@ T = TypeVar("T", bound=Tensor)
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
-def push_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
-    """Make `pack` and `unpack` the innermost saved-tensors hooks (the context manager costs twice as much)."""
-    torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+# Frames call what is below between operators that have swept the caches, where every attribute on the way to a function
+# is read from memory: so the way is gone once, here.
+_C, _autograd, _functorch = torch._C, torch._C._autograd, torch._C._functorch
 
+push_hooks: Callable[[Callable[[Tensor], Any], Callable[[Any], Tensor]], None]
+push_hooks = _autograd._push_saved_tensors_default_hooks
+"""Make a pack and an unpack hook the innermost (the context manager costs twice as much)."""
 
-def pop_hooks() -> None:
-    """Take the innermost saved-tensors hooks away."""
-    torch._C._autograd._pop_saved_tensors_default_hooks()
+pop_hooks: Callable[[], None] = _autograd._pop_saved_tensors_default_hooks
+"""Take the innermost saved-tensors hooks away."""
+
+set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
+"""Switch gradients on or off in this thread (the context manager costs five times as much)."""
 
 
 def outer_hooks() -> Hooks | None:
     """Return the innermost saved-tensors hooks, None if there are none."""
-    hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks: Hooks | None = _autograd._top_saved_tensors_default_hooks(True)
     return hooks
 
 
@@ -77,15 +84,15 @@ def foreign_checkpoint_active() -> bool:
 def transforms_active() -> bool:
     """Whether saved-tensors hooks are disabled, or a `torch.func` transform or forward-mode level is active."""
     return (
-        not torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
-        or torch._C._functorch.maybe_current_level() is not None
-        or torch.autograd.forward_ad._current_level >= 0
+        not _autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+        or _functorch.maybe_current_level() is not None
+        or forward_ad._current_level >= 0
     )
 
 
 def any_autocast_enabled() -> bool:
     """Whether autocast is on for any device type in this thread."""
-    enabled: bool = torch._C._is_any_autocast_enabled()
+    enabled: bool = _C._is_any_autocast_enabled()
     return enabled
 
 
@@ -125,24 +132,24 @@ def storage_key(tensor: Tensor) -> int:
 def attention_backends() -> tuple[Any, ...]:
     """Return which kernels `scaled_dot_product_attention` may choose from, and in which order (`sdpa_kernel`)."""
     return (
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_sdp_enabled(),
-        torch._C._get_overrideable_sdp_enabled(),
-        torch._C._get_sdp_priority_order(),
+        _C._get_flash_sdp_enabled(),
+        _C._get_mem_efficient_sdp_enabled(),
+        _C._get_math_sdp_enabled(),
+        _C._get_cudnn_sdp_enabled(),
+        _C._get_overrideable_sdp_enabled(),
+        _C._get_sdp_priority_order(),
     )
 
 
 def set_attention_backends(backends: tuple[Any, ...]) -> None:
     """Make `backends`, as `attention_backends` returned them, the choice again."""
     flash, efficient, math_only, cudnn, overrideable, order = backends
-    torch._C._set_sdp_use_flash(flash)
-    torch._C._set_sdp_use_mem_efficient(efficient)
-    torch._C._set_sdp_use_math(math_only)
-    torch._C._set_sdp_use_cudnn(cudnn)
-    torch._C._set_sdp_use_overrideable(overrideable)
-    torch._C._set_sdp_priority_order(order)
+    _C._set_sdp_use_flash(flash)
+    _C._set_sdp_use_mem_efficient(efficient)
+    _C._set_sdp_use_math(math_only)
+    _C._set_sdp_use_cudnn(cudnn)
+    _C._set_sdp_use_overrideable(overrideable)
+    _C._set_sdp_priority_order(order)
 
 
 def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
@@ -182,19 +189,19 @@ def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) ->
 
 def suspend_function_mode(mode: object) -> bool:
     """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
-    depth = torch._C._len_torch_function_stack()
-    if depth and torch._C._get_function_stack_at(depth - 1) is mode:
-        torch._C._pop_torch_function_stack()
+    depth = _C._len_torch_function_stack()
+    if depth and _C._get_function_stack_at(depth - 1) is mode:
+        _C._pop_torch_function_stack()
         return True
     return False
 
 
 def resume_function_mode(mode: object) -> None:
     """Switch `mode` on again, as the innermost."""
-    torch._C._push_on_torch_function_stack(mode)
+    _C._push_on_torch_function_stack(mode)
 
 
-plain_torch_function = torch._C._disabled_torch_function_impl
+plain_torch_function = _C._disabled_torch_function_impl
 """For subclasses whose instances torch functions treat as any tensor."""
 
 

@@ -46,6 +46,15 @@ def test_hooks_are_pushed_and_popped_innermost() -> None:
     assert _torch_private.outer_hooks() is None
 
 
+def test_gradients_are_switched_for_this_thread() -> None:
+    _torch_private.set_grad_enabled(False)
+    try:
+        assert not torch.is_grad_enabled()
+    finally:
+        _torch_private.set_grad_enabled(True)
+    assert torch.is_grad_enabled()
+
+
 def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputation() -> None:
     seen: list[bool] = []
 

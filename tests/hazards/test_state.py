@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrizations
 
 import autockpt
@@ -149,6 +150,18 @@ def test_parameters_whose_storage_is_away_between_forward_and_backward() -> None
         return loss
 
     assert_same(model, [[str(i) for i in range(12)]], run)
+
+
+def test_a_parameter_whose_storage_is_away_takes_no_memory() -> None:
+    """What autograd is handed of it leads to the parameter, and to no storage that it had in forward."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(2)))
+    autockpt.apply(model, plan=Plan.of([["0", "1"]]))
+    loss = summed(model)
+    gathered = [StorageWeakRef(parameter.untyped_storage()) for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.data = torch.empty(0)
+    assert all(storage.expired() for storage in gathered)
+    del loss
 
 
 def test_weights_are_held_by_reference_and_not_by_copy() -> None:
