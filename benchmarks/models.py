@@ -1,48 +1,57 @@
-"""The twelve models that benchmarks compare on, in a size for seconds and, for transformers, one for minutes.
+"""The twelve models that benchmarks compare on, in a size for seconds and, for transformers, for minutes or a GPU.
 
 Real architectures with random weights. In the small size a block takes a few milliseconds on one core, so that what
-the host does between operators counts; in the large one 50 ms and more, so that it does not.
+the host does between operators counts; in the large one 50 ms and more, so that it does not. The one for a GPU has
+blocks of published models, fewer of them, in bfloat16.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from tests.zoo import ZOO, Case, DenseNet, UNet, gpt2, tokens
 
-__all__ = ["LARGE", "SMALL", "TEXT", "TRANSFORMERS", "VARIANTS", "build"]
+__all__ = ["SIZES", "SMALL", "TEXT", "TRANSFORMERS", "VARIANTS", "Size", "build"]
 
 Built = tuple[nn.Module, dict[str, Any]]
+Size = Literal["small", "large", "gpu"]
 
 TRANSFORMERS = ("gpt2", "bert", "llama", "vit", "t5", "whisper")
 
 
-def build(name: str, *, large: bool = False) -> Case:
+def build(name: str, size: Size = "small") -> Case:
     """Build a model, the same each time."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers warns about configurations, not about us
-        model, kwargs = (LARGE if large else {**SMALL, **VARIANTS})[name]()
+        model, kwargs = (SIZES[size] | (VARIANTS if size == "small" else {}))[name]()
+    if size == "gpu":
+        model = model.to("cuda", torch.bfloat16)
+        kwargs = {key: _on_gpu(value) for key, value in kwargs.items()}
     return Case(model.train(), kwargs)
 
 
-def _gpt2(width: int, batch: int, length: int, layers: int, dropout: float = 0.0) -> Built:
-    model = gpt2(n_layer=layers, n_embd=width, vocab_size=1000, n_positions=length, dropout=dropout)
+def _on_gpu(value: torch.Tensor) -> torch.Tensor:
+    return value.to("cuda", torch.bfloat16 if value.is_floating_point() else value.dtype)
+
+
+def _gpt2(width: int, batch: int, length: int, layers: int, dropout: float = 0.0, heads: int = 4) -> Built:
+    model = gpt2(n_layer=layers, n_embd=width, vocab_size=1000, n_positions=length, dropout=dropout, n_head=heads)
     return model, tokens(1000, batch, length)
 
 
-def _bert(width: int, batch: int, length: int, layers: int) -> Built:
+def _bert(width: int, batch: int, length: int, layers: int, heads: int = 4) -> Built:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=4,
+        num_attention_heads=heads,
         intermediate_size=4 * width,
         vocab_size=1000,
         max_position_embeddings=length,
@@ -50,15 +59,17 @@ def _bert(width: int, batch: int, length: int, layers: int) -> Built:
     return BertForMaskedLM(config), tokens(1000, batch, length)
 
 
-def _llama(width: int, batch: int, length: int, layers: int) -> Built:
+def _llama(
+    width: int, batch: int, length: int, layers: int, heads: int = 4, key_heads: int = 2, inner: int | None = None
+) -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=width * 8 // 3,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        intermediate_size=inner or width * 8 // 3,
         vocab_size=1000,
         max_position_embeddings=length,
         use_cache=False,
@@ -66,13 +77,13 @@ def _llama(width: int, batch: int, length: int, layers: int) -> Built:
     return LlamaForCausalLM(config), tokens(1000, batch, length)
 
 
-def _vit(width: int, batch: int, size: int, layers: int) -> Built:
+def _vit(width: int, batch: int, size: int, layers: int, heads: int = 4) -> Built:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=4,
+        num_attention_heads=heads,
         intermediate_size=4 * width,
         image_size=size,
         patch_size=16,
@@ -80,15 +91,15 @@ def _vit(width: int, batch: int, size: int, layers: int) -> Built:
     return ViTForImageClassification(config), _images(batch, size)
 
 
-def _t5(width: int, batch: int, length: int, layers: int, dropout: float = 0.1) -> Built:
+def _t5(width: int, batch: int, length: int, layers: int, dropout: float = 0.1, heads: int = 4) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
         d_model=width,
-        d_kv=width // 4,
+        d_kv=width // heads,
         d_ff=width * 8 // 3,
         num_layers=layers,
-        num_heads=4,
+        num_heads=heads,
         vocab_size=1000,
         use_cache=False,
         decoder_start_token_id=0,
@@ -98,15 +109,15 @@ def _t5(width: int, batch: int, length: int, layers: int, dropout: float = 0.1) 
     return T5ForConditionalGeneration(config), tokens(1000, batch, length)
 
 
-def _whisper(width: int, batch: int, frames: int, layers: int) -> Built:
+def _whisper(width: int, batch: int, frames: int, layers: int, heads: int = 4) -> Built:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     config = WhisperConfig(
         d_model=width,
         encoder_layers=layers,
         decoder_layers=layers,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
         encoder_ffn_dim=4 * width,
         decoder_ffn_dim=4 * width,
         vocab_size=1000,
@@ -178,6 +189,17 @@ LARGE: dict[str, Callable[[], Built]] = {
     "t5": lambda: _t5(768, 4, 256, 3),
     "whisper": lambda: _whisper(768, 2, 1000, 3),
 }
+
+GPU: dict[str, Callable[[], Built]] = {
+    "gpt2": lambda: _gpt2(4096, 4, 2048, 6, heads=32),  # GPT-3 of 6.7B
+    "bert": lambda: _bert(1024, 32, 512, 12, heads=16),
+    "llama": lambda: _llama(4096, 4, 2048, 6, heads=32, key_heads=32, inner=11008),  # Llama of 7B
+    "vit": lambda: _vit(1024, 64, 224, 12, heads=16),
+    "t5": lambda: _t5(1024, 16, 512, 6, heads=16),
+    "whisper": lambda: _whisper(1024, 8, 3000, 6, heads=16),
+}
+
+SIZES: dict[Size, dict[str, Callable[[], Built]]] = {"small": SMALL, "large": LARGE, "gpu": GPU}
 
 TEXT: dict[str, Callable[[int], Built]] = {
     "gpt2": lambda length: _gpt2(256, 8, length, 12),

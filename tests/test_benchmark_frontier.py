@@ -108,14 +108,14 @@ def test_families_that_run_again_replace_their_rows_and_say_when(
     monkeypatch.setattr("benchmarks.frontier.store.environment", dict)
     old = [row("plain", 1.0, 0.0), row("block", 0.5, 0.2), row("autockpt", 0.5, 0.3), row("autockpt", 0.4, 0.4)]
     new = [row("plain", 1.0, 0.01), row("autockpt", 0.5, 0.1)]
-    store(tmp_path, "gpt2", old, large=False)
-    store(tmp_path, "bert", old, large=False)
-    store(tmp_path, "gpt2", new, large=False, again=True)
-    stored = load(tmp_path, large=False)
+    store(tmp_path, "gpt2", old, "small")
+    store(tmp_path, "bert", old, "small")
+    store(tmp_path, "gpt2", new, "small", again=True)
+    stored = load(tmp_path, "small")
     assert stored["gpt2"]["rows"] == [old[1], *new]
     assert list(stored["gpt2"]["again"]) == ["plain", "autockpt"]
     assert stored["bert"]["rows"] == old and "again" not in stored["bert"]
-    store(tmp_path, "gpt2", old, large=False)
-    assert load(tmp_path, large=False)["gpt2"]["rows"] == old
-    assert "again" not in load(tmp_path, large=False)["gpt2"]
-    assert load(tmp_path, large=True) == {}
+    store(tmp_path, "gpt2", old, "small")
+    assert load(tmp_path, "small")["gpt2"]["rows"] == old
+    assert "again" not in load(tmp_path, "small")["gpt2"]
+    assert load(tmp_path, "large") == {}

@@ -70,6 +70,7 @@ def gpt2(
     n_positions: int = 128,
     use_cache: bool = False,
     dropout: float = 0.1,
+    n_head: int = 4,
 ) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel, logging
 
@@ -77,7 +78,7 @@ def gpt2(
     config = GPT2Config(
         n_layer=n_layer,
         n_embd=n_embd,
-        n_head=4,
+        n_head=n_head,
         n_positions=n_positions,
         vocab_size=vocab_size,
         use_cache=use_cache,

@@ -1,4 +1,4 @@
-"""One training step held against the plain one: peak, FLOPs, CPU time, gradients and buffers."""
+"""One training step held against the plain one: peak, FLOPs, time, gradients and buffers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "Times",
     "compare",
     "count_flops",
-    "cpu_seconds",
     "outcome",
     "peak",
+    "step_seconds",
     "times",
 ]
 
@@ -80,7 +80,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """CPU time of a step over that of the plain step beside it.
+    """Time of a step over that of the plain step beside it.
 
     Attributes:
         ratio: median over the pairs.
@@ -108,7 +108,8 @@ def peak(case: Case) -> Peak:
         events = private.stop_memory_profiler(profiler)
     gradients = {p.grad.untyped_storage().data_ptr() for p in case.model.parameters() if p.grad is not None}
     case.model.zero_grad()
-    changes = [(address, change) for address, change, device, _ in events if device == "cpu"]
+    kind = _device(case).type
+    changes = [(address, change) for address, change, device, _ in events if device == kind]
     return Peak(activation_bytes=highest(changes, gradients), step_bytes=highest(changes, ()))
 
 
@@ -169,9 +170,9 @@ def times(plain: Case, subject: Case, *, seconds: float, least_pairs: int) -> Ti
     try:
         while True:
             if len(pairs) % 2:
-                own, theirs = cpu_seconds(plain), cpu_seconds(subject)
+                own, theirs = step_seconds(plain), step_seconds(subject)
             else:
-                theirs, own = cpu_seconds(subject), cpu_seconds(plain)
+                theirs, own = step_seconds(subject), step_seconds(plain)
             pairs.append((own, theirs))
             if len(pairs) < least_pairs:
                 continue
@@ -189,15 +190,25 @@ def times(plain: Case, subject: Case, *, seconds: float, least_pairs: int) -> Ti
     )
 
 
-def cpu_seconds(case: Case) -> float:
-    """Take one step; return the seconds of the processor that it took."""
-    began = time.process_time()
+def step_seconds(case: Case) -> float:
+    """Take one step; return the seconds of the processor that it took, on a GPU those of the clock."""
+    on_gpu = _device(case).type == "cuda"
+    clock = time.perf_counter if on_gpu else time.process_time
+    if on_gpu:
+        torch.cuda.synchronize()
+    began = clock()
     outputs, loss = case.forward()
     loss.backward()
-    ended = time.process_time()
+    if on_gpu:
+        torch.cuda.synchronize()
+    ended = clock()
     del outputs, loss
     case.model.zero_grad()
     return ended - began
+
+
+def _device(case: Case) -> torch.device:
+    return next(case.model.parameters()).device
 
 
 def outcome(case: Case, model: nn.Module, state: Mapping[str, torch.Tensor]) -> Outcome:

@@ -12,9 +12,12 @@ from benchmarks.frontier.analysis import Comparison, Row, Summary, compare_rows,
 from benchmarks.frontier.derive import standard_error
 from benchmarks.frontier.plot import plot
 from benchmarks.frontier.store import load
-from benchmarks.models import TRANSFORMERS
+from benchmarks.models import SIZES, TRANSFORMERS, Size
 
 __all__ = ["write_report"]
+
+_TITLES: dict[Size, str] = {"small": "Small models", "large": "Large models", "gpu": "On a GPU"}
+_SUFFIXES: dict[Size, str] = {"small": "", "large": ", large", "gpu": ", on a GPU"}
 
 PAIRS = [("time", "eager"), ("time", "compile"), ("FLOPs", "eager"), ("FLOPs", "compile")]
 
@@ -22,27 +25,27 @@ PAIRS = [("time", "eager"), ("time", "compile"), ("FLOPs", "eager"), ("FLOPs", "
 def write_report(folder: Path) -> None:
     """Write the README's part after its marker, and a plot for each model, from what is stored."""
     parts = []
-    for large in (False, True):
-        models = load(folder, large=large)
+    for size in SIZES:
+        models = load(folder, size)
         if models:
-            parts.append(_section(folder, models, large))
+            parts.append(_section(folder, models, size))
     readme = folder / "README.md"
     head = readme.read_text().partition(RESULTS)[0]
     readme.write_text(f"{head}{RESULTS}\n\n" + "\n\n".join(parts) + "\n")
 
 
-def _section(folder: Path, models: dict[str, Any], large: bool) -> str:
+def _section(folder: Path, models: dict[str, Any], size: Size) -> str:
     compared = {name: compare_rows(stored["rows"]) for name, stored in models.items()}
     summaries = {name: summarise(found) for name, found in compared.items()}
     transformers = [found for name in TRANSFORMERS for found in compared.get(name, [])]
     lines = [_summary_cells(name, summary) for name, summary in summaries.items()]
     lines.append(_summary_cells("**transformers**", summarise(transformers)))
     heads = ["model", "points, good", "reached by eager, compile", *(f"{axis}: ours / {who}" for axis, who in PAIRS)]
-    parts = [f"## {'Large' if large else 'Small'} models", table([*heads, "worst prediction, pp"], lines)]
+    parts = [f"## {_TITLES[size]}", table([*heads, "worst prediction, pp"], lines)]
     for name, stored in models.items():
-        picture = f"plots/{name}{'-large' if large else ''}.png"
+        picture = f"plots/{name}{'' if size == 'small' else f'-{size}'}.png"
         plot(folder / picture, name, stored["rows"])
-        parts += [f"### {name}{', large' if large else ''}", f"![{name}]({picture})", _ran(stored["environment"])]
+        parts += [f"### {name}{_SUFFIXES[size]}", f"![{name}]({picture})", _ran(stored["environment"])]
         parts += [f"{family} again: {_ran(where)}" for family, where in stored.get("again", {}).items()]
         parts.append(_points(stored["rows"], compared[name]))
     return "\n\n".join(parts)

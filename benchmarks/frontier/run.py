@@ -21,23 +21,28 @@ from benchmarks.environment import with_steady_allocator
 from benchmarks.frontier.measure import Outcome, Peak, compare, count_flops, outcome, peak, times
 from benchmarks.frontier.methods import Applied, Method, NotHere
 from benchmarks.frontier.ours import OURS, ours
-from benchmarks.frontier.peers import peers
+from benchmarks.frontier.peers import COMPILED, peers
 from benchmarks.frontier.report import write_report
 from benchmarks.frontier.store import load, store
-from benchmarks.models import LARGE, SMALL, build
+from benchmarks.models import SIZES, SMALL, Size, build
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import Case
 
 FOLDER = Path(__file__).parent
-SMALL_TIMING, LARGE_TIMING, QUICK_TIMING = (25.0, 15), (60.0, 7), (0.0, 3)
+TIMING: dict[Size, tuple[float, int]] = {"small": (25.0, 15), "large": (60.0, 7), "gpu": (8.0, 9)}
 """For how many seconds a method is timed, and over how many pairs at least. Three seconds gave overheads of the small
 models no better than to 3 points of a step."""
+QUICK_TIMING = 0.0, 3
+ON_GPU = ("plain", "transformers", "uniform", "block", COMPILED)
+"""The peers there: the others are given a CPU's roofline, or are for sequences."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=list(SMALL), metavar="NAME", help="only these")
-    parser.add_argument("--large", action="store_true", help="the transformers in their large size")
+    parser.add_argument(
+        "--size", choices=list(SIZES), default="small", help="of the models; all but small: transformers"
+    )
     parser.add_argument("--ours", action="store_true", help="the plain step and autockpt; other rows stay as they are")
     parser.add_argument("--quick", action="store_true", help="a few pairs of steps for each time: for trying out")
     parser.add_argument("--report", action="store_true", help="run nothing; write README and plots again")
@@ -45,19 +50,23 @@ def main() -> None:
     if arguments.report:
         write_report(FOLDER)
         return
-    known = LARGE if arguments.large else SMALL
+    size: Size = arguments.size
+    known = SIZES[size]
     names = arguments.model or list(known)
     if not known.keys() >= set(names):
-        parser.error(f"these have a large size: {', '.join(known)}")
-    unknown = set(names) - load(FOLDER, large=arguments.large).keys()
+        parser.error(f"these have that size: {', '.join(known)}")
+    if size == "gpu" and not torch.cuda.is_available():
+        parser.error("that size needs a CUDA device")
+    unknown = set(names) - load(FOLDER, size).keys()
     if arguments.ours and unknown:
         parser.error(f"there are no rows of peers for {', '.join(sorted(unknown))}: run all methods first")
     with_steady_allocator()
     torch.set_num_threads(1)
     for name in names:
-        others = [method for method in peers() if method.family == "plain" or not arguments.ours]
-        rows = run_model(name, [*others, *ours()], large=arguments.large, quick=arguments.quick)
-        store(FOLDER, name, rows, large=arguments.large, again=arguments.ours)
+        wanted = ("plain",) if arguments.ours else ON_GPU if size == "gpu" else None
+        others = [method for method in peers() if wanted is None or method.family in wanted]
+        rows = run_model(name, [*others, *ours()], size, quick=arguments.quick)
+        store(FOLDER, name, rows, size, again=arguments.ours)
         write_report(FOLDER)
 
 
@@ -86,27 +95,27 @@ class Bench:
     least_pairs: int
 
 
-def run_model(name: str, methods: Iterable[Method], *, large: bool, quick: bool) -> list[dict[str, Any]]:
+def run_model(name: str, methods: Iterable[Method], size: Size, *, quick: bool) -> list[dict[str, Any]]:
     """Return a row for every method and setting."""
-    bench = prepare(name, large=large, quick=quick)
+    bench = prepare(name, size, quick=quick)
     rows = []
     for method in methods:
         row = run_method(bench, method)
         if peak(bench.subject) != bench.peak:
             row["failure"] = "left the model changed: its plain step has another peak"
-            bench = prepare(name, large=large, quick=quick)
+            bench = prepare(name, size, quick=quick)
         rows.append(row)
         print(name, method.family, method.setting, row.get("error") or _short(row), flush=True)
     return rows
 
 
-def prepare(name: str, *, large: bool, quick: bool) -> Bench:
+def prepare(name: str, size: Size, *, quick: bool) -> Bench:
     """Build the model twice and measure its plain step."""
-    plain, subject = build(name, large=large), build(name, large=large)
+    plain, subject = build(name, size), build(name, size)
     for case in (plain, subject):
         case.step()  # what is allocated once is allocated now
     state = copy.deepcopy(subject.model.state_dict())
-    seconds, least_pairs = QUICK_TIMING if quick else LARGE_TIMING if large else SMALL_TIMING
+    seconds, least_pairs = QUICK_TIMING if quick else TIMING[size]
     return Bench(
         plain=plain,
         subject=subject,
