@@ -23,8 +23,9 @@ from .runs import around_products, stretches, windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
-MENU_SECONDS = 1.0
-"""For the menus of a model together."""
+MENU_SECONDS = 3.0
+"""For the menus of a model together: more than most models take, so that it is seldom the clock that decides which
+plans there are, and what the lowest peak is."""
 
 FIRST_SHARE = 0.5
 """Share of the time in which each kind of call has an equal part, which is enough for nearly all of them. The rest goes
@@ -69,6 +70,9 @@ class Block:
 Kind: TypeAlias = tuple[Block, list[tuple[int, ...]]]
 """Runs that are alike, as units."""
 
+Unfinished: TypeAlias = tuple[list[tuple[int, ...]], Menu, float]
+"""Runs that are alike, their menu, and the seconds that there were for it."""
+
 
 def selective_drafts(
     book: Book, calls: Sequence[int], replayable: Collection[int], *, time_limit_seconds: float = MENU_SECONDS
@@ -84,29 +88,40 @@ def selective_drafts(
             shares, menus in which keeping is free get half of what the others leave.
 
     Returns:
-        The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some.
+        The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some, and
+        one for all others.
     """
     begun = time.perf_counter()
     single = [(call,) for call in _with_parts(book, calls, replayable)]
-    drafts, notes = _drafts(book, single, time_limit_seconds)
-
-    def more(runs: Iterable[tuple[int, ...]], drafts_per_kind: int) -> list[Draft]:
-        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        return _drafts(book, runs, left_seconds, drafts_per_kind)[0]
-
-    drafts += more([*windows(book, calls, MANY_UNITS), *around_products(book, calls)], DRAFTS_PER_KIND)
+    drafts, unfinished, late = _drafts(book, single, time_limit_seconds)
+    notes = [_said(book, *each) for each in unfinished]
+    later = [([*windows(book, calls, MANY_UNITS), *around_products(book, calls)], DRAFTS_PER_KIND)]
     # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
     if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
         alone = set(single)
         parts = stretches(book, [call for (call,) in single])
-        drafts += more([members for members in parts if members not in alone], DRAFTS_PER_PART)
-    return drafts, notes
+        later.append(([members for members in parts if members not in alone], DRAFTS_PER_PART))
+    for runs, drafts_per_kind in later:
+        left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
+        found, unfinished, joined_late = _drafts(book, runs, left_seconds, drafts_per_kind)
+        drafts += found
+        late += sum(menu.late for _, menu, _ in unfinished) + joined_late
+    if late:
+        notes.append(
+            f"{late} more menu(s) of parts of blocks were not searched to their end, in "
+            f"{format_seconds(time_limit_seconds)} for all. More menu_seconds may find a cheaper plan"
+        )
+    return drafts, tuple(notes)
 
 
 def _drafts(
     book: Book, runs: Iterable[tuple[int, ...]], time_limit_seconds: float, drafts_per_kind: int = DRAFTS_PER_KIND
-) -> tuple[list[Draft], tuple[str, ...]]:
-    """Find the ways worth having to recompute a part of each run."""
+) -> tuple[list[Draft], list[Unfinished], int]:
+    """Find the ways worth having to recompute a part of each run.
+
+    Returns:
+        The drafts, the menus that may lack some, and how many of those in which keeping is free the clock cut short.
+    """
     profile = book.profile
     alike: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for members in runs:
@@ -118,22 +133,24 @@ def _drafts(
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     begun, host = time.perf_counter(), _host(book)
     drafts: list[Draft] = []
-    notes: list[str] = []
+    unfinished: list[Unfinished] = []
+    late = 0
     menus = _menus(kinds, drafts_per_kind, host, time_limit_seconds)
     for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
         if not menu.whole:
-            notes.append(_said(book, group, menu, limit_seconds))
+            unfinished.append((group, menu, limit_seconds))
         drafts += _of_menu(book, block, group, menu)
     if host.kept_unit_seconds:
         left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        drafts += _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds / 2)
-    return drafts, tuple(notes)
+        joined, late = _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds / 2)
+        drafts += joined
+    return drafts, unfinished, late
 
 
 def _with_joined_units(
     book: Book, kinds: Sequence[Kind], drafts: Iterable[Draft], drafts_per_kind: int, time_limit_seconds: float
-) -> list[Draft]:
-    """Find drafts that are cheaper than they look to a menu, and than those that there are.
+) -> tuple[list[Draft], int]:
+    """Find drafts that are cheaper than they look to a menu, and than those that there are; how many menus were late.
 
     A menu charges every function that is kept. Those that make up a call are one unit, and cost as one: so here keeping
     is free while menus are made, and charged when the units have their names.
@@ -147,7 +164,7 @@ def _with_joined_units(
     found = []
     for (block, group), (menu, _) in zip(joining, menus, strict=True):
         found += _of_menu(book, block, group, menu, known)
-    return found
+    return found, sum(menu.late for menu, _ in menus)
 
 
 def _of_menu(
