@@ -44,8 +44,9 @@ class Product:
             return hollow(*self._geometry, self._dtype, self._device)
         _torch_private.push_hooks(_dropped, _never)
         try:  # as forward's it has a node, so that what follows may change it in place
-            noded = torch.empty(0, requires_grad=True).clone()  # its node holds nothing: that of a leaf holds the leaf
-            noded.data = factors[self._place]
+            factor = factors[self._place]
+            noded = torch.empty(0, dtype=factor.dtype, device=factor.device, requires_grad=True).clone()
+            noded.data = factor  # its node holds nothing: that of a leaf holds the leaf
             factors[self._place] = noded
             return torch.mul(*factors)
         finally:

@@ -87,8 +87,8 @@ class Replay:
         # A cast that a replay left in the cache would be stale for a forward after the next update.
         cached, grad = torch.is_autocast_cache_enabled(), torch.is_grad_enabled()
         torch.set_autocast_cache_enabled(False)
-        _torch_private.set_grad_enabled(True)
         try:
+            _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self._call = call
                 self._keep(number, self._run(number))

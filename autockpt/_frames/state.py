@@ -67,10 +67,10 @@ class ModuleState:
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        # Every module of the tree once: its attributes, its training flag, its `_modules` and the children in there;
+        # Every module of the tree once: its training flag and its children;
         # every tensor with the dict that owns it and its name in there. This runs for every call of a member, after
         # operators that have swept the caches: it reads no more than it must, and asks all tensors in one go.
-        self._tree: list[tuple[dict[str, Any], bool, dict[str, nn.Module | None], Sequence[Any]]] = []
+        self._tree: list[tuple[nn.Module, bool, Sequence[Any]]] = []
         self._names: list[tuple[dict[str, Any], str]] = []
         self._tensors: list[Tensor] = []
         norms: set[int] = set()
@@ -79,7 +79,7 @@ class ModuleState:
             contents = member.__dict__
             modules = contents["_modules"]
             children = list(modules.values()) if modules else ()
-            self._tree.append((contents, contents["training"], modules, children))
+            self._tree.append((member, contents["training"], children))
             for child in children:
                 if child is not None and child not in seen:
                     seen.add(child)
@@ -153,7 +153,9 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
-        for contents, training, modules, children in self._tree:
+        for member, training, children in self._tree:
+            contents = member.__dict__  # it, and its dicts, may have been replaced
+            modules = contents["_modules"]
             if (modules or children) and list(modules.values()) != children:
                 raise ReplayError(
                     f"modules inside a {self._kind.__name__} were exchanged between its forward and its replay. "

@@ -231,3 +231,13 @@ def test_a_member_that_changes_a_result_of_an_earlier_one_without_returning_it()
 
     torch.manual_seed(0)
     assert_same(Model(), [["first", "twice", "last"]], summed)
+
+
+def test_children_exchanged_by_a_new_dict_are_refused() -> None:
+    block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = nn.Sequential(nn.Linear(4, 4), block, nn.Linear(4, 4))
+    install(model, Plan.of(["1"]))
+    loss = model(torch.randn(2, 4)).sum()
+    block._modules = {"0": nn.Linear(4, 4), "1": nn.Tanh()}
+    with pytest.raises(ReplayError, match="exchanged"):
+        loss.backward()

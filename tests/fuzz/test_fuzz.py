@@ -52,10 +52,10 @@ def flags_of_now() -> Any:
     put_back: Callable[..., None] = ModuleState.put_back
 
     def broken(self: ModuleState, undo: Any) -> None:
-        now = [(attributes, attributes["training"]) for attributes, *_ in self._tree]
+        now = [(member, member.training) for member, *_ in self._tree]
         put_back(self, undo)
-        for attributes, flag in now:
-            attributes["training"] = flag
+        for member, flag in now:
+            member.training = flag
 
     return mock.patch.object(ModuleState, "put_back", broken)
 
