@@ -10,9 +10,9 @@
 Forward is timed with what it saves packed and dropped. Parameters and tensors have some kilobytes, and after every call
 and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
 blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. Calls
-sweep by themselves too, so that a replay of several of them finds the caches no warmer than one of their caller. The
-functions are dropouts whose products are made again, as plans keep them first: looking at generators' states and at
-what multiplied what is a good part of what such a unit costs. Its multiplication of a few kilobytes is in it too.
+sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller. The functions
+are dropouts whose products are made again, as plans keep them first: looking at generators' states and at what
+multiplied what is a good part of what such a unit costs. Its multiplication of a few kilobytes is in it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .watch import no_backward
 
 __all__ = ["HostCosts", "host_costs"]
 
-ROUNDS = 9
+ROUNDS = 11
 BLOCKS = 2
 UNITS = 8
 NORM = 3
@@ -47,11 +47,12 @@ TOKENS, WIDTH = 16, 64
 LEAST_SECONDS = 1e-6
 """A Python call's: on a busy machine differences may come out as nothing."""
 
-SWEPT_BYTES = 2**22
-"""Between two operators: more than the caches of one core hold."""
+SWEPT_BYTES = 2**23
+"""Between two operators: more than the caches of one core hold. After the matrix product of a small model's block what
+a frame does takes about as long as after so much."""
 
-ALL_SWEPT_BYTES = 2**25
-"""Between two blocks: about the cache that cores share. A step of a real model touches more from one segment to the
+ALL_SWEPT_BYTES = 2**24
+"""Between two blocks, of the cache that cores share: a step of a real model touches more from one segment to the
 next."""
 
 
@@ -212,12 +213,16 @@ class _Block(nn.Module):
         for step in self.steps():
             x = step(x)
             x.register_hook(self._caches.sweep)
-            self._caches.sweep()
         return x
 
     def steps(self) -> list[Callable[[Tensor], Tensor]]:
-        """What forward does, one after the other."""
-        return [*(nn.functional.dropout,) * UNITS, *self.parts]
+        """What forward does, one after the other; each leaves other things in the caches."""
+        return [*(self._dropout,) * UNITS, *self.parts]
+
+    def _dropout(self, x: Tensor) -> Tensor:
+        x = nn.functional.dropout(x)
+        self._caches.sweep()
+        return x
 
 
 class _Model(nn.Module):
@@ -253,9 +258,9 @@ class _Model(nn.Module):
                 saved.append(stamp)
 
         with torch.autograd.graph.saved_tensors_hooks(packed, no_backward):
+            self._caches.sweep()
             for step in cast("_Block", self.blocks[0]).steps():
                 saved.clear()
-                self._caches.sweep()
                 began = self._caches.clock()
                 x = step(x)
                 timed.append(_Timed(self._caches.clock() - began, len(saved)))
