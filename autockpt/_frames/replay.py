@@ -105,11 +105,11 @@ class Replay:
             raise
         finally:
             self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
-            _torch_private.set_grad_enabled(grad)
-            torch.set_autocast_cache_enabled(cached)
             thread.scope, thread.watch = scope, watch
             thread.replays -= 1
             set_states(moved)
+            torch.set_autocast_cache_enabled(cached)
+            _torch_private.set_grad_enabled(grad)  # last: a function mode around backward sees it, and may raise
         if self._problem is not None:
             raise ReplayError(
                 f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "

@@ -18,7 +18,7 @@ from .tree import tensors
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = ["Changed", "Held", "Kept", "OwnedSlot", "Slot", "check_unchanged"]
+__all__ = ["Changed", "Held", "Kept", "OwnedSlot", "Slot", "check_unchanged", "reads_alike"]
 
 
 class Changed(RuntimeError):
@@ -102,10 +102,10 @@ class OwnedSlot:
         self._view: Any = None
         if tensor is owner:
             return
-        if tensor.dtype is not owner.dtype or tensor.is_conj() or tensor.is_neg():
-            self._view = tensor.detach()
-        else:
+        if reads_alike(tensor, owner):
             self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
+        else:
+            self._view = tensor.detach()
 
     def tensor(self) -> Tensor:
         """Return the saved tensor."""
@@ -190,6 +190,11 @@ def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
             f"{what} of a recomputed segment, of shape {tuple(tensor.shape)}, is at version {found}; expected version "
             f"{expected}. Keep the call, or change the tensor only after backward."
         )
+
+
+def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
+    """Whether a tensor makes the same numbers of the same bytes as `whole` does, so that a view of that can be it."""
+    return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
 
 
 _Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]

@@ -67,9 +67,9 @@ class ModuleState:
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        # Every module of the tree once: its training flag and its children;
-        # every tensor with the dict that owns it and its name in there. This runs for every call of a member, after
-        # operators that have swept the caches: it reads no more than it must, and asks all tensors in one go.
+        # Every module of the tree once, with its training flag and its children; every tensor, with the dict that owns
+        # it and its name in there. This runs for every call of a member, after operators that have swept the caches: it
+        # reads no more than it must, and asks all tensors in one go.
         self._tree: list[tuple[nn.Module, bool, Sequence[Any]]] = []
         self._names: list[tuple[dict[str, Any], str]] = []
         self._tensors: list[Tensor] = []

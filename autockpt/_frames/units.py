@@ -19,7 +19,7 @@ from .. import _torch_private
 from .._errors import NotApplicable
 from .hollow import hollow
 from .products import Product, product_of
-from .slots import check_unchanged
+from .slots import check_unchanged, reads_alike
 from .tree import decode, encode
 
 __all__ = ["Choice", "Decision", "Inputs", "Sources", "Unit"]
@@ -104,16 +104,12 @@ class Inputs:
             storage: its storage's key.
         """
         source: Source | None = self.storages.get(storage)
+        whole = self.leaves[source] if isinstance(source, int) else _torch_private.base_of(tensor)
         if source is None and self._remade:
-            source = self.product(_torch_private.base_of(tensor), storage)
-        if source is None or tensor.is_conj() or tensor.is_neg():
+            source = self.product(whole, storage)
+        if source is None or whole.layout is not torch.strided or not reads_alike(tensor, whole):
             return False
-        offset = int(tensor.storage_offset())  # that of a product is none
-        if isinstance(source, int):
-            argument = self.leaves[source]
-            if tensor.dtype is not argument.dtype or argument.layout is not torch.strided:
-                return False
-            offset -= int(argument.storage_offset())
+        offset = int(tensor.storage_offset()) - int(whole.storage_offset())
         self.sources.append((source, offset))
         return True
 

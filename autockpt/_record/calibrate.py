@@ -126,7 +126,8 @@ def host_costs() -> HostCosts:
     n_watched = 1 + 2 * len(each)  # the block, and what it does with the hook behind each
     return HostCosts(
         replay_seconds=replay_seconds,
-        member_seconds=max((beside_several - replay_seconds) / (UNITS - 1), LEAST_SECONDS),
+        # On a busy machine it may come out as more than a segment of its own, of which it is a part.
+        member_seconds=max(min((beside_several - replay_seconds) / (UNITS - 1), replay_seconds), LEAST_SECONDS),
         save_seconds=save_seconds,
         kept_seconds=max(kept("calls", "long", calls[1:]), function_seconds, LEAST_SECONDS),
         mode_seconds=max(watched_seconds / n_watched, LEAST_SECONDS),

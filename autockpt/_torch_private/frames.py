@@ -44,7 +44,7 @@ Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 # Frames call what is below between operators that have swept the caches, where every attribute on the way to a function
-# is read from memory: so the way is gone once, here.
+# is read from memory. So each is looked up once, here.
 _C, _autograd, _functorch = torch._C, torch._C._autograd, torch._C._functorch
 
 push_hooks: Callable[[Callable[[Tensor], Any], Callable[[Any], Tensor]], None]

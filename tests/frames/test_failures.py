@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from autockpt._errors import ReplayError
 from autockpt._frames import is_recomputing
@@ -241,3 +242,45 @@ def test_children_exchanged_by_a_new_dict_are_refused() -> None:
     block._modules = {"0": nn.Linear(4, 4), "1": nn.Tanh()}
     with pytest.raises(ReplayError, match="exchanged"):
         loss.backward()
+
+
+class Raises(TorchFunctionMode):
+    """Raises at the function that is called when `calls` others have been."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.calls:
+            raise ZeroDivisionError(str(function))
+        self.calls -= 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_that_raises_anywhere_in_a_replay_leaves_all_as_it_was() -> None:
+    """It sees what a replay calls, what switches gradients on too. What the engine runs no mode sees."""
+
+    def settings() -> list[Any]:
+        return [torch.is_autocast_cache_enabled(), is_recomputing(), torch.get_rng_state().tolist()]
+
+    seen: list[str] = []
+    for calls in range(100):
+        model = with_act(lambda x: nn.functional.dropout(x, 0.5).sin())
+        install(model, Plan.of([["1", "2"]]))
+        node: Any = summed(model).grad_fn
+        while node.name() != "SinBackward0":
+            node = node.next_functions[1 if node.name() == "AddmmBackward0" else 0][0]
+        before = settings()
+        with torch.no_grad():
+            try:
+                with Raises(calls):
+                    assert torch.is_tensor(node._saved_self)
+            except ZeroDivisionError as error:
+                seen.append(str(error))
+            else:
+                break
+            assert settings() == before
+            # What switches them off again may raise too, and is the last to do so.
+            assert not torch.is_grad_enabled() or "set_grad_enabled" in seen[-1]
+    assert sum("set_grad_enabled" in function for function in seen) >= 2

@@ -139,6 +139,34 @@ def test_what_is_saved_where_a_product_was_is_not_that_product() -> None:
     assert_same(model, plan(unit, [], unit, ("blocks.0#0",)), summed)
 
 
+def test_a_product_seen_as_complex_numbers_is_not_that_product(products: list[Product]) -> None:
+    """A view of real numbers was handed back."""
+
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(WIDTH // 2, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            pairs = nn.functional.dropout(x, 0.5).unflatten(-1, (WIDTH // 2, 2))
+            return torch.view_as_real(torch.view_as_complex(pairs) * self.weight).flatten(-2)
+
+    unit = ["blocks.0.1#0"]
+    model = Stack(sequence(linear, Pairs, linear), depth=1)
+    assert_same(model, plan(unit, [], unit, ("blocks.0#0",)), summed)
+    assert not products
+
+
+def test_what_is_multiplied_again_on_another_device(products: list[Product]) -> None:
+    """What stood for it was of the CPU and of the default dtype, and could not be set to it."""
+    with torch.device("meta"):
+        model = Stack(sequence(linear, nn.GELU, lambda: nn.Dropout(0.5), linear)).to(torch.bfloat16)
+    install(model, plan(["blocks.1.2#0"], [], ["blocks.1.2#0"]))
+    model(torch.empty(4, WIDTH, device="meta", dtype=torch.bfloat16)).sum().backward()
+    assert len(products) == 1
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_what_is_multiplied_again_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay's graph once led from the product to its factor, so that this lived until the replay ended."""
     factors: list[StorageWeakRef] = []

@@ -213,6 +213,34 @@ def test_a_unit_that_returns_its_argument() -> None:
     assert_same(model, plan(["blocks.0"], ["blocks.0.1", "blocks.0.2"]), summed)
 
 
+@pytest.mark.parametrize("view", ["conj", "resolve_conj", "imag"])
+def test_a_unit_that_is_given_a_conjugate_and_saves_another_view_of_it(view: str) -> None:
+    """What it saved was taken for a view of its argument, and was handed back with the wrong sign."""
+
+    class Weighs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.randn(WIDTH // 2, dtype=torch.float32 if view == "imag" else torch.complex64)
+            self.weight = nn.Parameter(weight)
+
+        def forward(self, y: Tensor) -> Tensor:
+            seen = y.imag if view == "imag" else getattr(y, view)()
+            return (seen * self.weight).abs()
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH // 2, WIDTH)
+            self.weighs = Weighs()
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.view_as_complex(self.inner(x).unflatten(-1, (WIDTH // 2, 2)))
+            out: Tensor = self.outer(self.weighs(z.conj()))
+            return out.tanh()
+
+    assert_same(Stack(Turned), plan(["blocks.1"], ["blocks.1.weighs"]), summed)
+
+
 def test_an_exception_that_the_member_catches_in_a_unit() -> None:
     class Failing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import copy
 import warnings
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -115,7 +116,9 @@ class Interrupted(Ordered):
     ids=["nothing", "glue", "hidden"],
 )
 def test_a_recorded_plan_knows_which_calls_hand_on_their_results(model: nn.Module, linked: bool) -> None:
-    plan = autockpt.solve(autockpt.profile(model, batch(256, WIDTH)), "1GB", solver="uniform")
+    profile = autockpt.profile(model, batch(256, WIDTH))
+    costly = msgspec.structs.replace(profile, replay_host_seconds=1.0, member_host_seconds=0.0)  # the longer the better
+    plan = autockpt.solve(costly, "1GB", solver="uniform")
     runs = [segment for segment in plan.segments if len(segment.calls) > 1]
     assert runs
     assert all(segment.linked == (segment.calls[1:] if linked else ()) for segment in runs)
