@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from ..solvers.menu import MOST_ENTRIES, Menu, make_menu
@@ -70,8 +70,14 @@ class Block:
 Kind: TypeAlias = tuple[Block, list[tuple[int, ...]]]
 """Runs that are alike, as units."""
 
-Unfinished: TypeAlias = tuple[list[tuple[int, ...]], Menu, float]
-"""Runs that are alike, their menu, and the seconds that there were for it."""
+
+class Searched(NamedTuple):
+    """A menu of runs that are alike, the seconds that there were for it, and whether it joins units."""
+
+    group: list[tuple[int, ...]]
+    menu: Menu
+    limit_seconds: float
+    joins: bool
 
 
 def selective_drafts(
@@ -89,12 +95,11 @@ def selective_drafts(
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some, and
-        one for all others.
+        one for all other menus.
     """
     begun = time.perf_counter()
     single = [(call,) for call in _with_parts(book, calls, replayable)]
-    drafts, unfinished, late = _drafts(book, single, time_limit_seconds)
-    notes = [_said(book, *each) for each in unfinished]
+    drafts, searched = _drafts(book, single, time_limit_seconds)
     later = [([*windows(book, calls, MANY_UNITS), *around_products(book, calls)], DRAFTS_PER_KIND)]
     # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
     if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
@@ -103,25 +108,16 @@ def selective_drafts(
         later.append(([members for members in parts if members not in alone], DRAFTS_PER_PART))
     for runs, drafts_per_kind in later:
         left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        found, unfinished, joined_late = _drafts(book, runs, left_seconds, drafts_per_kind)
+        found, others = _drafts(book, runs, left_seconds, drafts_per_kind)
         drafts += found
-        late += sum(menu.late for _, menu, _ in unfinished) + joined_late
-    if late:
-        notes.append(
-            f"{late} more menu(s) of parts of blocks were not searched to their end, in "
-            f"{format_seconds(time_limit_seconds)} for all. More menu_seconds may find a cheaper plan"
-        )
-    return drafts, tuple(notes)
+        searched += others
+    return drafts, _notes(book, searched, time_limit_seconds)
 
 
 def _drafts(
     book: Book, runs: Iterable[tuple[int, ...]], time_limit_seconds: float, drafts_per_kind: int = DRAFTS_PER_KIND
-) -> tuple[list[Draft], list[Unfinished], int]:
-    """Find the ways worth having to recompute a part of each run.
-
-    Returns:
-        The drafts, the menus that may lack some, and how many of those in which keeping is free the clock cut short.
-    """
+) -> tuple[list[Draft], list[Searched]]:
+    """Find the ways worth having to recompute a part of each run; return the menus with them."""
     profile = book.profile
     alike: dict[tuple[object, ...], list[tuple[int, ...]]] = {}
     for members in runs:
@@ -132,25 +128,20 @@ def _drafts(
     kinds = [(block, group) for group in alike.values() if (block := state_block(book, group[0])) is not None]
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     begun, host = time.perf_counter(), _host(book)
-    drafts: list[Draft] = []
-    unfinished: list[Unfinished] = []
-    late = 0
-    menus = _menus(kinds, drafts_per_kind, host, time_limit_seconds)
-    for (block, group), (menu, limit_seconds) in zip(kinds, menus, strict=True):
-        if not menu.whole:
-            unfinished.append((group, menu, limit_seconds))
-        drafts += _of_menu(book, block, group, menu)
+    searched = _menus(kinds, drafts_per_kind, host, time_limit_seconds)
+    drafts = [draft for kind, made in zip(kinds, searched, strict=True) for draft in _of_menu(book, *kind, made.menu)]
     if host.kept_unit_seconds:
         left_seconds = max(time_limit_seconds - (time.perf_counter() - begun), 0.0)
-        joined, late = _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds / 2)
+        joined, joining = _with_joined_units(book, kinds, drafts, drafts_per_kind, left_seconds / 2)
         drafts += joined
-    return drafts, unfinished, late
+        searched += joining
+    return drafts, searched
 
 
 def _with_joined_units(
     book: Book, kinds: Sequence[Kind], drafts: Iterable[Draft], drafts_per_kind: int, time_limit_seconds: float
-) -> tuple[list[Draft], int]:
-    """Find drafts that are cheaper than they look to a menu, and than those that there are; how many menus were late.
+) -> tuple[list[Draft], list[Searched]]:
+    """Find drafts that are cheaper than they look to a menu, and than those that there are; return the menus with them.
 
     A menu charges every function that is kept. Those that make up a call are one unit, and cost as one: so here keeping
     is free while menus are made, and charged when the units have their names.
@@ -160,11 +151,11 @@ def _with_joined_units(
         known.setdefault(draft.run.members, []).append(draft)
     joining = [(block, group) for block, group in kinds if _may_join(book, group[0])]
     free = HostSeconds(segment_seconds=book.profile.replay_host_seconds)
-    menus = _menus(joining, drafts_per_kind, free, time_limit_seconds)
+    searched = _menus(joining, drafts_per_kind, free, time_limit_seconds)
     found = []
-    for (block, group), (menu, _) in zip(joining, menus, strict=True):
-        found += _of_menu(book, block, group, menu, known)
-    return found, sum(menu.late for menu, _ in menus)
+    for kind, made in zip(joining, searched, strict=True):
+        found += _of_menu(book, *kind, made.menu, known)
+    return found, [made._replace(joins=True) for made in searched]
 
 
 def _of_menu(
@@ -230,10 +221,8 @@ def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:
     return all(f in idle or is_free(book, f) for f in book.functions_of(call))
 
 
-def _menus(
-    kinds: Sequence[Kind], drafts_per_kind: int, host: HostSeconds, time_limit_seconds: float
-) -> list[tuple[Menu, float]]:
-    """Make a menu for each kind of run, those that save most first, and say how many seconds there were for it.
+def _menus(kinds: Sequence[Kind], drafts_per_kind: int, host: HostSeconds, time_limit_seconds: float) -> list[Searched]:
+    """Make a menu for each kind of run, those that save most first.
 
     Args:
         kinds: of runs.
@@ -248,25 +237,41 @@ def _menus(
     def left(share: float) -> float:
         return max(begun + share * time_limit_seconds - time.perf_counter(), 0.0)
 
-    def menu(kind: int, limit_seconds: float) -> tuple[Menu, float]:
-        made = make_menu(flows[kind], host, time_limit_seconds=limit_seconds, most_entries=sizes[kind])
-        return made, limit_seconds
+    def search(kind: int, limit_seconds: float) -> Searched:
+        menu = make_menu(flows[kind], host, time_limit_seconds=limit_seconds, most_entries=sizes[kind])
+        return Searched(kinds[kind][1], menu, limit_seconds, joins=False)
 
-    menus = [menu(kind, left(FIRST_SHARE) / (len(flows) - kind)) for kind in range(len(flows))]
-    late = [kind for kind, (made, _) in enumerate(menus) if made.late]
+    searched = [search(kind, left(FIRST_SHARE) / (len(flows) - kind)) for kind in range(len(flows))]
+    late = [kind for kind, made in enumerate(searched) if made.menu.late]
     for kind in late:
         limit_seconds = left(1.0) if kind == late[-1] else left(1.0) / 2
-        if limit_seconds > menus[kind][1]:
-            menus[kind] = menu(kind, limit_seconds)
-    return menus
+        if limit_seconds > searched[kind].limit_seconds:
+            searched[kind] = search(kind, limit_seconds)
+    return searched
 
 
-def _said(book: Book, group: list[tuple[int, ...]], menu: Menu, limit_seconds: float) -> str:
-    """Say that a menu may lack entries, and why."""
+def _notes(book: Book, searched: Iterable[Searched], time_limit_seconds: float) -> tuple[str, ...]:
+    """Say which calls' menus may lack entries, and how many other menus the clock cut short."""
+    unfinished = [made for made in searched if not made.menu.whole]
+    of_calls = [made for made in unfinished if len(made.group[0]) == 1 and not made.joins]
+    others = {made.group[0] for made in unfinished if made.menu.late} - {made.group[0] for made in of_calls}
+    notes = [_said(book, made) for made in of_calls]
+    if others:
+        notes.append(
+            f"other menus, of runs of calls and functions and of calls with their parts joined, that were not searched "
+            f"to their end in {format_seconds(time_limit_seconds)} for all: {len(others)}. "
+            "More menu_seconds may find a cheaper plan"
+        )
+    return tuple(notes)
+
+
+def _said(book: Book, made: Searched) -> str:
+    """Say that a call's menu may lack entries, and why."""
+    group, menu = made.group, made.menu
     like_it = f" and {len(group) - 1} calls like it" if len(group) > 1 else ""
     why, more = "since too many results of its functions stand at one time", "There may be a cheaper plan"
     if menu.late:
-        why, more = f"in {format_seconds(limit_seconds)}", "More menu_seconds may find a cheaper plan"
+        why, more = f"in {format_seconds(made.limit_seconds)}", "More menu_seconds may find a cheaper plan"
     parts = sum(bool(entry.keep or entry.skip) for entry in menu.entries)
     return (
         f"the menu of {book.profile.calls[group[0][0]].key}{like_it} was not searched to its end {why}: it offers the "
