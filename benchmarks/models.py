@@ -91,13 +91,15 @@ def _vit(width: int, batch: int, size: int, layers: int, heads: int = 4) -> Buil
     return ViTForImageClassification(config), _images(batch, size)
 
 
-def _t5(width: int, batch: int, length: int, layers: int, dropout: float = 0.1, heads: int = 4) -> Built:
+def _t5(
+    width: int, batch: int, length: int, layers: int, dropout: float = 0.1, heads: int = 4, inner: int | None = None
+) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
         d_model=width,
         d_kv=width // heads,
-        d_ff=width * 8 // 3,
+        d_ff=inner or width * 8 // 3,
         num_layers=layers,
         num_heads=heads,
         vocab_size=1000,
@@ -195,7 +197,7 @@ GPU: dict[str, Callable[[], Built]] = {
     "bert": lambda: _bert(1024, 32, 512, 12, heads=16),
     "llama": lambda: _llama(4096, 4, 2048, 6, heads=32, key_heads=32, inner=11008),  # Llama of 7B
     "vit": lambda: _vit(1024, 64, 224, 12, heads=16),
-    "t5": lambda: _t5(1024, 16, 512, 6, heads=16),
+    "t5": lambda: _t5(1024, 16, 512, 6, heads=16, inner=4096),  # T5 large
     "whisper": lambda: _whisper(1024, 8, 3000, 6, heads=16),
 }
 

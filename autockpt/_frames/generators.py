@@ -35,7 +35,7 @@ def generators_of(devices: Collection[torch.device], others: list[Any]) -> list[
 
 def given_among(others: list[Any]) -> list[torch.Generator]:
     """Return the generators in `others`, the encoded arguments that are `not_simple`."""
-    return [value for value in kept_whole(others) if isinstance(value, torch.Generator)] if others else []
+    return [value for value in kept_whole(others) if isinstance(value, torch.Generator)]
 
 
 def states_of(generators: Iterable[torch.Generator]) -> States:

@@ -10,9 +10,10 @@
 Forward is timed with what it saves packed and dropped. Parameters and tensors have some kilobytes, and after every call
 and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
 blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. Calls
-sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller. The functions
-are dropouts whose products are made again, as plans keep them first: looking at generators' states and at what
-multiplied what is a good part of what such a unit costs. Its multiplication of a few kilobytes is in it too.
+sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller; those that a
+replay hands out do not, as they run no operator. The functions are dropouts whose products are made again, as plans
+keep them first: looking at generators' states and at what multiplied what is a good part of what such a unit costs. Its
+multiplication of a few kilobytes is in it too.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ SWEPT_BYTES = 2**23
 a frame does takes about as long as after so much."""
 
 ALL_SWEPT_BYTES = 2**24
-"""Between two blocks, of the cache that cores share: a step of a real model touches more from one segment to the
-next."""
+"""Between two blocks: a good part of the cache that cores share, as a step of a real model touches more from one
+segment to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +179,7 @@ class _Caches:
         self._have(self._some)
 
     def sweep_all(self, gradient: Tensor | None = None) -> None:
-        """Have other things in all caches."""
+        """Have other things in a good part of the shared cache too."""
         self._have(self._all)
 
     def _have(self, content: npt.NDArray[np.float32]) -> None:
