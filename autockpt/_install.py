@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from ._errors import NotApplicable
-from ._frames import Governor, Handle, governed_forward, patched_forward
+from ._frames import Governor, Handle, Patches, governed_forward, patched_forward
 from ._plan import Plan
 from ._wanted import Wanted, listed
 
@@ -75,7 +75,7 @@ def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
     """
     wanted = Wanted(model, plan)
     had_forward = governor.handle.had_forward
-    _unpatch(_patched_parts(model, governor.handle))
+    _unpatch(_patched_parts(model, governor.handle), governor.handle)
     governor.handle = _patch_parts(wanted, plan, had_forward=had_forward)
 
 
@@ -94,7 +94,7 @@ def unplanned(model: nn.Module, governor: Governor, forward: Callable[..., Any])
         NotApplicable: see `uninstall`.
     """
     handle = governor.handle
-    _unpatch(_patched_parts(model, handle))
+    _unpatch(_patched_parts(model, handle), handle)
     governor.handle = _handle_without_plan(handle.had_forward)
     governed = model.__dict__.pop("forward")
     if handle.had_forward:
@@ -122,7 +122,8 @@ def uninstall(model: nn.Module) -> None:
     parts, governor = _patched_parts(model, handle), governor_of(model)
     if governor is not None:
         governor.close()
-    _unpatch([*parts, model])
+    _unpatch(parts, handle)
+    _restore(model, handle)
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
@@ -185,6 +186,7 @@ def _patch_parts(wanted: Wanted, plan: Plan, *, had_forward: bool) -> Handle:
             glue=wanted.glue.get(id(module), {}),
             plan=plan if module is wanted.model else None,
             patched=tuple(name for name, _ in wanted.named()) if module is wanted.model else (),
+            patches=Patches(token) if module is wanted.model else None,
         )
         for name, module in wanted.named()
     }
@@ -231,14 +233,22 @@ def _patched_parts(model: nn.Module, handle: Handle) -> list[nn.Module]:
     return ours
 
 
-def _unpatch(modules: Iterable[nn.Module]) -> None:
-    """Give modules back the forward that they had."""
-    for module in modules:
+def _unpatch(parts: Iterable[nn.Module], root: Handle) -> None:
+    """Give the parts of a model back the forward that they had; replays to come may need what was over it."""
+    for module in parts:
         handle = _handle(module)
         assert handle is not None
-        patch: functools.partial[Any] = module.__dict__.pop("forward")
-        if handle.had_forward:
-            module.__dict__["forward"] = patch.args[0]
+        patch = _restore(module, handle)
+        if root.patches is not None and handle.selects:
+            root.patches.took_off(module, patch)
+
+
+def _restore(module: nn.Module, handle: Handle) -> functools.partial[Any]:
+    """Give a module back the forward that it had; return what was over it."""
+    patch: functools.partial[Any] = module.__dict__.pop("forward")
+    if handle.had_forward:
+        module.__dict__["forward"] = patch.args[0]
+    return patch
 
 
 def _handle(module: nn.Module) -> Handle | None:

@@ -32,11 +32,13 @@ class Item:
         bytes: its size.
         saved: backward reads it.
         free: it is alive in backward in any case, so that holding it costs nothing.
+        holdable: whether it can be held; False if it is overwritten after the block.
     """
 
     bytes: int
     saved: bool = False
     free: bool = False
+    holdable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Unit:
         seconds: of its forward.
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
-        keepable: whether its results can be held and handed out in its place.
+        keepable: whether its results can be held, as far as each can, and handed out in its place.
         recomputable: whether it may run again.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
         follows: index of the unit of which this one is a part that can run again alone, and reads what the rest made:
@@ -181,7 +183,10 @@ class Dataflow:
     @cached_property
     def holdable(self) -> tuple[bool, ...]:
         """Per item, whether it can be held."""
-        return tuple(all(self.units[u].keepable for u in units) for units in self.makers)
+        return tuple(
+            item.holdable and all(self.units[u].keepable for u in units)
+            for item, units in zip(self.items, self.makers, strict=True)
+        )
 
     @cached_property
     def must_recompute(self) -> frozenset[int]:

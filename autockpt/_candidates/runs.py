@@ -21,7 +21,7 @@ from .book import Book
 from .glue import is_glue
 from .idle import is_free
 
-__all__ = ["around_products", "runs_of", "stretches", "windows"]
+__all__ = ["around_products", "closed", "runs_of", "stretches", "windows"]
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
@@ -103,10 +103,36 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
                 end -= 1
             for stop in dict.fromkeys((behind, end)):
                 members = tuple(siblings[begin:stop])
-                units = sum(not is_free(book, f) for f in book.functions_of_run(members))
                 glue = any(is_glue(calls[member]) for member in members)
-                if glue and units <= most_units and not book.reason(members):
+                if glue and _n_units(book, members) <= most_units and not book.reason(members):
                     yield members
+
+
+def closed(book: Book, blocks: Iterable[int], most_units: int) -> list[int]:
+    """Take calls in place of the blocks inside them, where they are small enough for a menu of their own.
+
+    A chain is opened where a call is far larger than the others; its glue stands around the call, not around its parts.
+
+    Args:
+        book: the profile.
+        blocks: calls in forward order, none inside another.
+        most_units: torch functions in a call at most, views left out.
+
+    Returns:
+        Calls in forward order, none inside another, and not the root.
+    """
+    calls = book.profile.calls
+    found: dict[int, None] = {}
+    for block in blocks:
+        while calls[block].parent > 0 and _n_units(book, (calls[block].parent,)) <= most_units:
+            block = calls[block].parent
+        found[block] = None
+    return list(found)
+
+
+def _n_units(book: Book, members: tuple[int, ...]) -> int:
+    """Count the torch functions of a run, views left out."""
+    return sum(not is_free(book, f) for f in book.functions_of_run(members))
 
 
 def stretches(book: Book, calls: Iterable[int]) -> Iterator[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
 from .products import NO_PRODUCTS
-from .runs import around_products, stretches, windows
+from .runs import around_products, closed, stretches, windows
 
 __all__ = ["MENU_SECONDS", "Block", "selective_drafts", "state_block"]
 
@@ -98,9 +98,11 @@ def selective_drafts(
         one for all other menus.
     """
     begun = time.perf_counter()
-    single = [(call,) for call in _with_parts(book, calls, replayable)]
+    larger = closed(book, calls, MANY_UNITS)
+    single = [(call,) for call in dict.fromkeys(_with_parts(book, [*calls, *larger], replayable))]
     drafts, searched = _drafts(book, single, time_limit_seconds)
-    later = [([*windows(book, calls, MANY_UNITS), *around_products(book, calls)], DRAFTS_PER_KIND)]
+    around = [*windows(book, calls, MANY_UNITS), *windows(book, larger, MANY_UNITS), *around_products(book, calls)]
+    later = [(list(dict.fromkeys(around)), DRAFTS_PER_KIND)]
     # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
     if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
         alone = set(single)
@@ -325,7 +327,14 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
     def item(tensor: int) -> int:
         if tensor not in number:
             number[tensor] = len(items)
-            items.append(Item(bytes=int(book.bytes[tensor]), saved=tensor in saved, free=tensor in free))
+            items.append(
+                Item(
+                    bytes=int(book.bytes[tensor]),
+                    saved=tensor in saved,
+                    free=tensor in free,
+                    holdable=tensor not in changed or not start <= book.birth_call[tensor] < stop,
+                )
+            )
         return number[tensor]
 
     rows, units = [], []
@@ -345,7 +354,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                 seconds=max(functions.seconds[f] - products.seconds, 0.0),
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
-                keepable=keepable and changed.isdisjoint(functions.makes[f]),
+                keepable=keepable,
                 caller=functions.call[f],
             )
         )
@@ -357,7 +366,6 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                     seconds=products.seconds,
                     reads=tuple(item(tensor) for tensor in sorted(products.held | products.given)),
                     makes=tuple(item(tensor) for tensor in sorted(products.makes)),
-                    keepable=changed.isdisjoint(products.makes),
                     follows=len(units) - 1,
                 )
             )

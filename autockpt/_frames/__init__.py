@@ -1,7 +1,8 @@
 """Frames: how the segments of a plan recompute.
 
 `members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
-`recording`, which makes a `frame` of `slots`. A `selection` finds the `units` inside that a replay does not run.
+`recording`, which makes a `frame` of `slots`. A `selection` finds the `units` inside that a replay does not run; it
+remembers the `patches` by which it does.
 `state`, `generators` and `tree` hold what a replay puts back.
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from .governed import Governor, governed_forward
 from .members import Handle, Place, patched_forward
+from .patches import Patches
 from .thread import is_recomputing
 from .units import Choice, Decision
 from .watching import watching_replays
@@ -26,6 +28,7 @@ __all__ = [
     "Decision",
     "Governor",
     "Handle",
+    "Patches",
     "Place",
     "governed_forward",
     "is_recomputing",

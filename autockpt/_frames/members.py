@@ -16,6 +16,7 @@ from .. import _torch_private
 from .._errors import NotApplicable
 from .._plan import Plan
 from .mismatch import mismatch
+from .patches import Patches
 from .recording import Arguments, Recording
 from .selection import Function, FunctionWatch, as_unit, own_code
 from .state import ModuleState, given_buffers, holder_of
@@ -67,6 +68,7 @@ class Handle:
         glue: occurrence to the members among them, as ``name#occurrence``.
         plan: the plan; on the root only.
         patched: the names of all patched modules; on the root only.
+        patches: what is put on the others; on the root only, where there is a plan.
     """
 
     token: str
@@ -79,6 +81,7 @@ class Handle:
     glue: dict[int, dict[str, Place]] = field(default_factory=dict)
     plan: Plan | None = None
     patched: tuple[str, ...] = ()
+    patches: Patches | None = None
 
     @property
     def selects(self) -> bool:
@@ -126,9 +129,9 @@ def _routed(
         return forward(*args, **kwargs)
     if scope is None or scope.token != handle.token:
         # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
-        if handle.plan is None or thread.replays or (scope is not None and scope.inside):
+        if handle.patches is None or thread.replays or (scope is not None and scope.inside):
             return forward(*args, **kwargs)
-        return _in_scope(Scope(handle.token, {}, set()), forward, module, handle, 0, args, kwargs)
+        return _in_scope(Scope(handle.patches, {}, set()), forward, module, handle, 0, args, kwargs)
     return _counted(scope, forward, module, handle, args, kwargs)
 
 
@@ -179,7 +182,7 @@ def _counted(
     if place is not None and _can_record():
         return _member(scope, forward, module, f"{handle.name}#{occurrence}", place, args, kwargs)
     if handle.parent:
-        inner = Scope(scope.token, scope.counts, scope.begun)
+        inner = Scope(scope.patches, scope.counts, scope.begun)
         return _in_scope(inner, forward, module, handle, occurrence, args, kwargs)
     return forward(*args, **kwargs)
 

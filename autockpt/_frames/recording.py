@@ -102,7 +102,7 @@ class Recording:
         pack = Pack(frame, state.owners())
         outer = thread.selector
         if selective is not None:
-            thread.selector = call.selection = Selection(selective.token, pack, before, selective.counts)
+            thread.selector = call.selection = Selection(selective.patches, pack, before, selective.counts)
         _torch_private.push_hooks(pack.hook, unpack)
         try:
             result = forward(*args, **kwargs)

@@ -132,6 +132,8 @@ class Replay:
         self._entry = 0
         try:
             call.module.put_back(undo)
+            if call.selection is not None:
+                call.selection.patches.put_on(undo)
             if call.autocast is not None:
                 call.autocast.put_back(undo)
             elif _torch_private.any_autocast_enabled():

@@ -25,6 +25,7 @@ from .units import Choice, Decision, Inputs, Unit
 
 if TYPE_CHECKING:
     from .members import Handle
+    from .patches import Patches
     from .recording import Pack
 
 __all__ = [
@@ -66,15 +67,17 @@ class Selection:
     """The units of one selective member's forward.
 
     Attributes:
-        token: of the plan.
+        patches: those of the plan.
+        token: theirs.
         entries: what a replay finds, in order.
         generators: those of devices and of the member's arguments.
     """
 
-    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "token")
+    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "patches", "token")
 
-    def __init__(self, token: str, pack: Pack, before: States, counts: dict[str, int]) -> None:
-        self.token = token
+    def __init__(self, patches: Patches, pack: Pack, before: States, counts: dict[str, int]) -> None:
+        self.patches = patches
+        self.token = patches.token
         self.entries: list[Entry] = []
         self._pack = pack
         self.generators = [generator for generator, _ in before]

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .patches import Patches
     from .recording import Recording
     from .selection import FunctionWatch, Selector
 
@@ -16,17 +17,19 @@ class Scope:
     """One call of a parent, within which members join a frame.
 
     Attributes:
-        token: of the plan that the parent was patched with.
+        patches: those of the plan that the parent was patched with.
+        token: theirs.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
         begun: segments of which a call has run within the root's call; shared likewise.
         recording: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
     """
 
-    __slots__ = ("begun", "counts", "inside", "recording", "token")
+    __slots__ = ("begun", "counts", "inside", "patches", "recording", "token")
 
-    def __init__(self, token: str, counts: dict[str, int], begun: set[int]) -> None:
-        self.token = token
+    def __init__(self, patches: Patches, counts: dict[str, int], begun: set[int]) -> None:
+        self.patches = patches
+        self.token = patches.token
         self.counts = counts
         self.begun = begun
         self.recording: Recording | None = None

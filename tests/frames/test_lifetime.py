@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from autockpt import _torch_private
 from autockpt._frames.frame import Frame
 from autockpt._frames.slots import Held, Slot
-from autockpt._install import install
-from autockpt._plan import Plan
+from autockpt._install import install, uninstall
+from autockpt._plan import Plan, Segment
 from tests.frames.models import WIDTH, Tower, batch, summed
 
 ROWS = 64
@@ -160,6 +160,18 @@ def test_no_frame_outlives_its_graph_without_the_collector(how: str, monkeypatch
             del gradients
         del loss
     assert not alive
+
+
+@pytest.mark.usefixtures("no_gc")
+def test_what_was_taken_off_does_not_hold_the_model() -> None:
+    model = Tower()
+    install(model, Plan(segments=(Segment(calls=("blocks.1#0",), keep=("blocks.1.first#0",)),)))
+    loss = summed(model)
+    uninstall(model)
+    loss.backward()
+    parameter = weakref.ref(next(model.parameters()))
+    del model, loss
+    assert parameter() is None
 
 
 def raising(*_: Any) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from autockpt._errors import NotApplicable, ReplayError
 from autockpt._frames.units import Sources, Unit
-from autockpt._install import install
+from autockpt._install import install, uninstall
 from autockpt._measure import measure
 from autockpt._plan import Plan, Segment
-from tests.frames.comparing import assert_same
+from tests.frames.comparing import assert_same, counted_replays
 from tests.frames.models import WIDTH, batch, penalised, summed
 
 
@@ -269,6 +269,39 @@ def test_double_backward_and_retained_graphs() -> None:
     for keep, skip in ((["0"], []), (["2", "1"], []), (["1/softplus"], []), (["0", "1"], ["2", "3"])):
         units = [[f"blocks.1.{name}" for name in names] for names in (keep, skip)]
         assert_same(Stack(block), plan(["blocks.1"], *units), penalised)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        None,
+        Plan(),
+        plan(["blocks.1"], ["blocks.1.mlp.up"]),
+        plan(["blocks.0"], ["blocks.0.norm", "blocks.0/gelu"], ["blocks.0.mlp.down"]),
+    ],
+    ids=["none", "nothing", "another block", "other units"],
+)
+def test_a_plan_that_is_replaced_before_backward(then: Plan | None) -> None:
+    """Replays met no units, or those of the other plan: two forwards of different lengths within one budget."""
+    found = []
+    for planned in (False, True):
+        torch.manual_seed(1)
+        model = Stack()
+        if planned:
+            units = ["blocks.0.out", "blocks.0/scaled_dot_product_attention", "blocks.0.mlp.up"]
+            install(model, plan(["blocks.0"], units))
+        loss = summed(model)
+        if planned and then is None:
+            uninstall(model)
+        elif planned and then is not None:
+            install(model, then)
+        before = [dict(module.__dict__) for module in model.modules()]
+        with counted_replays() as count:
+            (loss + model(batch(8, WIDTH)).sum()).backward()
+        assert bool(count()) == planned
+        assert [dict(module.__dict__) for module in model.modules()] == before
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(one is not None and torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_autocast_and_a_kept_cast() -> None:

@@ -39,8 +39,13 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
             )
         )
     items = tuple(
-        Item(bytes=draw(st.integers(0, 9)), saved=draw(st.booleans()), free=not draw(st.integers(0, 6)))
-        for _ in range(n_items)
+        Item(
+            bytes=draw(st.integers(0, 9)),
+            saved=draw(st.booleans()),
+            free=not draw(st.integers(0, 6)),
+            holdable=free_hand or t < n_outside or bool(draw(st.integers(0, 6))),
+        )
+        for t in range(n_items)
     )
     try:
         return Dataflow(units=tuple(units), items=items)

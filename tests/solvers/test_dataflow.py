@@ -81,6 +81,7 @@ def test_every_choice_can_be_replayed_from_what_it_holds(flow: Dataflow) -> None
             alive.update(flow.units[u].makes)
         assert alive.issuperset(t for t, item in enumerate(flow.items) if item.saved)
         if decided.recompute:
+            assert all(flow.items[t].holdable for t in decided.held)
             assert all(flow.units[u].keepable for t in decided.held for u in flow.makers[t])
             assert flow.must_recompute <= set(decided.recompute)
         assert sorted((*decided.recompute, *decided.keep, *decided.skip)) == list(range(len(flow.units)))
