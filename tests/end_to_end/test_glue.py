@@ -15,6 +15,7 @@ from autockpt import Plan, Profile
 from autockpt._candidates import find_candidates, is_glue
 from autockpt.solvers import simulate
 from tests.end_to_end.reference import reference
+from tests.fuzz.units import without_host
 from tests.zoo import UNet
 
 PREDICTION_TOLERANCE = 0.001
@@ -32,6 +33,16 @@ def test_what_stands_before_a_block_is_freed_with_it() -> None:
     assert joined.boundary_bytes < block.boundary_bytes
     levels = [simulate(problem, (choice,)).level_bytes for choice in (alone, together)]
     assert min(a - b for a, b in zip(*levels, strict=True)) <= 0 < max(a - b for a, b in zip(*levels, strict=True))
+
+
+def test_a_block_so_large_that_the_chain_was_opened_there_has_a_menu_with_the_glue_before_it() -> None:
+    candidates = find_candidates(without_host(reference("unet").profile, dice=0))
+    calls, parts = candidates.profile.calls, set()
+    for run in candidates.runs:
+        if run.idle.keep:
+            parts.add(tuple(calls[call].key for call in run.members))
+    assert ("#0/interpolate#2", "#0/cat#2", "up.0#0") in parts
+    assert ("up.0#0",) in parts
 
 
 def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
