@@ -2,7 +2,7 @@
 
 children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e: module calls, the others glue
 runs        begin and end with a call that saves something, with the glue just before them where that pays
-windows     glue before, up to `LONGEST` blocks with the glue between them, glue behind
+windows     glue before, up to `LONGEST` blocks with the glue between them, glue behind; small calls there count as glue
 
 children    linear  gelu  dropout  linear  gelu  dropout        each a single torch function
 around      up to `BEFORE` calls before a dropout, up to `BEHIND` behind it
@@ -32,6 +32,9 @@ as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 
 LONGEST = 3
 """Blocks in a window."""
+
+FEW_UNITS = 2
+"""A call with no more torch functions, such as an embedding or a norm, is no more than glue around a larger block."""
 
 BEFORE, BEHIND = 4, 3
 """Calls of a single function around one whose products are made again: what brings its argument back, and what saves
@@ -85,25 +88,29 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
     """
     calls = book.profile.calls
     longest = LONGEST if len(blocks) <= SHORT_CHAIN else 1
+
+    def as_glue(call: int, block: int) -> bool:
+        return is_glue(calls[call]) or _n_units(book, (call,)) <= FEW_UNITS < _n_units(book, (block,))
+
     for i, block in enumerate(blocks):
         if calls[block].parent < 0:
             continue
         siblings = book.children[calls[block].parent]
         at = siblings.index(block)
         begin = at
-        while begin and is_glue(calls[siblings[begin - 1]]):
+        while begin and as_glue(siblings[begin - 1], block):
             begin -= 1
         for last in blocks[i : i + longest]:
             if calls[last].parent != calls[block].parent:
                 break
             end = behind = siblings.index(last) + 1
-            while end < len(siblings) and is_glue(calls[siblings[end]]):
+            while end < len(siblings) and as_glue(siblings[end], last):
                 end += 1
             while end > behind and not book.saves_in(siblings[end - 1]):
                 end -= 1
             for stop in dict.fromkeys((behind, end)):
                 members = tuple(siblings[begin:stop])
-                glue = any(is_glue(calls[member]) for member in members)
+                glue = any(as_glue(member, block) for member in members)
                 if glue and _n_units(book, members) <= most_units and not book.reason(members):
                     yield members
 

@@ -37,6 +37,8 @@ MOST_FUNCTIONS = 400
 MANY_UNITS = 40
 """A call with more has menus for its parts too: its own takes too long to be searched to the end."""
 
+MOST_UNITS = 64
+"""A block and the glue around it have no more, or no menu together."""
 
 DRAFTS_PER_KIND = 12 * MOST_ENTRIES
 """Where a kind has more blocks their menus are shorter, down to the hull: the more blocks there are, the less is lost
@@ -101,7 +103,7 @@ def selective_drafts(
     larger = closed(book, calls, MANY_UNITS)
     single = [(call,) for call in dict.fromkeys(_with_parts(book, [*calls, *larger], replayable))]
     drafts, searched = _drafts(book, single, time_limit_seconds)
-    around = [*windows(book, calls, MANY_UNITS), *windows(book, larger, MANY_UNITS), *around_products(book, calls)]
+    around = [*windows(book, calls, MOST_UNITS), *windows(book, larger, MOST_UNITS), *around_products(book, calls)]
     later = [(list(dict.fromkeys(around)), DRAFTS_PER_KIND)]
     # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
     if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
