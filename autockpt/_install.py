@@ -239,7 +239,7 @@ def _unpatch(parts: Iterable[nn.Module], root: Handle) -> None:
         handle = _handle(module)
         assert handle is not None
         patch = _restore(module, handle)
-        if root.patches is not None and handle.selects:
+        if root.patches is not None:
             root.patches.took_off(module, patch)
 
 

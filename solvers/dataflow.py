@@ -32,7 +32,8 @@ class Item:
         bytes: its size.
         saved: backward reads it.
         free: it is alive in backward in any case, so that holding it costs nothing.
-        holdable: whether it can be held; False if it is overwritten after the block.
+        holdable: whether it can be held; False if it is overwritten after the block, or can be had only with one that
+            is.
     """
 
     bytes: int
@@ -50,7 +51,7 @@ class Unit:
         seconds: of its forward.
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
-        keepable: whether its results can be held, as far as each can, and handed out in its place.
+        keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
         recomputable: whether it may run again.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
         follows: index of the unit of which this one is a part that can run again alone, and reads what the rest made:

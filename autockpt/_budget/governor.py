@@ -12,6 +12,7 @@ a measured step        above the budget, or far below: the difference is added t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import logging
@@ -102,7 +103,7 @@ class Governor:
         self._alike = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(_without_optimizer(self._request), self.handle)
+        return _restored(_without_optimizer(self._request), copy.deepcopy(self.handle, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A loss may be a lambda, and an optimizer would take the weights along a second time.

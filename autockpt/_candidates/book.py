@@ -60,6 +60,37 @@ class Book:
         return find_products(self.profile)
 
     @functools.cached_property
+    def writers(self) -> dict[int, tuple[int, ...]]:
+        """By tensor that is changed in place, the calls whose operators do so; what it was born in is none of them."""
+        ops = self.profile.ops
+        found: dict[int, list[int]] = {}
+        for f, call, written in zip(ops.function, ops.call, ops.writes, strict=True):
+            for tensor in written:
+                if f < 0 or self.birth_function[tensor] != f:
+                    found.setdefault(tensor, []).append(call)
+        return {tensor: tuple(callers) for tensor, callers in found.items()}
+
+    def changed_outside(self, members: tuple[int, ...]) -> set[int]:
+        """Tensors that calls outside a run change in place."""
+        start, stop = members[0], self.profile.calls[members[-1]].stop
+        return {tensor for tensor, callers in self.writers.items() if any(not start <= call < stop for call in callers)}
+
+    def fates(self, members: tuple[int, ...]) -> frozenset[tuple[int, int]]:
+        """Which results of a run's functions are changed outside it: row of the function, and number of the result.
+
+        Calls of one signature may differ in this, which is their caller's doing.
+        """
+        changed, makes = self.changed_outside(members), self.profile.functions.makes
+        if not changed:
+            return frozenset()
+        return frozenset(
+            (row, number)
+            for row, f in enumerate(self.functions_of_run(members))
+            for number, tensor in enumerate(makes[f])
+            if tensor in changed
+        )
+
+    @functools.cached_property
     def multiplying(self) -> frozenset[int]:
         """Torch functions that run a multiplication, whether or not its product can be made again."""
         ops = self.profile.ops

@@ -7,7 +7,7 @@ units         attn, skipped ────────────────┘ 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from .book import Book
@@ -72,12 +72,20 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     stashed: set[int] = set()
     remake: list[str] = []
     made_again = frozenset(tensor for f in again for tensor in products[f].makes)
-    units = _units(book, members, idle, again)
+
+    def read(own: Iterable[int]) -> bool:
+        """Whether the replay reads what these functions made."""
+        inside = set(own)
+        return any(readers[tensor].difference(inside) for f in inside for tensor in functions.makes[f])
+
+    units = _units(book, members, idle, again, read)
     for unit in units:
         made = {tensor for f in unit.functions for tensor in functions.makes[f]}
-        read = {tensor for tensor in made if readers[tensor].difference(unit.functions)}
-        stashed |= read - made_again
-        (keep if read else skip).append(unit.key)
+        if read(unit.functions):  # it holds all that it returned
+            keep.append(unit.key)
+            stashed |= (made if unit.call < 0 else made.intersection(calls[unit.call].outputs)) - made_again
+        else:
+            skip.append(unit.key)
         if not again.isdisjoint(unit.functions):
             remake.append(unit.key)
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
@@ -105,13 +113,16 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: set[int]) -> list[_Named]:
+def _units(
+    book: Book, members: tuple[int, ...], idle: Collection[int], again: set[int], read: Callable[[Iterable[int]], bool]
+) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
-    Where products are made again, they must be the unit's alone.
+    Where products are made again, they must be the unit's alone; and where a result is changed outside the run, nothing
+    of it can be handed out.
     """
-    profile = book.profile
+    profile, changed = book.profile, book.changed_outside(members)
     units: list[_Named] = []
     left = set(idle)
 
@@ -124,6 +135,7 @@ def _units(book: Book, members: tuple[int, ...], idle: Collection[int], again: s
             record = profile.calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
             whole = whole and (len(own) == 1 or again.isdisjoint(own) or _keeps_to_itself(book, child, again))
+            whole = whole and (changed.isdisjoint(record.outputs) or not read(inside))
             if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)

@@ -70,7 +70,8 @@ def speed_drafts(book: Book, calls: Iterable[int], replayable: Collection[int]) 
         call = left.pop()
         own = book.functions_of(call)
         kept = tuple(f - own.start for f in own if f in products)
-        key = (book.profile.calls[call].signature, book.profile.functions.name[own.start : own.stop], kept)
+        names = book.profile.functions.name[own.start : own.stop]
+        key = (book.profile.calls[call].signature, names, kept, book.fates((call,)))
         if key not in known:
             known[key] = _left_alone(book, call, kept)
         alone = known[key]

@@ -14,6 +14,7 @@ stretches   ln_1 to attn, ln_2 to mlp, and each of the four
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -83,36 +84,53 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
         most_units: torch functions in a run at most, views left out.
 
     Yields:
-        Runs of blocks of one caller to which some glue belongs: what stands before the first and between them; where
-        the glue behind the last saves something, with that too and without.
+        Runs of blocks of one caller to which some glue belongs: what stands before the first and between them, with and
+        without the small calls there; where what stands behind the last saves something, with that too and without.
     """
     calls = book.profile.calls
     longest = LONGEST if len(blocks) <= SHORT_CHAIN else 1
-
-    def as_glue(call: int, block: int) -> bool:
-        return is_glue(calls[call]) or _n_units(book, (call,)) <= FEW_UNITS < _n_units(book, (block,))
-
     for i, block in enumerate(blocks):
         if calls[block].parent < 0:
             continue
         siblings = book.children[calls[block].parent]
         at = siblings.index(block)
-        begin = at
-        while begin and as_glue(siblings[begin - 1], block):
-            begin -= 1
         for last in blocks[i : i + longest]:
             if calls[last].parent != calls[block].parent:
                 break
-            end = behind = siblings.index(last) + 1
-            while end < len(siblings) and as_glue(siblings[end], last):
-                end += 1
-            while end > behind and not book.saves_in(siblings[end - 1]):
-                end -= 1
-            for stop in dict.fromkeys((behind, end)):
+            behind = siblings.index(last) + 1
+            before, after = siblings[:at][::-1], siblings[behind:]
+            begins = dict.fromkeys(at - reach for reach in _reaches(book, before, block, most_units))
+            stops = dict.fromkeys(
+                behind + _to_last_save(book, after[:reach]) for reach in (0, *_reaches(book, after, last, most_units))
+            )
+            for begin, stop in itertools.product(begins, stops):
                 members = tuple(siblings[begin:stop])
-                glue = any(as_glue(member, block) for member in members)
-                if glue and _n_units(book, members) <= most_units and not book.reason(members):
+                joined = any(_as_glue(book, member, block) for member in members)
+                if joined and _n_units(book, members) <= most_units and not book.reason(members):
                     yield members
+
+
+def _reaches(book: Book, calls: Sequence[int], block: int, most_units: int) -> tuple[int, int]:
+    """How many of the calls on one side of a block, nearest first, are glue, and how many with the small calls."""
+    glue = [is_glue(book.profile.calls[call]) for call in calls]
+    near = glue.index(False) if False in glue else len(glue)
+    far, n_units = near, _n_units(book, (block,)) + sum(_n_units(book, (call,)) for call in calls[:near])
+    for call in calls[near:]:
+        n_units += _n_units(book, (call,))
+        if n_units > most_units or not _as_glue(book, call, block):
+            break
+        far += 1
+    return near, far
+
+
+def _to_last_save(book: Book, calls: Sequence[int]) -> int:
+    """How many of the calls there are up to the last that saves something."""
+    return max((number for number, call in enumerate(calls, 1) if book.saves_in(call)), default=0)
+
+
+def _as_glue(book: Book, call: int, block: int) -> bool:
+    """Whether a call is no more than glue around a block."""
+    return is_glue(book.profile.calls[call]) or _n_units(book, (call,)) <= FEW_UNITS < _n_units(book, (block,))
 
 
 def closed(book: Book, blocks: Iterable[int], most_units: int) -> list[int]:

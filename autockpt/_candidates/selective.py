@@ -128,7 +128,7 @@ def _drafts(
         names = tuple(profile.functions.name[f] for f in book.functions_of_run(members))
         if 1 < len(names) <= MOST_FUNCTIONS:
             signatures = tuple(profile.calls[member].signature for member in members)
-            alike.setdefault((signatures, names), []).append(members)
+            alike.setdefault((signatures, names, book.fates(members)), []).append(members)
     kinds = [(block, group) for group in alike.values() if (block := state_block(book, group[0])) is not None]
     kinds.sort(key=lambda kind: -kind[0].flow.plain_bytes * len(kind[1]))
     begun, host = time.perf_counter(), _host(book)
@@ -319,7 +319,11 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
             writes[f].extend(tensor for tensor in written if book.birth_function[tensor] != f)
     if any(not start <= book.birth_call[tensor] < stop for written in writes.values() for tensor in written):
         return None
-    changed = {t for c, written in zip(ops.call, ops.writes, strict=True) if not start <= c < stop for t in written}
+    changed = book.changed_outside(members)
+    # A unit hands out all of its results or none, so that where one is changed others cannot be had from it.
+    read = {t for f in own for t in functions.reads[f]}
+    gone = {t for f in own if not changed.isdisjoint(functions.makes[f]) for t in functions.makes[f]}
+    gone &= changed | read
     inside = book.saves_of(start, stop)
     saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks} - {-1}
     free = _alive_anyway(book, members, saved)
@@ -334,7 +338,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                     bytes=int(book.bytes[tensor]),
                     saved=tensor in saved,
                     free=tensor in free,
-                    holdable=tensor not in changed or not start <= book.birth_call[tensor] < stop,
+                    holdable=tensor not in gone,
                 )
             )
         return number[tensor]

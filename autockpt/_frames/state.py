@@ -67,10 +67,10 @@ class ModuleState:
         self._watch_all = changing is None
         self._changing: list[_Changing] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        # Every module of the tree once, with its training flag and its children; every tensor, with the dict that owns
-        # it and its name in there. This runs for every call of a member, after operators that have swept the caches: it
-        # reads no more than it must, and asks all tensors in one go.
-        self._tree: list[tuple[nn.Module, bool, Sequence[Any]]] = []
+        # Every module of the tree once, with its training flag, children and dicts of tensors; every tensor, with the
+        # dict that owns it and its name in there. This runs for every call of a member, after operators that have swept
+        # the caches: it reads no more than it must, and asks all tensors in one go.
+        self._tree: list[tuple[nn.Module, bool, Sequence[Any], dict[str, Any], dict[str, Any]]] = []
         self._names: list[tuple[dict[str, Any], str]] = []
         self._tensors: list[Tensor] = []
         norms: set[int] = set()
@@ -79,18 +79,19 @@ class ModuleState:
             contents = member.__dict__
             modules = contents["_modules"]
             children = list(modules.values()) if modules else ()
-            self._tree.append((member, contents["training"], children))
+            parameters, buffers = contents["_parameters"], contents["_buffers"]
+            self._tree.append((member, contents["training"], children, parameters, buffers))
             for child in children:
                 if child is not None and child not in seen:
                     seen.add(child)
                     found.append(child)
-            if contents["_parameters"]:
-                self._enter(contents["_parameters"])
-            if contents["_buffers"]:
-                self._buffers.append(contents["_buffers"])
-                self._enter(contents["_buffers"])
-                if contents["training"] and _counts_batches(contents["_buffers"]):
-                    norms.add(id(contents["_buffers"]))
+            if parameters:
+                self._enter(parameters)
+            if buffers:
+                self._buffers.append(buffers)
+                self._enter(buffers)
+                if contents["training"] and _counts_batches(buffers):
+                    norms.add(id(buffers))
         self.requires_grad = any(tensor.requires_grad for tensor in self._tensors)
         self.devices = {tensor.device for tensor in self._tensors if not tensor.is_cpu}
         if changing or norms or (changing is None and self._buffers):
@@ -153,7 +154,7 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
-        for member, training, children in self._tree:
+        for member, training, children, parameters, buffers in self._tree:
             contents = member.__dict__  # it, and its dicts, may have been replaced
             modules = contents["_modules"]
             if (modules or children) and list(modules.values()) != children:
@@ -164,6 +165,10 @@ class ModuleState:
             if contents["training"] != training:
                 undo.append((contents.__setitem__, ("training", contents["training"])))
                 contents["training"] = training
+            if contents["_parameters"] is not parameters or contents["_buffers"] is not buffers:
+                for name, owned in (("_parameters", parameters), ("_buffers", buffers)):
+                    undo.append((contents.__setitem__, (name, contents[name])))
+                    contents[name] = owned
         for buffers in self._buffers:
             undo.append((_reset, (buffers, dict(buffers))))
         if _torch_private.versions(self._tensors) != self._versions:

@@ -10,10 +10,10 @@
 Forward is timed with what it saves packed and dropped. Parameters and tensors have some kilobytes, and after every call
 and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
 blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. Calls
-sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller; those that a
-replay hands out do not, as they run no operator. The functions are dropouts whose products are made again, as plans
-keep them first: looking at generators' states and at what multiplied what is a good part of what such a unit costs. Its
-multiplication of a few kilobytes is in it too.
+sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller; of what a
+replay hands out calls do not, as they run no operator, and functions do. The functions are dropouts whose products are
+made again, as plans keep them first: looking at generators' states and at what multiplied what is a good part of what
+such a unit costs. Its multiplication of a few kilobytes is in it too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def host_costs() -> HostCosts:
             uninstall(model)
 
     def more(dear: str, cheap: str) -> float:
-        """Seconds a block, the median of the rounds: the two ran one after the other."""
+        """Seconds a block, the median of the rounds, in each of which both ran."""
         pairs = zip(steps[dear], steps[cheap], strict=True)
         return statistics.median(a - b for a, b in pairs) / BLOCKS
 

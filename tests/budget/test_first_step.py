@@ -12,6 +12,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Infeasible, ProfilingError
+from autockpt._install import governor_of
 from tests.budget.loops import Loop, inside, language_model, outside, tokens_of
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import gpt2
@@ -120,6 +121,13 @@ def test_removing_leaves_no_trace_before_the_first_step_and_after_it() -> None:
     assert [dict(module.__dict__) for module in model.modules()] == before
 
 
+def knows(model: nn.Module) -> object:
+    """What the root's forward knows of its plan, and of what it has put on the model."""
+    governor = governor_of(model)
+    assert governor is not None
+    return governor.handle
+
+
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deep", "pickle"]
 )
@@ -130,6 +138,7 @@ def test_a_copy_keeps_to_the_budget_by_itself(copied: Any, trained: bool) -> Non
         loop.losses(BATCHES[:1])
     twin = Loop(copied(loop.model), inside)
     assert autockpt.plan_of(twin.model) == autockpt.plan_of(loop.model)
+    assert knows(twin.model) is not knows(loop.model)
     assert twin.losses(BATCHES[:2]) == Loop(copy.deepcopy(autockpt.remove(loop.model)), inside).losses(BATCHES[:2])
     assert segments(twin.model)
     assert twin.peak_bytes(BATCH) <= budget

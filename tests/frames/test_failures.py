@@ -234,6 +234,32 @@ def test_a_member_that_changes_a_result_of_an_earlier_one_without_returning_it()
     assert_same(Model(), [["first", "twice", "last"]], summed)
 
 
+@pytest.mark.parametrize("kind", ["_parameters", "_buffers"])
+def test_a_step_uses_the_tensors_of_its_forward_where_their_dict_was_replaced(kind: str) -> None:
+    """The replay read the new ones, and counted a batch twice."""
+
+    def run(model: nn.Module) -> Tensor:
+        loss = summed(model)
+        norm = model.get_submodule("1.1")
+        setattr(norm, kind, {name: copy.deepcopy(tensor) for name, tensor in getattr(norm, kind).items()})
+        loss.backward()
+        return loss
+
+    def outcome(*segments: str) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        part = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), part, nn.Linear(WIDTH, WIDTH))
+        first = list(model.parameters())
+        install(model, Plan.of(list(segments)))
+        with counted_replays() as count:
+            run(model)
+        assert count() == len(segments)
+        return [*(parameter.grad for parameter in first), *model.buffers()]
+
+    for one, other in zip(outcome(), outcome("1"), strict=True):
+        assert one is not None and other is not None and torch.equal(one, other)
+
+
 def test_children_exchanged_by_a_new_dict_are_refused() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     model = nn.Sequential(nn.Linear(4, 4), block, nn.Linear(4, 4))

@@ -1,0 +1,165 @@
+"""Results that are changed in place behind a block: what a plan leaves alone there, and what that holds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from autockpt import Plan
+from autockpt._candidates import find_candidates
+from autockpt._install import install
+from autockpt._solve import segments_of
+from autockpt.solvers import simulate
+from tests.frames.comparing import steps
+from tests.fuzz.units import without_host
+
+WIDTH, ROWS = 16, 512
+
+SCALAR_BYTES = 4
+"""The loss, which the caller holds or not."""
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.other(x)
+
+
+class CallOfTwo(nn.Module):
+    """A call returns two results, of which one is handed on and the other read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.up = Both(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = self.both(x)
+        return one, torch.tanh(self.up(other.sin().sin()))
+
+
+class FunctionOfTwo(nn.Module):
+    """So does a torch function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.up = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, places = torch.sort(self.inner(x), dim=-1)
+        return values, torch.tanh(self.up((places.float() / WIDTH).sin().sin()))
+
+
+class Read(nn.Module):
+    """What is handed on is read inside, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.inner(x)
+        return y, self.outer(torch.cat([y, y, y, y], -1).sin())
+
+
+class Model(nn.Module):
+    """Changes the first results of some of its blocks, which are alike but for that."""
+
+    def __init__(self, block: Callable[[], nn.Module], changed: Callable[[int], bool]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.changed = nn.ModuleList(block() for _ in range(4)), changed
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            one, other = block(x)
+            if self.changed(number):
+                one += other
+            else:
+                one = one + other
+            x = one.relu()
+        return x
+
+
+def first(number: int) -> bool:
+    return number == 0
+
+
+def later(number: int) -> bool:
+    return number > 0
+
+
+def every(number: int) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("changed", [first, later, every])
+@pytest.mark.parametrize("block", [CallOfTwo, FunctionOfTwo, Read])
+def test_every_candidate_is_exact(block: Callable[[], nn.Module], changed: Callable[[int], bool]) -> None:
+    """Kept units handed out results that had been changed, and calls that are alike were all taken for the first."""
+    model, batch = Model(block, changed), torch.randn(ROWS, WIDTH)
+    candidates = find_candidates(without_host(autockpt.profile(model, batch), dice=0))
+    expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
+    kept = 0
+    for index, run in enumerate(candidates.runs):
+        planned = copy.deepcopy(model)
+        install(planned, Plan(segments=segments_of(candidates, [index])))
+        found = steps(planned, lambda model: model(batch).square().mean())
+        assert expected.differences(found) == [], candidates.problem.candidates[index].name
+        kept += bool(run.idle.keep)
+    assert kept
+
+
+class Unread(nn.Module):
+    """Adds a result that nothing saves to what it makes of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both, self.outer = Both(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = self.both(x)
+        return torch.tanh(self.outer(other.sin().sin().sin()) + one)
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.Sequential(*(Unread() for _ in range(6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.blocks(x).square().mean()
+        return loss
+
+
+def test_results_that_a_kept_unit_returns_are_held_whether_or_not_they_are_read() -> None:
+    """Budgets were exceeded by them."""
+    model, batch = Loss(), torch.randn(ROWS, WIDTH)
+    profile = without_host(autockpt.profile(model, batch), dice=0)
+    candidates = find_candidates(profile)
+    keeping = [i for i, run in enumerate(candidates.runs) if any(unit.endswith("both#0") for unit in run.idle.keep)]
+    assert keeping
+    static_bytes = profile.static.total_bytes
+
+    def measured(model: nn.Module) -> int:
+        model(batch).backward()
+        model.zero_grad()
+        return autockpt.measure(lambda: model(batch).backward(), device="cpu").step_bytes
+
+    plain_bytes = simulate(candidates.problem, ()).peak_bytes - static_bytes
+    assert plain_bytes == pytest.approx(measured(model), abs=SCALAR_BYTES)
+    for index in keeping:
+        planned = copy.deepcopy(model)
+        install(planned, Plan(segments=segments_of(candidates, [index])))
+        predicted = simulate(candidates.problem, (index,)).peak_bytes - static_bytes
+        assert predicted == pytest.approx(measured(planned), abs=SCALAR_BYTES), candidates.problem.candidates[
+            index
+        ].name
