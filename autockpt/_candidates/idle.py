@@ -73,10 +73,10 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     remake: list[str] = []
     made_again = frozenset(tensor for f in again for tensor in products[f].makes)
 
-    def read(own: Iterable[int]) -> bool:
-        """Whether the replay reads what these functions made."""
+    def read(own: Iterable[int]) -> set[int]:
+        """Find what these functions made and the rest of the replay reads."""
         inside = set(own)
-        return any(readers[tensor].difference(inside) for f in inside for tensor in functions.makes[f])
+        return {tensor for f in inside for tensor in functions.makes[f] if readers[tensor].difference(inside)}
 
     units = _units(book, members, idle, again, read)
     for unit in units:
@@ -114,15 +114,19 @@ def is_free(book: Book, function: int) -> bool:
 
 
 def _units(
-    book: Book, members: tuple[int, ...], idle: Collection[int], again: set[int], read: Callable[[Iterable[int]], bool]
+    book: Book,
+    members: tuple[int, ...],
+    idle: Collection[int],
+    again: set[int],
+    read: Callable[[Iterable[int]], set[int]],
 ) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
-    Where products are made again, they must be the unit's alone; and where a result is changed outside the run, nothing
-    of it can be handed out.
+    Where products are made again, they must be the unit's alone; and it holds all that it returns, or nothing, so that
+    all must be read: what is not would be held in vain, and may be changed later.
     """
-    profile, changed = book.profile, book.changed_outside(members)
+    profile = book.profile
     units: list[_Named] = []
     left = set(idle)
 
@@ -135,7 +139,9 @@ def _units(
             record = profile.calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
             whole = whole and (len(own) == 1 or again.isdisjoint(own) or _keeps_to_itself(book, child, again))
-            whole = whole and (changed.isdisjoint(record.outputs) or not read(inside))
+            taken = read(inside)
+            made = {tensor for f in inside for tensor in profile.functions.makes[f]}
+            whole = whole and (not taken or taken.issuperset(made.intersection(record.outputs)))
             if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
                 units.append(_Named(record.key, inside, child))
                 left.difference_update(inside)
