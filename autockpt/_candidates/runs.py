@@ -112,9 +112,9 @@ def windows(book: Book, blocks: Sequence[int], most_units: int) -> Iterator[tupl
 
 def _reaches(book: Book, calls: Sequence[int], block: int, most_units: int) -> tuple[int, int]:
     """How many of the calls on one side of a block, nearest first, are glue, and how many with the small calls."""
-    glue = [is_glue(book.profile.calls[call]) for call in calls]
-    near = glue.index(False) if False in glue else len(glue)
-    far, n_units = near, _n_units(book, (block,)) + sum(_n_units(book, (call,)) for call in calls[:near])
+    glue = list(itertools.takewhile(lambda call: is_glue(book.profile.calls[call]), calls))
+    near = far = len(glue)
+    n_units = sum(_n_units(book, (call,)) for call in (block, *glue))
     for call in calls[near:]:
         n_units += _n_units(book, (call,))
         if n_units > most_units or not _as_glue(book, call, block):
