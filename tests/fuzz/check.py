@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointError
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
-from autockpt._install import install
+from autockpt._install import install, set_aside
 from autockpt._plan import split_key
 from tests.frames.comparing import counted_replays
 from tests.fuzz.boxes import flat
@@ -159,7 +159,11 @@ def _train(case: Case, model: nn.Module) -> Outcome:
         batches = [_batch(case, step + number) for number in range(case.how.micro)]
         outputs = [_forward(case, model, batch) for batch in batches]
         loss = torch.stack([_loss(output) for output in outputs]).sum()
-        with _flipped(model) if case.how.flip else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if case.how.flip:
+                stack.enter_context(_flipped(model))
+            if case.how.off:
+                stack.enter_context(set_aside(model))
             _backward(case, model, loss)
         for number, output in enumerate(outputs):
             left |= {f"step {step} output {number}.{i}": t.detach().clone() for i, t in enumerate(flat(output))}

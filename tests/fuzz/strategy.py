@@ -54,6 +54,7 @@ hows = st.builds(
     keep_gradients=st.booleans(),
     input_gradient=st.booleans(),
     flip=often(4),
+    off=often(4),
     autocast=often(6),
     offload=often(8),
     swapped=often(8),

@@ -56,6 +56,7 @@ class How(_Brief):
         keep_gradients: whether the second step adds to the first's gradients.
         input_gradient: whether the batch wants a gradient.
         flip: whether every module's training flag is the other one in backward.
+        off: whether the plan is off while backward runs.
         autocast: whether the whole model runs under autocast.
         offload: whether saved tensors go through the hooks of `save_on_cpu`.
         swapped: whether it runs with other parameters, through `functional_call`.
@@ -69,6 +70,7 @@ class How(_Brief):
     keep_gradients: bool = False
     input_gradient: bool = False
     flip: bool = False
+    off: bool = False
     autocast: bool = False
     offload: bool = False
     swapped: bool = False
