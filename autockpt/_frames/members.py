@@ -235,10 +235,12 @@ def _member(
     arguments = Arguments(args, kwargs)
     state = ModuleState(module, place.buffers, place.attributes)
     state.devices.update(devices)
-    if not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
-        return forward(*args, **kwargs)
     recording = scope.recording
-    if recording is None or not recording.takes(place.segment, place.position):
+    joins = recording is not None and recording.takes(place.segment, place.position)
+    # In the midst of a frame what needs no gradient runs again too, else the frame would hold its result all the time.
+    if not joins and not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
+        return forward(*args, **kwargs)
+    if recording is None or not joins:
         if place.segment in scope.begun:
             mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)

@@ -107,6 +107,35 @@ def test_the_levels_after_forward_are_the_boundary() -> None:
     assert found == {1: 6 * unit + output, 2: 3 * unit + output, 3: 2 * unit + output, 6: unit + output}
 
 
+def test_what_needs_no_gradient_in_the_midst_of_a_run_is_not_held() -> None:
+    """As positions from a frozen table: budgets were exceeded by its result, which counted as made again."""
+
+    class Joins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            out: Tensor = self.layer((x + places).tanh())
+            return out
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.table, self.last = nn.Linear(64, 64), nn.Embedding(ROWS, 64), Joins()
+            self.table.requires_grad_(False)
+
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            out: Tensor = self.last(self.first(x), self.table(places))
+            return out
+
+    model, batch = Model(), (torch.ones(ROWS, 64), torch.arange(ROWS))
+    kept: list[Tensor] = []
+    install(model, Plan.of([["first", "table", "last"]]))
+    assert events(lambda: kept.append(model(*batch).sum()))[-1] == 4  # the loss
+    kept.pop().backward()
+
+
 @pytest.fixture
 def no_gc() -> Iterator[None]:
     gc.collect()
