@@ -117,6 +117,43 @@ def test_every_candidate_is_exact(block: Callable[[], nn.Module], changed: Calla
     assert kept
 
 
+class Accumulates(nn.Module):
+    """Adds to what its parts return in place, the last of which saves more than it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.other = self.part(), self.part()
+
+    @staticmethod
+    def part() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        y += x
+        z = self.other(y.relu())
+        z += y
+        out: Tensor = z.relu()
+        return out
+
+
+def test_what_changes_after_a_run_is_not_held_and_need_not_be_made_again() -> None:
+    """A norm whose result was added to ran in every replay: what it saves for itself could not be kept without it."""
+    torch.manual_seed(0)
+    model, batch = nn.Sequential(*(Accumulates() for _ in range(3))), torch.randn(ROWS, WIDTH)
+    profile = without_host(autockpt.profile(model, batch), dice=0)
+    candidates = find_candidates(profile)
+    norms = [f"{block}.{part}.1#0" for block in range(3) for part in ("body", "other")]
+    skipping = [i for i, run in enumerate(candidates.runs) if not set(norms).isdisjoint(run.idle.skip)]
+    assert {norm for i in skipping for norm in candidates.runs[i].idle.skip} >= set(norms)
+    assert all(set(norms).isdisjoint(run.idle.keep) for run in candidates.runs)
+    expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
+    for index in range(len(candidates.runs)):
+        planned = copy.deepcopy(model)
+        install(planned, Plan(segments=segments_of(candidates, [index])))
+        assert expected.differences(steps(planned, lambda model: model(batch).square().mean())) == []
+
+
 class Unread(nn.Module):
     """Adds a result that nothing saves to what it makes of the other."""
 

@@ -20,7 +20,6 @@ from autockpt._candidates.selective import state_block
 from autockpt._install import install
 from autockpt._solve import segments_of
 from tests.frames.comparing import steps
-from tests.fuzz.units import without_host
 
 WIDTH = 16
 ROWS = 2048
@@ -156,26 +155,6 @@ class InPlace(nn.Module):
         return out
 
 
-class Accumulates(nn.Module):
-    """Adds to what its parts return in place, the last of which saves more than it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.other = self.part(), self.part()
-
-    @staticmethod
-    def part() -> nn.Module:
-        return nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.BatchNorm1d(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x)
-        y += x
-        z = self.other(y.relu())
-        z += y
-        out: Tensor = z.relu()
-        return out
-
-
 class Random(nn.Module):
     """Draws in units and between them."""
 
@@ -195,7 +174,7 @@ def selective(candidates: Candidates) -> list[int]:
 
 @pytest.mark.parametrize(
     "block",
-    [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Accumulates, Random],
+    [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Random],
     ids=lambda b: b.__name__,
 )
 def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
@@ -218,23 +197,6 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(candidates, [index])))
         assert expected.differences(steps(planned, run)) == [], candidates.problem.candidates[index].name
-
-
-def test_what_changes_after_a_run_is_not_held_and_need_not_be_made_again() -> None:
-    """A norm whose result was added to ran in every replay: what it saves for itself could not be kept without it."""
-    torch.manual_seed(0)
-    model, batch = nn.Sequential(*(Accumulates() for _ in range(3))), torch.randn(ROWS, WIDTH)
-    profile = without_host(autockpt.profile(model, batch), dice=0)
-    candidates = find_candidates(profile)
-    norms = [f"{block}.{part}.1#0" for block in range(3) for part in ("body", "other")]
-    skipping = [i for i in selective(candidates) if not set(norms).isdisjoint(candidates.runs[i].idle.skip)]
-    assert {norm for i in skipping for norm in candidates.runs[i].idle.skip} >= set(norms)
-    assert all(set(norms).isdisjoint(candidates.runs[i].idle.keep) for i in selective(candidates))
-    expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
-    for index in skipping:
-        planned = copy.deepcopy(model)
-        install(planned, Plan(segments=segments_of(candidates, [index])))
-        assert expected.differences(steps(planned, lambda model: model(batch).square().mean())) == []
 
 
 @pytest.mark.parametrize("unit", ["own#0", "own#0/batch_norm#0", "counts#0/batch_norm#0"])
