@@ -7,23 +7,43 @@ units         attn, skipped ────────────────┘ 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from .book import Book
 from .drafts import Idle
 from .glue import is_glue
-from .products import NO_PRODUCTS
+from .products import NO_PRODUCTS, Products
 
 __all__ = ["is_free", "name_idle"]
 
 
 class _Named(NamedTuple):
-    """A unit; `call` is -1 where it is a single torch function."""
+    """A unit; `call` is -1 where it is a single torch function. It holds its `results` where the replay reads any."""
 
     key: str
     functions: tuple[int, ...]
     call: int
+    results: frozenset[int]
+    kept: bool
+
+
+class _Needs(NamedTuple):
+    """What a replay needs of the functions that do not run in it.
+
+    Attributes:
+        idle: them, but for those that come after its end in any case.
+        readers: by tensor, the functions that need it in the replay; -1 for what is no function.
+        again: those whose products are made again.
+    """
+
+    idle: frozenset[int]
+    readers: dict[int, set[int]]
+    again: frozenset[int]
+
+    def read(self, made: Iterable[int], inside: Collection[int]) -> set[int]:
+        """Return which of these tensors, made by functions in `inside`, the rest of the replay reads."""
+        return {tensor for tensor in made if self.readers[tensor].difference(inside)}
 
 
 def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remade: Collection[int] = ()) -> Idle:
@@ -38,69 +58,30 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     Returns:
         Them as units. A unit is kept where the replay reads what it made, and skipped elsewhere.
     """
-    profile = book.profile
-    functions, saves, calls = profile.functions, profile.saves, profile.calls
-    own = book.functions_of_run(members)
+    functions, calls = book.profile.functions, book.profile.calls
     products = {f: book.products[f] for f in idle if f in remade and f in book.products}
-    filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
-    end = 0  # of the replay, at the last slot
-    savers: set[int] = set()
-    for i in book.saves_of(members[0], calls[members[-1]].stop):
-        f = saves.function[i]
-        savers.add(f)
-        remakes = products.get(f, NO_PRODUCTS).makes
-        if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
-            end = max(end, saves.pack[i])
-            filled[f].add(saves.tensor[i])
-    # What comes after it does not run in any case: a name is for what it saves.
-    idle = {f for f in idle if functions.enter[f] <= end or f in savers}
-    readers: dict[int, set[int]] = defaultdict(set)  # functions that need a tensor in the replay
-    for tensor in filled[-1]:  # saved by what is no function, such as a custom autograd function
-        readers[tensor].add(-1)
-    again: set[int] = set()  # functions whose products are needed
-    for f in reversed(own):
-        if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
-            for tensor in filled[f] if f in idle else functions.reads[f]:
-                readers[tensor].add(f)
-            if f in products and any(readers[tensor] for tensor in products[f].makes):
-                again.add(f)
-                for tensor in products[f].given:
-                    readers[tensor].add(f)
-    keep: list[str] = []
-    skip: list[str] = []
+    needs = _needs(book, members, idle, products)
+    made_again = frozenset(tensor for f in needs.again for tensor in products[f].makes)
+    units = _units(book, members, needs)
     given: dict[int, frozenset[int]] = {}
-    stashed: set[int] = set()
-    remake: list[str] = []
-    made_again = frozenset(tensor for f in again for tensor in products[f].makes)
-
-    def read(own: Iterable[int]) -> set[int]:
-        """Find what these functions made and the rest of the replay reads."""
-        inside = set(own)
-        return {tensor for f in inside for tensor in functions.makes[f] if readers[tensor].difference(inside)}
-
-    units = _units(book, members, idle, again, read)
+    stashed = {tensor for f in needs.again for tensor in products[f].held}
     for unit in units:
-        made = {tensor for f in unit.functions for tensor in functions.makes[f]}
-        if read(unit.functions):  # it holds all that it returned
-            keep.append(unit.key)
-            stashed |= (made if unit.call < 0 else made.intersection(calls[unit.call].outputs)) - made_again
-        else:
-            skip.append(unit.key)
-        if not again.isdisjoint(unit.functions):
-            remake.append(unit.key)
+        if unit.kept:
+            stashed |= unit.results - made_again
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
-        given.update(dict.fromkeys(unit.functions, made_again.intersection(made).union(came)))
+        own = (products[f].makes for f in needs.again.intersection(unit.functions))
+        given.update(dict.fromkeys(unit.functions, frozenset(came).union(*own)))
     watched = {
         call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
     }
     return Idle(
         given=given,
         calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),
-        stashed=frozenset(stashed).union(*(products[f].held for f in again)),
-        keep=tuple(keep),
-        skip=tuple(skip),
-        remake=tuple(remake),
-        remade=frozenset(again),
+        stashed=frozenset(stashed),
+        keep=tuple(unit.key for unit in units if unit.kept),
+        skip=tuple(unit.key for unit in units if not unit.kept),
+        remake=tuple(unit.key for unit in units if not needs.again.isdisjoint(unit.functions)),
+        remade=needs.again,
         seen=sum(book.seen(call) for call in watched),
     )
 
@@ -113,22 +94,46 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _units(
-    book: Book,
-    members: tuple[int, ...],
-    idle: Collection[int],
-    again: set[int],
-    read: Callable[[Iterable[int]], set[int]],
-) -> list[_Named]:
+def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products: Mapping[int, Products]) -> _Needs:
+    """Find out what a replay needs, from its last slot to its first."""
+    functions, saves = book.profile.functions, book.profile.saves
+    filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
+    end = 0  # of the replay, at the last slot
+    savers: set[int] = set()
+    for i in book.saves_of(members[0], book.profile.calls[members[-1]].stop):
+        f = saves.function[i]
+        savers.add(f)
+        remakes = products.get(f, NO_PRODUCTS).makes
+        if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
+            end = max(end, saves.pack[i])
+            filled[f].add(saves.tensor[i])
+    # What comes after it does not run in any case: a name is for what it saves.
+    left = frozenset(f for f in idle if functions.enter[f] <= end or f in savers)
+    readers: dict[int, set[int]] = defaultdict(set)
+    for tensor in filled[-1]:  # saved by what is no function, such as a custom autograd function
+        readers[tensor].add(-1)
+    again: set[int] = set()
+    for f in reversed(book.functions_of_run(members)):
+        if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
+            for tensor in filled[f] if f in left else functions.reads[f]:
+                readers[tensor].add(f)
+            if f in products and any(readers[tensor] for tensor in products[f].makes):
+                again.add(f)
+                for tensor in products[f].given:
+                    readers[tensor].add(f)
+    return _Needs(left, readers, frozenset(again))
+
+
+def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
     Where products are made again, they must be the unit's alone; and it holds all that it returns, or nothing, so that
     all must be read: what is not would be held in vain, and may be changed later.
     """
-    profile = book.profile
+    calls, functions = book.profile.calls, book.profile.functions
     units: list[_Named] = []
-    left = set(idle)
+    left = set(needs.idle)
 
     def cover(parents: Iterable[int]) -> None:
         for child in (child for parent in parents for child in book.children[parent]):
@@ -136,20 +141,25 @@ def _units(
             inside = tuple(f for f in own if f in left)
             if not inside:
                 continue
-            record = profile.calls[child]
+            record = calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
-            whole = whole and (len(own) == 1 or again.isdisjoint(own) or _keeps_to_itself(book, child, again))
-            taken = read(inside)
-            made = {tensor for f in inside for tensor in profile.functions.makes[f]}
-            whole = whole and (not taken or taken.issuperset(made.intersection(record.outputs)))
+            whole = whole and (
+                len(own) == 1 or needs.again.isdisjoint(own) or _keeps_to_itself(book, child, needs.again)
+            )
+            made = {tensor for f in inside for tensor in functions.makes[f]}
+            results = made.intersection(record.outputs)
+            read = needs.read(made, inside)
+            whole = whole and (not read or read >= results)
             if whole and {argument.tensor for argument in record.arguments}.isdisjoint(record.outputs):
-                units.append(_Named(record.key, inside, child))
+                units.append(_Named(record.key, inside, child, frozenset(results), bool(read)))
                 left.difference_update(inside)
             else:
                 cover([child])
 
     cover(members)
-    units += [_Named(_key(book, f), (f,), -1) for f in left]
+    for f in left:
+        read = needs.read(functions.makes[f], (f,))
+        units.append(_Named(_key(book, f), (f,), -1, frozenset(functions.makes[f]), bool(read)))
     return sorted(units, key=lambda unit: unit.functions[0])
 
 
