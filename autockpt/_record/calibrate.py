@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -35,7 +35,7 @@ from .._plan import Plan, Segment
 from .._torch_private import storage_key
 from .watch import no_backward
 
-__all__ = ["HostCosts", "host_costs"]
+__all__ = ["HostCosts", "Timed", "costs_of", "host_costs"]
 
 ROUNDS = 11
 BLOCKS = 2
@@ -77,6 +77,13 @@ class HostCosts:
     mode_seconds: float = 0.0
 
 
+class Timed(NamedTuple):
+    """Forward seconds, and how many tensors were saved."""
+
+    seconds: float
+    saves: int
+
+
 @functools.cache
 def host_costs() -> HostCosts:
     """Measure what recomputing costs this machine's host; once in a process."""
@@ -94,13 +101,26 @@ def host_costs() -> HostCosts:
         "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{i}" for i in later], remake=True),
     }
     steps: dict[str, list[float]] = {name: [] for name in plans}
-    forwards: list[list[_Timed]] = []
+    forwards: list[list[Timed]] = []
     for _ in range(ROUNDS):
         forwards.append(model.time_block(batch))
         for name, plan in plans.items():
             install(model, plan)
             steps[name].append(model.time_step(batch))
             uninstall(model)
+    return costs_of(steps, forwards)
+
+
+def costs_of(steps: Mapping[str, Sequence[float]], forwards: Sequence[Sequence[Timed]]) -> HostCosts:
+    """Tell apart what steps under the plans of `host_costs` took.
+
+    Args:
+        steps: seconds of a step in each round, by plan.
+        forwards: what a block's forward does, one after the other, in each round.
+
+    Returns:
+        The seconds, each at least `LEAST_SECONDS` but those of a segment.
+    """
 
     def more(dear: str, cheap: str) -> float:
         """Seconds a block, the median of the rounds, in each of which both ran."""
@@ -117,7 +137,7 @@ def host_costs() -> HostCosts:
     several = _total(calls)
     beside_several = more("several", "plain") - several.seconds - several.saves * save_seconds
 
-    def kept(dear: str, cheap: str, units: Sequence[_Timed]) -> float:
+    def kept(dear: str, cheap: str, units: Sequence[Timed]) -> float:
         """Seconds of each of some kept units."""
         total = _total(units)
         return (more(dear, cheap) + total.seconds) / len(units)
@@ -148,19 +168,12 @@ def _plan(calls: Iterable[str], keep: Sequence[str] = (), *, remake: bool = Fals
     return Plan(segments=tuple(segments))
 
 
-class _Timed(NamedTuple):
-    """Forward seconds, and how many tensors were saved."""
-
-    seconds: float
-    saves: int
+def _median(timed: Sequence[Timed]) -> Timed:
+    return Timed(statistics.median(each.seconds for each in timed), timed[0].saves)
 
 
-def _median(timed: Sequence[_Timed]) -> _Timed:
-    return _Timed(statistics.median(each.seconds for each in timed), timed[0].saves)
-
-
-def _total(timed: Sequence[_Timed]) -> _Timed:
-    return _Timed(sum(each.seconds for each in timed), sum(each.saves for each in timed))
+def _total(timed: Sequence[Timed]) -> Timed:
+    return Timed(sum(each.seconds for each in timed), sum(each.saves for each in timed))
 
 
 class _Caches:
@@ -248,7 +261,7 @@ class _Model(nn.Module):
         torch.autograd.grad(self(x).sum(), list(self.parameters()))
         return self._caches.clock() - began
 
-    def time_block(self, x: Tensor) -> list[_Timed]:
+    def time_block(self, x: Tensor) -> list[Timed]:
         """Time each step of one block's forward."""
         x = self.first(x)
         timed, saved = [], []
@@ -265,7 +278,7 @@ class _Model(nn.Module):
                 saved.clear()
                 began = self._caches.clock()
                 x = step(x)
-                timed.append(_Timed(self._caches.clock() - began, len(saved)))
+                timed.append(Timed(self._caches.clock() - began, len(saved)))
         return timed
 
 

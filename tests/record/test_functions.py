@@ -329,13 +329,6 @@ def test_compiled_modules_are_recorded_uncompiled() -> None:
     assert any("compiled (1)" in note for note in compiled.notes)
 
 
-def test_host_seconds_are_calibrated_where_time_is_measured() -> None:
-    model, batch = nn.Linear(8, 8), torch.randn(4, 8)
-    real, fake = (autockpt.profile(model, batch, mode=mode) for mode in ("real", "fake"))
-    for cost in ("member", "save", "kept", "mode"):
-        assert 0 < getattr(real, f"{cost}_host_seconds") < 1e-2 and getattr(fake, f"{cost}_host_seconds") == 0.0
-
-
 class Norms(nn.Module):
     """A normalisation, run once or twice, its statistics read or not."""
 
