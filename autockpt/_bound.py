@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from ._candidates.book import Book
 from ._candidates.steps import base_steps
 from ._profile import Profile
-from .solvers.bound import peak_bound, saved_bound
+from .solvers.bound import peak_bound
 from .solvers.dataflow import Dataflow, Item, Unit
 from .solvers.lives import Lives
 
-__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "least_recompute_seconds_for_saved_bytes"]
+__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "saved_dataflow"]
 
 BOUND_SECONDS = 1.0
 
@@ -90,22 +90,6 @@ class PeakBound:
             return None
         seconds = peak_bound(self.flow, self.lives, budget_bytes, time_limit_seconds=time_limit_seconds).seconds
         return None if math.isinf(seconds) else seconds
-
-
-def least_recompute_seconds_for_saved_bytes(profile: Profile, saved_bytes: int) -> float | None:
-    """Bound from below what any method recomputes that holds at most `saved_bytes` from forward to backward.
-
-    Args:
-        profile: the recorded step.
-        saved_bytes: most bytes held for backward, each storage once; what the caller keeps is not counted.
-
-    Returns:
-        The bound; None where no method holds so little.
-
-    Source: see `solvers.bound.saved_bound`.
-    """
-    seconds = saved_bound(saved_dataflow(profile), saved_bytes).seconds
-    return None if math.isinf(seconds) else seconds
 
 
 def saved_dataflow(profile: Profile) -> Dataflow:

@@ -8,13 +8,13 @@ import pytest
 
 import autockpt
 from autockpt import Profile
-from autockpt._bound import least_recompute_seconds_for_saved_bytes
+from autockpt._bound import saved_dataflow
 from autockpt._candidates import Candidates, find_candidates
 from autockpt._candidates.book import Book
 from autockpt._candidates.drafts import make_draft
 from autockpt._candidates.idle import is_free, name_idle
 from autockpt._candidates.selective import state_block
-from autockpt.solvers import Problem, make_menu, simulate, solve
+from autockpt.solvers import Problem, make_menu, saved_bound, simulate, solve
 from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
 from tests.zoo import build
 
@@ -67,7 +67,6 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
 def test_no_plan_beats_the_bound(name: str, share: float) -> None:
     profile, _, problem = case(name)
     held_bytes = int(share * simulate(problem, ()).peak_bytes)
-    bound = least_recompute_seconds_for_saved_bytes(profile, held_bytes)
-    assert bound is not None
+    bound = saved_bound(saved_dataflow(profile), held_bytes).seconds
     plan = solve(problem, held_bytes, solver="ilp", time_limit_seconds=1.0)
     assert 0.0 < bound <= plan.recompute_seconds * (1 + 1e-9)
