@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from ._errors import NotApplicable
-from ._frames import Choice, Decision, Place
+from ._frames import Choice, Decision, Place, why_unrepeatable
 from ._plan import Plan, Segment, split_key
 
 __all__ = ["Wanted", "listed"]
@@ -66,8 +66,8 @@ class Wanted:
                 self._place_function(number, segment, position)
                 continue
             module = self.modules[name_of(key)]
-            if any(isinstance(inner, nn.RReLU) for inner in module.modules()):
-                raise NotApplicable(f"{key} contains an RReLU, which {_LATE_NOISE}")
+            if reason := why_unrepeatable(module):
+                raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
             buffers = None
             if changed is not None:
                 inside = module.named_buffers(remove_duplicate=False)

@@ -21,6 +21,7 @@ from .members import Handle, Place, patched_forward
 from .patches import Patches
 from .thread import is_recomputing
 from .units import Choice, Decision
+from .unrepeatable import why_unrepeatable
 from .watching import watching_replays
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "is_recomputing",
     "patched_forward",
     "watching_replays",
+    "why_unrepeatable",
 ]

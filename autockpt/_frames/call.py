@@ -36,6 +36,7 @@ class Call:
         autocast: autocast's settings; None where it was off.
         attention: which attention kernels were allowed.
         random: generator states to set before it.
+        generators: all that it could draw from.
         end: number of slots in the frame when it returned; None if it has not.
         selection: its units; None where all of it is recomputed.
     """
@@ -46,6 +47,7 @@ class Call:
         "autocast",
         "end",
         "forward",
+        "generators",
         "key",
         "keywords",
         "module",
@@ -72,6 +74,7 @@ class Call:
         self.module = module
         self.autocast = Autocast(module.devices) if _torch_private.any_autocast_enabled() else None
         self.random = random
+        self.generators = [generator for generator, _ in random]
         self.attention = _torch_private.attention_backends()
         self.end: int | None = None
         self.selection: Selection | None = None

@@ -11,7 +11,7 @@ member that draws from them is beyond what a replay can repeat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +19,15 @@ import torch
 from .. import _torch_private
 from .tree import kept_whole
 
-__all__ = ["GeneratorTrack", "States", "generators_of", "given_among", "set_states", "states_of"]
+__all__ = [
+    "GeneratorTrack",
+    "States",
+    "generators_of",
+    "given_among",
+    "restore_states",
+    "set_states",
+    "states_of",
+]
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 
@@ -47,6 +55,14 @@ def set_states(states: States) -> None:
     """Set every generator in `states` to the state beside it."""
     for generator, state in states:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def restore_states(states: Mapping[torch.Generator, bytes]) -> None:
+    """Set every generator that is not in the state beside it to that.
+
+    No other: who sets a CUDA generator makes cuDNN seed the random numbers of its own anew, out of that generator.
+    """
+    set_states([(generator, state) for generator, state in states.items() if _state(generator) != state])
 
 
 class GeneratorTrack:

@@ -57,7 +57,7 @@ class Recording:
         self.position = -1
         self._frame = Frame()
         self._generators = GeneratorTrack()
-        self._known: dict[int, tuple[weakref.ref[Tensor], int, Ref]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], tuple[int, bool], Ref]] = {}
 
     def takes(self, segment: int, position: int) -> bool:
         """Whether the member at `position` of `segment` may join."""
@@ -123,7 +123,7 @@ class Recording:
 
     def _refer(self, tensor: Tensor) -> Ref:
         known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == _torch_private.version(tensor):
+        if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
         ref = Ref(BOUNDARY, len(self._frame.boundary))
         self._frame.boundary.append(Held(tensor))
@@ -131,7 +131,12 @@ class Recording:
         return ref
 
     def _know(self, tensor: Tensor, ref: Ref) -> None:
-        self._known[id(tensor)] = (weakref.ref(tensor), _torch_private.version(tensor), ref)
+        self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), ref)
+
+
+def _state_of(tensor: Tensor) -> tuple[int, bool]:
+    """Return what the caller's own code may change of a result before the next call."""
+    return _torch_private.version(tensor), tensor.requires_grad
 
 
 class Pack:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import _torch_private
 from .._errors import ReplayError
 from .call import Call, Ref
-from .generators import given_among, set_states, states_of
+from .generators import given_among, restore_states, set_states, states_of
 from .hollow import Hollow
 from .selection import Entry, Function, watched
 from .slots import Changed
@@ -49,6 +49,7 @@ class Replay:
         "_next",
         "_problem",
         "_slots",
+        "_states",
         "_stopped",
         "_values",
     )
@@ -65,6 +66,7 @@ class Replay:
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
+        self._states: dict[torch.Generator, bytes] = {}  # as they were before it
 
     def run(self) -> None:
         """Run the calls.
@@ -80,7 +82,8 @@ class Replay:
             if call.end is None or call.end > self._last:
                 break
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
-        moved = states_of({generator for call in calls for generator, _ in call.random})
+        # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
+        self._states = dict(states_of({generator for call in calls for generator in call.generators}))
         thread.replays += 1
         scope, thread.scope = thread.scope, None
         watch, thread.watch = thread.watch, None  # where a gradient is taken in the midst of a call's own code
@@ -107,7 +110,7 @@ class Replay:
             self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
             thread.scope, thread.watch = scope, watch
             thread.replays -= 1
-            set_states(moved)
+            restore_states(self._states)
             torch.set_autocast_cache_enabled(cached)
             _torch_private.set_grad_enabled(grad)  # last: a function mode around backward sees it, and may raise
         if self._problem is not None:
@@ -216,7 +219,10 @@ class Replay:
                         self._stop(f"gave {unit.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
-        set_states([(generators[number], state) for number, state in unit.random])
+        for number, state in unit.random:
+            if generators[number] not in self._states:  # one that only the unit was given
+                self._states.update(states_of([generators[number]]))
+            set_states([(generators[number], state)])
         if unit.hollow:
             self._hollow.append(unit.key)
         return unit.hand_out(sources)

@@ -139,10 +139,12 @@ class Kept:
 class Held:
     """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
 
-    __slots__ = ("_geometry", "_packed", "_requires_grad", "_unpack", "_version", "_watched")
+    __slots__ = ("_attributes", "_geometry", "_packed", "_requires_grad", "_unpack", "_version", "_watched")
 
     def __init__(self, tensor: Tensor) -> None:
         self._requires_grad = tensor.requires_grad
+        # What Python has put on it, such as the sizes of a causal mask. A tensor there could lead back to the frame.
+        self._attributes = [(name, value) for name, value in tensor.__dict__.items() if not isinstance(value, Tensor)]
         self._geometry = _torch_private.geometry(tensor)
         self._version = _torch_private.version(tensor)
         self._unpack: Callable[[Any], Tensor] | None = None
@@ -164,7 +166,10 @@ class Held:
         tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
         if _torch_private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)
-        return tensor.detach().requires_grad_(self._requires_grad)
+        tensor = tensor.detach().requires_grad_(self._requires_grad)
+        for name, value in self._attributes:
+            tensor.__dict__.setdefault(name, value)
+        return tensor
 
 
 def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:

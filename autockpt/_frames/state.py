@@ -9,7 +9,7 @@ Taking holds references, not bytes, but for the values of buffers that forward c
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -135,8 +135,8 @@ class ModuleState:
         every = [*self._tensors, *(buffer.tensor for buffer in self._changing)]
         try:
             return {tensor.untyped_storage()._cdata: tensor for tensor in every}
-        except NotImplementedError:  # one of them has no storage
-            return {_torch_private.storage_key(tensor): tensor for tensor in every}
+        except NotImplementedError:  # one of them has no storage, by which to know it
+            return {key: tensor for tensor in every if (key := _torch_private.storage_key(tensor))}
 
     def settle(self) -> None:
         """Let go of what only the forward itself needed, after it."""
@@ -154,6 +154,10 @@ class ModuleState:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
+        # A replay may end before forward puts back what it has changed for a while: all is compared again, not only
+        # what differs now.
+        flags: list[tuple[dict[str, Any], bool]] = []
+        undo.append((_set_flags, (flags,)))
         for member, training, children, parameters, buffers in self._tree:
             contents = member.__dict__  # it, and its dicts, may have been replaced
             modules = contents["_modules"]
@@ -162,9 +166,8 @@ class ModuleState:
                     f"modules inside a {self._kind.__name__} were exchanged between its forward and its replay. "
                     "Exchange them after backward."
                 )
-            if contents["training"] != training:
-                undo.append((contents.__setitem__, ("training", contents["training"])))
-                contents["training"] = training
+            flags.append((contents, contents["training"]))
+            contents["training"] = training
             if contents["_parameters"] is not parameters or contents["_buffers"] is not buffers:
                 for name, owned in (("_parameters", parameters), ("_buffers", buffers)):
                     undo.append((contents.__setitem__, (name, contents[name])))
@@ -174,17 +177,21 @@ class ModuleState:
         if _torch_private.versions(self._tensors) != self._versions:
             for (_, name), tensor, version in zip(self._names, self._tensors, self._versions, strict=True):
                 check_unchanged(tensor, version, f"parameter or buffer {name!r}")
-        if not all(map(operator.is_, [owned.get(name) for owned, name in self._names], self._tensors)):
-            for (owned, name), tensor in zip(self._names, self._tensors, strict=True):
-                if owned.get(name) is not tensor:
-                    _put(owned, name, tensor, undo)
-        if [tensor.requires_grad for tensor in self._tensors] != self._wants:
-            for tensor, wants in zip(self._tensors, self._wants, strict=True):
-                if tensor.requires_grad != wants:
-                    undo.append((tensor.requires_grad_, (not wants,)))
-                    tensor.requires_grad_(wants)
-        for buffer in self._changing:
-            buffer.owned[buffer.name] = buffer.scratch()
+        present = [owned.get(name) for owned, name in self._names]
+        absent: set[int] = set()
+        if not all(map(operator.is_, present, self._tensors)):
+            absent.update(number for number, (owned, name) in enumerate(self._names) if name not in owned)
+            _bind(self._names, self._tensors, ())
+        undo.append((_bind, (self._names, present, absent)))
+        wanted = [tensor.requires_grad for tensor in self._tensors]
+        if wanted != self._wants:
+            _want(self._tensors, self._wants)
+        undo.append((_want, (self._tensors, wanted)))
+        scratch: dict[int, Tensor] = {}
+        for buffer in self._changing:  # two modules may have one buffer, and read there what the other wrote
+            if id(buffer.tensor) not in scratch:
+                scratch[id(buffer.tensor)] = buffer.scratch()
+            buffer.owned[buffer.name] = scratch[id(buffer.tensor)]
         for owned, name, held in self._attributes:
             _put(owned, name, held.tensor(), undo)
 
@@ -273,6 +280,26 @@ def given_buffers(module: nn.Module, arguments: object) -> list[tuple[Tensor, Te
 def _counts_batches(buffers: dict[str, Any]) -> bool:
     """Whether these are the buffers of a normalisation, whose kernels write its statistics without a new version."""
     return "num_batches_tracked" in buffers
+
+
+def _set_flags(flags: list[tuple[dict[str, Any], bool]]) -> None:
+    for contents, training in flags:
+        contents["training"] = training
+
+
+def _bind(names: list[tuple[dict[str, Any], str]], tensors: Sequence[Tensor | None], absent: Collection[int]) -> None:
+    """Have these tensors under these names, and nothing under those of which `absent` has the numbers."""
+    for number, ((owned, name), tensor) in enumerate(zip(names, tensors, strict=True)):
+        if number in absent:
+            owned.pop(name, None)
+        elif owned.get(name) is not tensor:
+            owned[name] = tensor
+
+
+def _want(tensors: list[Tensor], wants: list[bool]) -> None:
+    for tensor, wanted in zip(tensors, wants, strict=True):
+        if tensor.requires_grad is not wanted:
+            tensor.requires_grad_(wanted)
 
 
 def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:

@@ -2,6 +2,10 @@
 
 recorder.py   which runs are made, and what the profile takes from each
 runs.py       those runs, and what each says of the step
+timing.py     forwards and steps of their own, for the seconds
+again.py      a step of another size, from what operators do in a known one
+fingerprint.py  what tells whether forward changed an object that is no tensor
+calibrate.py  what recomputing costs the host
 step.py       the training step that is recorded
 sandbox.py    leaving no trace
 tape.py       allocations, frees and markers of a run, in order
@@ -11,6 +15,7 @@ spill.py      where saves wait that must not be held
 spilled_tape.py  from the tape of a step whose saves waited there to that of the plain step
 clocks.py     time without waiting for the device
 structure.py  what calls do: random numbers, mutations, of a forward of its own
+buffers.py    which buffers calls change
 dataflow.py   what functions and operators read and make in that forward
 functions.py  the functions of the step, and who saved what
 operators.py  the operators of that forward, named by the tensors of the step

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["BufferBefore", "buffers_before", "moved_buffers"]
+__all__ = ["BufferBefore", "buffer_before", "buffers_before", "moved_buffers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,13 @@ class BufferBefore:
         return not torch.equal(self.now, self.value)
 
 
+def buffer_before(owner: dict[str, Any], key: str, storage: int, *, values: bool) -> BufferBefore:
+    """Note the buffer that `owner` has under `key`; see `BufferBefore`."""
+    buffer: torch.Tensor = owner[key]
+    value = buffer.detach().clone() if values and buffer.layout == torch.strided else None
+    return BufferBefore(owner, key, storage, value, buffer._version)
+
+
 def buffers_before(
     name: str, module: torch.nn.Module, storage: Callable[[torch.Tensor], int], *, values: bool
 ) -> dict[str, BufferBefore]:
@@ -65,11 +72,8 @@ def buffers_before(
     for path, member in module.named_modules(prefix=name):
         for key, buffer in member._buffers.items():
             if buffer is not None:
-                value = buffer.detach().clone() if values and buffer.layout == torch.strided else None
                 where = storage(buffer) if buffer.device.type != "meta" else 0
-                found[f"{path}.{key}" if path else key] = BufferBefore(
-                    member._buffers, key, where, value, buffer._version
-                )
+                found[f"{path}.{key}" if path else key] = buffer_before(member._buffers, key, where, values=values)
     return found
 
 

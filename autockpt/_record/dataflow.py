@@ -6,6 +6,7 @@ A storage is known by its key and the number of the operator that bore it, since
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ from .fingerprint import PLAIN
 
 __all__ = [
     "DRAWS_ELSEWHERE",
-    "LATE_WRITE",
+    "WRITTEN_UNSEEN",
     "DataFlow",
     "FlowRecorder",
     "Happening",
@@ -37,6 +38,11 @@ LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops
 
 UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
 """Another step's may have elements: an expert that got no token in the recorded step gets some later."""
+
+WRITTEN_UNSEEN = "is given a tensor that was written through `.data`, which a replay of a run would not do"
+"""No version tells, so that a frame takes such a tensor for the result that another call of the run returned."""
+
+CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
 
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
@@ -149,7 +155,7 @@ class FlowRecorder:
 
     Args:
         key: names the storage of a tensor while it lives.
-        static: keys of parameters and buffers.
+        parameters: keys of parameters.
         buffers: keys of buffers.
         generators: those whose draws count.
 
@@ -158,12 +164,13 @@ class FlowRecorder:
         born: for each storage, the number of the operator that bore it.
         n_ops: operators so far, views counted.
         mutations: for each storage, the last operator that changed it.
+        n_writes: for each storage, how many did.
     """
 
     def __init__(
         self,
         key: Callable[[torch.Tensor], int],
-        static: Collection[int],
+        parameters: Collection[int],
         buffers: Collection[int],
         generators: Iterable[torch.Generator],
     ) -> None:
@@ -171,7 +178,9 @@ class FlowRecorder:
         self.born: dict[int, int] = {}
         self.n_ops = 0
         self.mutations: dict[Storage, int] = {}
-        self._key, self._static, self._buffers, self._generators = key, static, buffers, list(generators)
+        self.n_writes: Counter[Storage] = Counter()
+        self._key, self._parameters, self._buffers = key, frozenset(parameters), frozenset(buffers)
+        self._static, self._generators = self._parameters | self._buffers, list(generators)
         self._users: dict[int, list[int]] = {}  # of each buffer: functions that were given it
         self._changers: dict[int, set[int]] = {}  # those that may have changed it
         self._counted: set[int] = set()  # buffers whose versions moved
@@ -198,6 +207,8 @@ class FlowRecorder:
         self.flow.functions.append(
             SeenFunction(name, self.n_ops, frozenset(keys), unrepeatable=_why_unrepeatable(arguments, given))
         )
+        if self.written_unseen(given):
+            self.flow.functions[-1].unrepeatable = WRITTEN_UNSEEN
         for key in keys:
             if key in self._buffers:
                 self._users.setdefault(key, []).append(self._function)
@@ -238,20 +249,28 @@ class FlowRecorder:
         written: list[torch.Tensor],
         *,
         draws: bool,
-    ) -> None:
-        """Write down an operator that ran inside a call; see `SeenOp`. Before its outputs count as born."""
+    ) -> str:
+        """Write down an operator that ran inside a call; see `SeenOp`. Before its outputs count as born.
+
+        Returns:
+            Why nothing that runs it can be replayed; empty where it can.
+        """
         read = list(dict.fromkeys(map(self._key, inputs)))
         changed = list(dict.fromkeys(map(self._key, written)))
         sizes = {key: t.untyped_storage().nbytes() for t in outputs if (key := self._key(t)) and key not in read}
         makes = {key: size for key, size in sizes.items() if size}
         is_view = outputs and not sizes and not changed
+        reason = ""
+        if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
+            reason = LATE_WRITE
+        elif any(key in self._parameters for key in changed if key):
+            reason = CHANGES_PARAMETER
         if self._function >= 0:
             function = self.flow.functions[self._function]
             function.draws |= draws
             if draws and not self._devices:
                 function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format("unknown")
-            if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
-                function.unrepeatable = LATE_WRITE
+            function.unrepeatable = reason or function.unrepeatable
             for key in changed:
                 if key in self._buffers:
                     self._changers.setdefault(key, set()).add(self._function)
@@ -260,7 +279,7 @@ class FlowRecorder:
             if not is_view:
                 function.ops.append(len(self.flow.ops))
         if is_view:
-            return
+            return reason
         self.flow.ops.append(
             SeenOp(
                 name=str(op),
@@ -274,6 +293,16 @@ class FlowRecorder:
                 writes=list(self._storages(changed)),
             )
         )
+        return reason
+
+    def written_unseen(self, given: Iterable[torch.Tensor]) -> bool:
+        """Whether one of these tensors, the model's own left out, was written more often than its version says."""
+        for tensor in given:
+            key = self._key(tensor)
+            n_writes = self.n_writes[key, self.born.get(key, -1)] if key and key not in self._static else 0
+            if n_writes and n_writes > private.version(tensor):
+                return True
+        return False
 
     def changed_buffer(self, first_function: int, key: int, *, counted: bool) -> None:
         """Write down that a call changed a buffer in place: each function that was given it may have done it.

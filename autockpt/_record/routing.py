@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
@@ -41,7 +41,8 @@ def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
             forward = module.forward
             patched.append((module, "forward" in module.__dict__, forward))
             patch = functools.partial(_routed, router, name, module, forward)
-            patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+            with suppress(ValueError):  # a scripted module's has none
+                patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
             module.forward = patch
         yield
     finally:

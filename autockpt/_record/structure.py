@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._frames.tree import tensors
-from .buffers import BufferBefore, buffers_before, moved_buffers
-from .dataflow import DRAWS_ELSEWHERE, LATE_WRITE, DataFlow, FlowRecorder
+from .._frames.unrepeatable import why_unrepeatable
+from .buffers import BufferBefore, buffer_before, buffers_before, moved_buffers
+from .dataflow import DRAWS_ELSEWHERE, WRITTEN_UNSEEN, DataFlow, FlowRecorder, Storage
 from .fingerprint import PLAIN, fingerprint
 from .routing import patched_forwards, routed_functions
 from .sandbox import generators_of
@@ -88,6 +89,7 @@ class _OpenCall:
     devices: set[torch.device]
     host_random: tuple[Any, Any]
     buffers: dict[str, BufferBefore]
+    given_buffers: list[BufferBefore]  # of other modules
     attributes: object
     opaque: list[tuple[object, object]]
     digest: Any
@@ -96,6 +98,7 @@ class _OpenCall:
     end_op: int = 0
     end_function: int = 0
     changed: set[int] = field(default_factory=set)  # storages of buffers
+    read_buffers: set[Storage] = field(default_factory=set)  # of other modules, given to it
 
 
 def observe_structure(
@@ -128,15 +131,17 @@ class _Observer:
 
     def __init__(self, model: torch.nn.Module, tape: Tape, *, values: bool) -> None:
         self._key, self._values = tape.key, values
-        self._static = {tape.key(t) for t in (*model.parameters(), *model.buffers()) if t.device.type != "meta"}
+        parameters = {tape.key(each) for each in model.parameters() if each.device.type != "meta"}
+        self._buffers = {tape.key(each) for each in model.buffers() if each.device.type != "meta"}
+        self._static = parameters | self._buffers
         self._generators = generators_of(model) if values else []
         self._records: list[CallStructure] = []
         self._stack: list[_OpenCall] = []
         self._closed: list[_OpenCall] = []
         self._flow = FlowRecorder(
             tape.key,
-            self._static,
-            {tape.key(buffer) for buffer in model.buffers() if buffer.device.type != "meta"},
+            parameters,
+            self._buffers,
             [each for each in self._generators if _is_default(each)],
         )
         self._born = self._flow.born  # storage -> number of the operator that made it
@@ -200,10 +205,12 @@ class _Observer:
         for tensor in written:
             key = self._key(tensor)
             self._flow.mutations[key, self._born.get(key, -1)] = number
+            self._flow.n_writes[key, self._born.get(key, -1)] += 1
         # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
         random_fake = not self._values and torch.Tag.nondeterministic_seeded in op.tags
+        reason = ""
         if self._stack:
-            self._flow.op(op, self._stack[-1].index, stamps, inputs, outputs, written, draws=random_fake)
+            reason = self._flow.op(op, self._stack[-1].index, stamps, inputs, outputs, written, draws=random_fake)
         for tensor in outputs:
             key = self._key(tensor)
             if key not in keys:
@@ -214,8 +221,7 @@ class _Observer:
             for opened in self._stack:
                 opened.digest.update(f"{op}({shapes})".encode())
                 opened.record.draws |= random_fake
-                if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
-                    opened.record.refused = opened.record.refused or LATE_WRITE
+                opened.record.refused = opened.record.refused or reason
 
     def finish(self) -> Structure:
         """Judge what can only be known at the end, and return the records."""
@@ -224,6 +230,8 @@ class _Observer:
                 if (last := self._flow.mutations.get(argument, -1)) >= opened.first_op:
                     opened.record.mutated.append(position)
                     opened.record.leaves_traces |= last < opened.end_op
+            if any(self._flow.mutations.get(buffer, -1) >= opened.end_op for buffer in opened.read_buffers):
+                opened.record.refused = opened.record.refused or "is given a buffer that is changed in place later"
             own = range(opened.first_function, opened.end_function)
             opened.record.leaves_traces |= any(not self._flow.used_only_by(own, key) for key in opened.changed)
         self._flow.finish()
@@ -253,6 +261,7 @@ class _Observer:
         keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
         opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
         record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
+        record.refused = WRITTEN_UNSEEN if self._flow.written_unseen(given) else ""
         opened = _OpenCall(
             record=record,
             index=len(self._records),
@@ -265,6 +274,7 @@ class _Observer:
             devices={tensor.device for tensor in (*given, *module.parameters(), *module.buffers())},
             host_random=_host_random(),
             buffers=buffers_before(name, module, self._key, values=self._values),
+            given_buffers=self._given_buffers(module, given),
             attributes=_attributes(module),
             opaque=[(leaf, fingerprint(leaf)) for leaf in opaque],
             digest=hashlib.sha1(usedforsecurity=False),
@@ -300,13 +310,24 @@ class _Observer:
                 )
         if _attributes(module) != opened.attributes:
             record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
+        record.refused = record.refused or why_unrepeatable(module)
+        if any(was.moved for was in opened.given_buffers):
+            record.refused = record.refused or "changes a buffer that it is given, which a replay would do again"
         record.buffers = self._changed_buffers(opened)
         leaves = tensors(opened.given)
         same = len(leaves) == len(opened.leaves) and all(map(operator.is_, leaves, opened.leaves))
         record.leaves_traces |= not same
         # Closed calls are looked at again at the end; what takes memory is not.
+        opened.read_buffers = {(was.storage, self._born.get(was.storage, -1)) for was in opened.given_buffers}
         opened.given, opened.leaves, opened.generators, opened.buffers = None, [], [], {}
+        opened.given_buffers = []
         self._closed.append(opened)
+
+    def _given_buffers(self, module: torch.nn.Module, given: list[torch.Tensor]) -> list[BufferBefore]:
+        """Note the buffers of other modules among the arguments of a call."""
+        own = set(map(id, module.buffers()))
+        others = {id(each): each for each in given if id(each) not in own and self._key(each) in self._buffers}
+        return [buffer_before({"": each}, "", self._key(each), values=self._values) for each in others.values()]
 
     def _changed_buffers(self, opened: _OpenCall) -> list[str]:
         """Names of the buffers that a call changed, in place or by binding another tensor."""

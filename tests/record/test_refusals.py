@@ -1,0 +1,200 @@
+"""Calls that no replay could repeat are refused, and named."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import autockpt
+from autockpt import NotApplicable, Plan, Profile
+from autockpt._candidates import find_candidates
+from autockpt._frames import why_unrepeatable
+from autockpt._install import install
+
+WIDTH = 8
+BATCH = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH).sin()
+
+
+def refused(profile: Profile) -> dict[str, str]:
+    candidates = find_candidates(profile)
+    return {candidates.profile.calls[index].key: reason for index, reason in candidates.refused}
+
+
+class Normalised(nn.Module):
+    """Divides its weight by its norms in every forward."""
+
+    def __init__(self, divide: Callable[[nn.Parameter], None]) -> None:
+        super().__init__()
+        self.weight, self.divide = nn.Parameter(torch.randn(WIDTH, WIDTH)), divide
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.divide(self.weight)
+        return torch.tanh(nn.functional.linear(x, self.weight))
+
+
+def counted(weight: nn.Parameter) -> None:
+    with torch.no_grad():
+        weight.div_(weight.norm(dim=1, keepdim=True))
+
+
+def uncounted(weight: nn.Parameter) -> None:
+    weight.data.div_(weight.data.norm(dim=1, keepdim=True))
+
+
+class Normalising(nn.Module):
+    """Is given running statistics, and updates them."""
+
+    def forward(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return nn.functional.batch_norm(x, mean, variance, training=True)
+
+
+class Domain(nn.Module):
+    """Gives a child the statistics that it has itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(WIDTH, WIDTH), Normalising()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("variance", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.linear(x), self.mean, self.variance)
+        return y.tanh()
+
+
+class Router(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        return torch.sigmoid(self.linear(x) + bias)
+
+
+class Balanced(nn.Module):
+    """Moves a bias after it has routed by it, as mixtures of experts do that are balanced without a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.up = Router(), nn.Linear(WIDTH, WIDTH)
+        self.bias: Tensor
+        self.register_buffer("bias", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate: Tensor = self.router(x, self.bias)
+        with torch.no_grad():
+            self.bias += 1e-3 * torch.sign(0.5 - gate.mean(0))
+        result: Tensor = gate * self.up(x)
+        return result
+
+
+class Masked(nn.Module):
+    """Masks scores behind autograd's back, as attention was written for years."""
+
+    def __init__(self, softmax: Callable[[Tensor], Tensor], masks: bool = True) -> None:
+        super().__init__()
+        self.score, self.softmax, self.out = nn.Linear(WIDTH, WIDTH), softmax, nn.Linear(WIDTH, WIDTH)
+        self.masks = masks
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.score(x)
+        if self.masks:
+            scores.data.masked_fill_(torch.arange(WIDTH) % 3 == 0, -float("inf"))
+        result: Tensor = self.out(self.softmax(scores))
+        return result
+
+
+def _clip(module: nn.Module, args: object, output: Tensor) -> None:
+    output.data.clamp_(-0.05, 0.05)
+
+
+class Clipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.layers[0].register_forward_hook(_clip)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layers(x)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("middle", "call", "reason"),
+    [
+        (lambda: Normalised(counted), "1#0", "changes a parameter"),
+        (lambda: Normalised(uncounted), "1#0", "changes a parameter"),
+        (Domain, "1.norm#0", "changes a buffer that it is given"),
+        (Balanced, "1.router#0", "is given a buffer that is changed in place later"),
+        (lambda: Masked(nn.Softmax(-1)), "1.softmax#0", "is given a tensor that was written through"),
+        (Clipped, "1.layers.1#0", "is given a tensor that was written through"),
+    ],
+    ids=[
+        "parameter",
+        "parameter's data",
+        "given statistics",
+        "given bias",
+        "data between calls",
+        "data in a hook",
+    ],
+)
+def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call: str, reason: str) -> None:
+    """Such calls were offered: their replay failed, read what it should not, or changed weights a second time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), middle(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
+    profile = autockpt.profile(model, BATCH)
+    assert refused(profile)[call].startswith(reason)
+    plan = autockpt.solve(profile, "min")
+    assert plan.segments and autockpt.verify(model, BATCH, plan=plan).exact
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_function_that_is_given_what_was_written_unseen(masks: bool) -> None:
+    functions = autockpt.profile(Masked(functools.partial(torch.softmax, dim=-1), masks), BATCH).functions
+    reason = functions.unrepeatable[functions.name.index("softmax")]
+    assert reason.startswith("is given a tensor that was written through") == masks
+
+
+def test_an_embedding_that_is_renormalised_is_left_alone() -> None:
+    torch.manual_seed(0)
+    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(4))
+    model, batch = nn.Sequential(nn.Embedding(16, WIDTH, max_norm=0.5), *layers), torch.arange(512) % 16
+    plan = autockpt.solve(autockpt.profile(model, batch), "min")
+    assert plan.segments and not any("0#0" in segment.calls for segment in plan.segments)
+    assert autockpt.verify(model, batch, plan=plan).exact
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_are_kept() -> None:
+    """Recording failed where one was anywhere in the model."""
+    script = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), script, nn.Linear(WIDTH, WIDTH))
+    assert refused(autockpt.profile(model, BATCH))["1#0"].startswith("contains a scripted module")
+    with pytest.raises(NotApplicable, match="contains a scripted module"):
+        install(model, Plan.of(["1"]))
+
+
+class Blank(nn.LSTM):
+    """Draws no weights, for which there would have to be a device."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+@pytest.mark.parametrize(
+    ("layers", "dropout", "device", "draws"),
+    [(2, 0.1, "cuda", True), (2, 0.1, "cpu", False), (1, 0.0, "cuda", False), (2, 0.0, "cuda", False)],
+)
+def test_dropout_that_cudnn_draws_is_in_no_generator(layers: int, dropout: float, device: str, draws: bool) -> None:
+    with FakeTensorMode():
+        model = nn.Sequential(Blank(WIDTH, WIDTH, layers, dropout=dropout, device=device), nn.Identity())
+    assert ("cuDNN" in why_unrepeatable(model)) == draws
+    if draws:
+        with pytest.raises(NotApplicable, match="cuDNN draws"):
+            install(model, Plan.of(["0"]))
