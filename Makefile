@@ -19,11 +19,9 @@ test: install  ## run the tests, on two cores where there are two
 fuzz: install  ## draw 2,000 models and plans, and compare planned steps with plain ones bit for bit
 	$(VENV)/bin/python -m tests.fuzz
 
-bench: install  ## run the benchmarks and write down what they find
-	$(VENV)/bin/python -m benchmarks.recording.run
-	$(VENV)/bin/python -m benchmarks.budgets.run
-	$(VENV)/bin/python -m benchmarks.host_cost.run
-	$(VENV)/bin/python -m benchmarks.frontier.run
+bench: install  ## run the benchmarks and write down what they find (takes hours)
+	for each in budgets.run budgets.twenty budgets.ragged saved_bytes.run overhead.run recording.run solving.run \
+		host_cost.run frontier.run; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
 
 profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)
 	$(VENV)/bin/python -m autockpt.profiles --all -o profiles

@@ -192,8 +192,8 @@ def frontier(
         solver: a name in ``autockpt.solvers.SOLVERS``.
         points: how many budgets are solved for, evenly spaced in bytes, the plain peak and the minimum included;
             at least 2. Budgets that end in the same plan give one point.
-        budgets: budgets to solve for instead, as `solve` takes them, besides the plain peak and the minimum. One
-            below the minimum is left out.
+        budgets: budgets to solve for instead, in bytes, as text such as ``"8GB"``, or as a share of `total_bytes`,
+            besides the plain peak and the minimum. One below the minimum is left out.
         time_limit_seconds: about how long it may take in all. The budgets whose turn has not come by then get what
             the instant solvers find, some tenths of a second each, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.

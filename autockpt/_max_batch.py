@@ -17,6 +17,7 @@ from ._pins import Patterns
 from ._plan import Plan
 from ._profile import Profile
 from ._record import profile
+from ._record.optimizer import Optimizers
 from ._record.recorder import Mode
 from ._solve import solve
 from .solvers import format_bytes, format_seconds
@@ -111,7 +112,7 @@ def max_batch(
     budget: int | str,
     *,
     loss: Callable[[Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     solver: str = "auto",
     time_limit_seconds: float = 3.0,
     keep: Patterns = (),
@@ -129,9 +130,10 @@ def max_batch(
         model: the model, in the mode (train or eval) in which it will train.
         make_inputs: makes a batch of so many samples, as `profile` takes it: a tuple is passed positionally, a mapping
             by keyword. Batches may differ in nothing but the number of samples.
-        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, or ``"80%"`` of the
+            device's memory (on a CPU, of the physical memory).
         loss: maps the model's outputs to a scalar; see `profile`.
-        optimizer: counts its state in the budget.
+        optimizer: its state and its step count in the budget; an optimizer, several, or a name, as in `profile`.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search for the plan of the largest batch.
         keep: patterns of calls that must not run again; see `solve`.

@@ -50,7 +50,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run of consecutive sibling calls recomputed as one unit.
+    """A run of consecutive sibling calls that are recomputed together.
 
     Attributes:
         calls: the calls, in forward order; among them torch functions that the parent's own code calls (glue).

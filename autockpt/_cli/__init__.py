@@ -35,9 +35,9 @@ def main(context: click.Context) -> None:
 
     Record what a model keeps for backward, choose what to recompute, and see why.
 
-    Exit status: 0 done; 1 no plan meets the budget, or a check failed; 2 usage, which is also a target that cannot
-    be imported or called and a file that cannot be read or is not valid; 130 interrupted; 141 the reader of the output
-    has gone.
+    Exit status: 0 done; 1 no plan meets what was asked, a check failed, the model cannot be recorded or planned, or
+    something is not installed; 2 usage, which is also a target that cannot be imported or called and a file that cannot
+    be read or is not valid; 130 interrupted; 141 the reader of the output has gone.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -1,7 +1,7 @@
 """The group of verbs: wrong use, a closed pipe and an interrupt end in one line at most, and an exit status.
 
 0    done
-1    no plan meets the budget, or a check failed
+1    no plan meets what was asked, a check failed, the model cannot be recorded or planned, something is not installed
 2    usage
 130  interrupted, as shells count signals
 141  whoever read our output has gone

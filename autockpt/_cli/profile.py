@@ -38,7 +38,7 @@ __all__ = ["profile"]
     default="auto",
     show_default=True,
     help="real: run a step. spill: run one whose activations wait elsewhere. forward: run forward, predict backward. "
-    "fake: run nothing. auto: the first that fits.",
+    "fake: run nothing. auto: the first of real, spill and forward that fits.",
 )
 @click.option(
     "--device", type=DeviceName(), metavar="NAME", help="With --mode fake: the device whose seconds to predict: h100."
