@@ -58,11 +58,14 @@ def set_states(states: States) -> None:
 
 
 def restore_states(states: Mapping[torch.Generator, bytes]) -> None:
-    """Set every generator that is not in the state beside it to that.
+    """Set every generator to the state beside it, on CUDA only where it is in another.
 
-    No other: who sets a CUDA generator makes cuDNN seed the random numbers of its own anew, out of that generator.
+    Who sets a CUDA generator makes cuDNN seed random numbers of its own anew, out of that generator. To read that of
+    the CPU takes bytes from torch's allocator, at the end of a replay, where the peak may stand.
     """
-    set_states([(generator, state) for generator, state in states.items() if _state(generator) != state])
+    for generator, state in states.items():
+        if generator.device.type == "cpu" or _state(generator) != state:
+            set_states([(generator, state)])
 
 
 class GeneratorTrack:
@@ -96,4 +99,6 @@ class GeneratorTrack:
 
 
 def _state(generator: torch.Generator) -> bytes:
-    return generator.get_state().numpy().tobytes()
+    state = generator.get_state()
+    with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
+        return state.numpy().tobytes()
