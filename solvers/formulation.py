@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .ledger import Ints, Ledger
+from .problem import Candidate
 
 __all__ = ["Floats", "Form", "Formulation"]
 
@@ -45,7 +46,8 @@ class Formulation:
 
     Attributes:
         ledger: the problem.
-        active: candidates that can be part of a plan within the budget; column i is ``active[i]``.
+        active: candidates that can be part of a plan within the budget, and that no other equals for fewer seconds;
+            column i is ``active[i]``.
         arcs: from point to point, per candidate and per skip.
         alive: per alive column, the forms of which the largest counts; they use earlier columns only.
         base_bytes: per step, what stands in every plan.
@@ -73,7 +75,7 @@ class Formulation:
     def of(cls, ledger: Ledger, budget_bytes: int) -> Formulation:
         """Reduce a problem; exact. O(problem + candidates × steps)."""
         problem = ledger.problem
-        active = tuple(c for c in range(len(problem.candidates)) if _fits(ledger, c, budget_bytes))
+        active = tuple(c for c in _undercut_by_none(problem.candidates) if _fits(ledger, c, budget_bytes))
         spans = [(problem.candidates[c].start, problem.candidates[c].stop) for c in active]
         points = sorted({point for span in spans for point in span} - {len(problem.calls)})
         at = {point: i for i, point in enumerate([*points, len(problem.calls)])}
@@ -184,6 +186,20 @@ def _undominated(base_bytes: Ints, barrier: npt.NDArray[np.bool_], order: Sequen
         kept.append(step)
         previous = step
     return kept
+
+
+def _undercut_by_none(candidates: Sequence[Candidate]) -> list[int]:
+    """Candidates but those of which another covers, holds and adds the same for fewer seconds: no plan needs them.
+
+    Such as skip at the end of a segment what the replay does not come to in any case.
+    """
+    cheapest: dict[tuple[object, ...], int] = {}
+    for c, candidate in enumerate(candidates):
+        effect = candidate.start, candidate.stop, frozenset(candidate.holds), tuple(sorted(candidate.additions))
+        known = cheapest.setdefault(effect, c)
+        if candidate.recompute_seconds < candidates[known].recompute_seconds:
+            cheapest[effect] = c
+    return sorted(cheapest.values())
 
 
 def _fits(ledger: Ledger, c: int, budget_bytes: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -178,6 +179,15 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
     assert found.lower_bound_seconds is not None
     assert found.lower_bound_seconds <= proven.recompute_seconds  # that of the few candidates is no bound of all
+
+
+@given(problems_and_budgets(max_entries=3))
+def test_only_the_cheapest_of_candidates_that_do_the_same_is_searched(drawn: tuple[Problem, int]) -> None:
+    problem, budget_bytes = drawn
+    dearer = tuple(replace(each, recompute_seconds=each.recompute_seconds + 0.5) for each in problem.candidates)
+    both = replace(problem, candidates=(*dearer, *problem.candidates))
+    alone, found = (Formulation.of(Ledger.of(each), budget_bytes).active for each in (problem, both))
+    assert found == tuple(len(dearer) + c for c in alone)
 
 
 def test_few_equal_blocks_are_not_counted() -> None:
