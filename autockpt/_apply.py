@@ -133,7 +133,7 @@ def remove(model: M) -> M:
         The model itself.
 
     Raises:
-        NotApplicable: somebody else patched a forward over ours; names the modules.
+        NotApplicable: somebody else patched a forward over ours, which it names; or the plan is that of a larger model.
     """
     uninstall(model)
     return model

@@ -111,7 +111,8 @@ def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 
     Raises:
-        NotApplicable: something else was put over a patched forward since; nothing is changed then.
+        NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
+            plan; nothing is changed then.
     """
     handle = _handle(model)
     if handle is None:
@@ -119,6 +120,11 @@ def uninstall(model: nn.Module) -> None:
         if (strays and "forward" in model.__dict__) or installed_plan(model) is not None:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
         return
+    if handle.name:
+        raise NotApplicable(
+            f"a plan applied to another module, in which this one is {handle.name!r}, has patched it. Remove "
+            "it from there first."
+        )
     parts, governor = _patched_parts(model, handle), governor_of(model)
     if governor is not None:
         governor.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from .tree import encode, not_simple, tensors
 from .units import Inputs
 
 __all__ = ["Arguments", "Recording"]
+
+_State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
 
 class Arguments:
@@ -57,7 +59,7 @@ class Recording:
         self.position = -1
         self._frame = Frame()
         self._generators = GeneratorTrack()
-        self._known: dict[int, tuple[weakref.ref[Tensor], tuple[int, bool], Ref]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
     def takes(self, segment: int, position: int) -> bool:
         """Whether the member at `position` of `segment` may join."""
@@ -134,9 +136,10 @@ class Recording:
         self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), ref)
 
 
-def _state_of(tensor: Tensor) -> tuple[int, bool]:
-    """Return what the caller's own code may change of a result before the next call."""
-    return _torch_private.version(tensor), tensor.requires_grad
+def _state_of(tensor: Tensor) -> _State:
+    """Return what the caller's own code may change of a result before the next call, what it puts on it included."""
+    tags = [(name, id(value)) for name, value in tensor.__dict__.items()]
+    return _torch_private.version(tensor), tensor.requires_grad, tags
 
 
 class Pack:

@@ -18,7 +18,18 @@ from .tree import tensors
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = ["Changed", "Held", "Kept", "OwnedSlot", "Slot", "check_unchanged", "reads_alike"]
+__all__ = [
+    "Changed",
+    "Held",
+    "Kept",
+    "OwnedSlot",
+    "Slot",
+    "Tags",
+    "check_unchanged",
+    "reads_alike",
+    "tagged",
+    "tags_of",
+]
 
 
 class Changed(RuntimeError):
@@ -139,12 +150,11 @@ class Kept:
 class Held:
     """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
 
-    __slots__ = ("_attributes", "_geometry", "_packed", "_requires_grad", "_unpack", "_version", "_watched")
+    __slots__ = ("_geometry", "_packed", "_requires_grad", "_tags", "_unpack", "_version", "_watched")
 
     def __init__(self, tensor: Tensor) -> None:
         self._requires_grad = tensor.requires_grad
-        # What Python has put on it, such as the sizes of a causal mask. A tensor there could lead back to the frame.
-        self._attributes = [(name, value) for name, value in tensor.__dict__.items() if not isinstance(value, Tensor)]
+        self._tags = tags_of(tensor)
         self._geometry = _torch_private.geometry(tensor)
         self._version = _torch_private.version(tensor)
         self._unpack: Callable[[Any], Tensor] | None = None
@@ -166,10 +176,22 @@ class Held:
         tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
         if _torch_private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)
-        tensor = tensor.detach().requires_grad_(self._requires_grad)
-        for name, value in self._attributes:
-            tensor.__dict__.setdefault(name, value)
-        return tensor
+        return tagged(tensor.detach().requires_grad_(self._requires_grad), self._tags)
+
+
+def tags_of(tensor: Tensor) -> Tags:
+    """Return what Python has put on a tensor, such as the sizes of a causal mask, by name.
+
+    But tensors: they could lead back to the frame.
+    """
+    return [(name, value) for name, value in tensor.__dict__.items() if not isinstance(value, Tensor)]
+
+
+def tagged(tensor: Tensor, tags: Tags) -> Tensor:
+    """Put on a tensor what was on another; return it."""
+    for name, value in tags:
+        tensor.__dict__.setdefault(name, value)
+    return tensor
 
 
 def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
@@ -202,6 +224,7 @@ def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
     return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
 
 
+Tags: TypeAlias = list[tuple[str, Any]]
 _Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 _NO_NODE = type(None)
 

@@ -19,7 +19,7 @@ from .. import _torch_private
 from .._errors import NotApplicable
 from .hollow import hollow
 from .products import Product, product_of
-from .slots import check_unchanged, reads_alike
+from .slots import Tags, check_unchanged, reads_alike, tagged, tags_of
 from .tree import decode, encode
 
 __all__ = ["Choice", "Decision", "Inputs", "Sources", "Unit"]
@@ -51,10 +51,11 @@ class _Stashed(NamedTuple):
     tensor: Tensor
     version: int
     requires_grad: bool
+    tags: Tags
 
     def value(self) -> Tensor:
         check_unchanged(self.tensor, self.version, "the result of a kept call")
-        return self.tensor.detach().requires_grad_(self.requires_grad)
+        return tagged(self.tensor.detach().requires_grad_(self.requires_grad), self.tags)
 
 
 class _Hollow(NamedTuple):
@@ -74,6 +75,10 @@ class _Sourced(NamedTuple):
     """A result that is one of the unit's arguments, or made again of them."""
 
     source: Source
+    tags: Tags
+
+    def value(self, sources: Sources) -> Tensor:
+        return tagged(sources.tensor(self.source), self.tags)
 
 
 class Inputs:
@@ -201,13 +206,13 @@ class Unit:
 
     def hand_out(self, sources: Sources) -> Any:
         """Return what the unit returned in forward, for a replay that gave it `sources`."""
-        leaves = [sources.tensor(leaf.source) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
+        leaves = [leaf.value(sources) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
         return decode(self.result, leaves)[0]
 
     def _result(self, leaf: Tensor, inputs: Inputs, decision: Decision) -> _Stashed | _Hollow | _Sourced:
         for number, argument in enumerate(inputs.leaves):
             if leaf is argument:
-                return _Sourced(number)
+                return _Sourced(number, tags_of(leaf))
         storage = _torch_private.storage_key(leaf)
         if storage in inputs.storages:
             raise NotApplicable(
@@ -216,6 +221,6 @@ class Unit:
         product = inputs.product(leaf, storage) if decision.remade and _torch_private.base_of(leaf) is leaf else None
         if decision.kept:
             if product is not None:
-                return _Sourced(product)
-            return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad)
+                return _Sourced(product, tags_of(leaf))
+            return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad, tags_of(leaf))
         return _Hollow(*_torch_private.geometry(leaf), leaf.dtype, leaf.device, leaf.requires_grad)

@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import pickle
+import re
 import threading
 from typing import Any
 
@@ -187,9 +188,20 @@ def test_data_parallel_and_its_replicas_are_refused() -> None:
 
 def test_two_plans_do_not_overlap() -> None:
     model = planned()
+    before = dicts(model)
     with pytest.raises(NotApplicable, match="another module"):
         install(model.blocks[2], Plan.of(["first"]))
     assert installed_plan(model.blocks[2]) is None
+    assert dicts(model) == before
+
+
+@pytest.mark.parametrize("name", ["blocks.0", "blocks.2"], ids=["member", "parent"])
+def test_a_plan_is_not_removed_from_a_part_of_its_model(name: str) -> None:
+    model = planned()
+    before = dicts(model)
+    with pytest.raises(NotApplicable, match=re.escape(f"in which this one is '{name}'")):
+        uninstall(model.get_submodule(name))
+    assert dicts(model) == before
 
 
 def test_a_planned_model_inside_a_planned_model() -> None:

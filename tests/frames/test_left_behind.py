@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -161,6 +163,58 @@ def test_what_python_has_put_on_an_argument() -> None:
     """The boundary was without it: a causal mask of torch's had lost its sizes, and a default was taken silently."""
     torch.manual_seed(0)
     assert_same(nn.Sequential(nn.Linear(WIDTH, WIDTH), Tagging(), nn.Linear(WIDTH, 1)), ["1.scaled"], summed)
+
+
+class TaggingBetween(nn.Module):
+    """Puts it on a result of one call for the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scaled = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), Scaled()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x.scale = 3.0  # type: ignore[attr-defined]
+        y: Tensor = self.scaled(x)
+        return y
+
+
+class Tagger(nn.Module):
+    """Puts it on its own result."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        x.scale = 3.0  # type: ignore[attr-defined]
+        return x
+
+
+def test_what_glue_puts_on_a_result_for_the_next_call_of_a_run() -> None:
+    """The replay gave the next call the result without it, and a default was taken silently."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), TaggingBetween(), nn.Linear(WIDTH, 1))
+    assert_same(model, [["1.first", "1.scaled"]], summed)
+
+
+@pytest.mark.parametrize(
+    ("inner", "remake"),
+    [(lambda: nn.Linear(WIDTH, WIDTH), ()), (nn.Identity, ()), (nn.Dropout, ("0.1#0",))],
+    ids=["of its own", "an argument", "made again"],
+)
+def test_what_a_kept_call_puts_on_its_result(inner: Callable[[], nn.Module], remake: tuple[str, ...]) -> None:
+    """The replay handed the result out without it."""
+    found = []
+    for planned in (False, True):
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(WIDTH, WIDTH), Tagger(inner()), Scaled())
+        model = nn.Sequential(block, nn.Linear(WIDTH, 1))
+        if planned:
+            install(model, Plan(segments=(Segment(calls=("0#0",), keep=("0.1#0",), remake=remake),)))
+        found.append(steps(model, summed))
+    assert found[0].differences(found[1]) == []
 
 
 class InTheMidst(nn.Module):
