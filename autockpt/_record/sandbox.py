@@ -19,7 +19,19 @@ __all__ = ["Sandbox", "compile_notes", "generators_of", "uncompiled"]
 CONTENT_DEPTH = 2
 """How deep the inside of a list or dictionary is looked at."""
 
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_REGISTRIES = (
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+"""Dictionaries of every module whose entries are put back: forward may register what it finds missing."""
 
 
 class Sandbox:

@@ -203,6 +203,33 @@ def test_a_parameter_without_hooks_has_none_afterwards() -> None:
     assert all(parameter._backward_hooks is None for parameter in model.parameters())
 
 
+class Hooked(nn.Module):
+    """Registers hooks in its first forward, as transformers does where hidden states are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.installed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.installed:
+            self.linear.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+            self.linear.register_forward_hook(lambda module, args, kwargs, output: 2 * output, with_kwargs=True)
+            self.installed = True
+        y: torch.Tensor = self.linear(x)
+        return y
+
+
+@pytest.mark.parametrize("mode", ["real", "forward", "fake", "spill"])
+def test_hooks_that_forward_registers_are_put_back(mode: Any) -> None:
+    """They stayed while the flag that they are there went: the model then ran them twice."""
+    torch.manual_seed(0)
+    model, x = Hooked(), torch.ones(2, 4)
+    expected = copy.deepcopy(model)(x)
+    autockpt.profile(model, x, loss=torch.sum, mode=mode)
+    assert torch.equal(model(x), expected)
+
+
 def test_a_sparse_buffer_is_put_back() -> None:
     model = Told(lambda told, hidden: hidden)
     model.register_buffer("mask", torch.eye(8).to_sparse())
