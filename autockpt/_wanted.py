@@ -81,6 +81,7 @@ class Wanted:
             place = Place(
                 segment=number,
                 position=position,
+                last=position + 1 == len(segment.calls),
                 buffers=buffers,
                 attributes=attributes,
                 linked=key in segment.linked,
@@ -106,6 +107,7 @@ class Wanted:
         place = Place(
             segment=number,
             position=position,
+            last=position + 1 == len(segment.calls),
             buffers=None if segment.buffers is None else (),
             linked=key in segment.linked,
             selective=bool(segment.keep or segment.skip),

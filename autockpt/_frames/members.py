@@ -33,6 +33,7 @@ class Place:
     Attributes:
         segment: number of the segment.
         position: the call's position in it.
+        last: whether it is the segment's last.
         buffers: buffers that the call changes, by name relative to the module; None if that is not known. A torch
             function that is known to change any is no member.
         attributes: tensors that are plain attributes, neither parameter nor buffer, as the old `weight_norm` makes
@@ -45,6 +46,7 @@ class Place:
 
     segment: int
     position: int
+    last: bool
     buffers: tuple[str, ...] | None
     attributes: tuple[tuple[str, str], ...] = ()
     linked: bool = False
@@ -237,8 +239,9 @@ def _member(
     state.devices.update(devices)
     recording = scope.recording
     joins = recording is not None and recording.takes(place.segment, place.position)
-    # In the midst of a frame what needs no gradient runs again too, else the frame would hold its result all the time.
-    if not joins and not state.requires_grad and not any(leaf.requires_grad for leaf in arguments.leaves):
+    differentiable = state.requires_grad or any(leaf.requires_grad for leaf in arguments.leaves)
+    # Before and between others what needs no gradient runs again too, else the frame would hold its result all the time.
+    if place.last and not joins and not differentiable:
         return forward(*args, **kwargs)
     if recording is None or not joins:
         if place.segment in scope.begun:
