@@ -240,7 +240,7 @@ def _member(
     recording = scope.recording
     joins = recording is not None and recording.takes(place.segment, place.position)
     differentiable = state.requires_grad or any(leaf.requires_grad for leaf in arguments.leaves)
-    # Before and between others what needs no gradient runs again too, else the frame would hold its result all the time.
+    # Before and between others what needs no gradient runs again too, else the frame would hold its result.
     if place.last and not joins and not differentiable:
         return forward(*args, **kwargs)
     if recording is None or not joins:
