@@ -230,6 +230,34 @@ def test_hooks_that_forward_registers_are_put_back(mode: Any) -> None:
     assert torch.equal(model(x), expected)
 
 
+class Unused(nn.Module):
+    """Computes what nobody uses, such as the last state of a recurrence: that part of the graph dies in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.linear(x)
+        torch.sigmoid(y).exp()
+        return x + torch.tanh(y)
+
+
+def test_a_part_of_the_graph_that_dies_in_forward_leaves_lifetimes_known() -> None:
+    """What it let go of shifted the clock of the real step: lifetimes were guessed, peaks up to 9 % too low."""
+    model, batch = nn.Sequential(*(Unused() for _ in range(3)), nn.Linear(64, 1)), torch.randn(128, 64)
+    recorded = autockpt.profile(model, batch, loss=torch.sum, mode="real")
+    assert recorded.notes == ()
+    plan = autockpt.solve(recorded, "min")
+    autockpt.apply(model, plan=plan)
+
+    def step() -> None:
+        out = model(batch)
+        out.sum().backward()
+
+    assert autockpt.measure(step, device="cpu").step_bytes == plan.peak_bytes - recorded.static.total_bytes
+
+
 def test_a_sparse_buffer_is_put_back() -> None:
     model = Told(lambda told, hidden: hidden)
     model.register_buffer("mask", torch.eye(8).to_sparse())

@@ -186,7 +186,9 @@ class Blank(nn.LSTM):
         pass
 
 
-@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+@pytest.mark.filterwarnings(
+    "ignore:PyTorch was compiled without cuDNN", "ignore:Accessing the data pointer of FakeTensor"
+)
 @pytest.mark.parametrize(
     ("layers", "dropout", "device", "draws"),
     [(2, 0.1, "cuda", True), (2, 0.1, "cpu", False), (1, 0.0, "cuda", False), (2, 0.0, "cuda", False)],
