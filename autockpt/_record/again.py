@@ -25,6 +25,7 @@ from .._install import set_aside
 from .._profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
 from .assemble import mark_seconds, save_table
 from .clocks import clock_of
+from .dataflow import CHANGES_PARAMETER
 from .recorder import static_bytes
 from .runs import Parts, run_step, spilled_step
 from .sandbox import Sandbox, uncompiled
@@ -50,7 +51,7 @@ def record_again(step: TrainingStep, known: Profile, *, room_bytes: int = 0) -> 
 
     Returns:
         Its profile; every number of bytes is this run's. None if it is no such step: other calls or functions, or
-        something is allocated, saved or freed in another order.
+        something is allocated, saved or freed in another order; or it changes parameters.
 
     Raises:
         ProfilingError: as for `record_step`.
@@ -58,8 +59,8 @@ def record_again(step: TrainingStep, known: Profile, *, room_bytes: int = 0) -> 
 
     O(size of a profile) beside the run.
     """
-    if known.mode != "real":
-        return None
+    if known.mode != "real" or any(call.refused == CHANGES_PARAMETER for call in known.calls):
+        return None  # only a full recording copies parameters before forward changes them
     clock = clock_of(step.device)
     with (
         contextlib.suppress(torch.OutOfMemoryError),

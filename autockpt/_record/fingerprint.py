@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["PLAIN", "fingerprint"]
+__all__ = ["PLAIN", "attributes_of", "fingerprint"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
 """Types whose values cannot change."""
@@ -33,3 +33,15 @@ def fingerprint(value: object, depth: int = 4) -> object:
     if isinstance(value, (set, frozenset)):
         return frozenset(id(item) for item in value)
     return tuple((key, fingerprint(item, depth - 1)) for key, item in sorted(getattr(value, "__dict__", {}).items()))
+
+
+def attributes_of(module: torch.nn.Module) -> object:
+    """What would differ if forward bound or changed an attribute of a module inside a call."""
+    return [
+        [(key, fingerprint(value, 2)) for key, value in member.__dict__.items() if key not in _NOT_STATE]
+        for member in module.modules()
+    ]
+
+
+_NOT_STATE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
+"""What is compared by other means, and what the recorder itself binds."""

@@ -112,7 +112,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
     """Run the structural forward, then the step in the first way that fits, then what is only timed."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
-    structure = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
+    tape = AllocatorTape(step.device)
+    structure = observe_structure(step.model, step.forward, tape, clock, values=True, changing=sandbox.remember)
     sandbox.rewind()
     parts, dropped = _run(step, sandbox, mode, clock)
     if not agrees(parts.run, structure):  # its first forward made caches; what calls did then still counts

@@ -1,4 +1,4 @@
-"""Standing around what the user's model does: every module's forward, and the torch functions that its code calls."""
+"""Standing around what the user's model does: modules' forwards, the torch functions that its code calls, operators."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._frames.selection import function_name
 
-__all__ = ["FunctionRouter", "Router", "patched_forwards", "routed_functions"]
+__all__ = ["FunctionRouter", "OperatorRouter", "Router", "patched_forwards", "routed_functions", "routed_operators"]
+
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Router(Protocol):
@@ -26,6 +30,12 @@ class FunctionRouter(Protocol):
     """Stands around one torch function: ``run()`` runs it and returns its result; `arguments` is for looking at."""
 
     def __call__(self, name: str, arguments: object, run: Callable[[], Any], /) -> Any: ...
+
+
+class OperatorRouter(Protocol):
+    """Stands around one operator: ``run()`` runs it and returns its result; `arguments` is for looking at."""
+
+    def __call__(self, op: Any, arguments: Arguments, run: Callable[[], Any], /) -> Any: ...
 
 
 @contextmanager
@@ -76,3 +86,19 @@ class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, li
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
         return self._router(function_name(func), (args, kwargs), functools.partial(func, *args, **kwargs))
+
+
+class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, like its neighbours
+    """Route every operator through `router`, but what fake tensors ask themselves."""
+
+    def __init__(self, router: OperatorRouter) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._router = router
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        return self._router(func, (args, kwargs), functools.partial(func, *args, **kwargs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy
@@ -37,15 +37,16 @@ _REGISTRIES = (
 class Sandbox:
     """Remembers generators, buffers, flags, attributes and batch of a model, and puts them back.
 
-    What cannot be put back (the inside of a list or a dictionary that forward changes) is named by `notes`. Copies
-    wait on the host, where they take nothing of a device's memory.
+    Of parameters, which are large, it copies those of which `remember` is told that they will be changed. What cannot
+    be put back (the inside of a list or a dictionary that forward changes) is named by `notes`. Copies wait on the
+    host, where they take nothing of a device's memory.
 
     Args:
         model: the model that will run.
         inputs: its batch: tensors, and generators among the arguments themselves.
         buffers: False where forward cannot reach the buffers themselves (fakes stand in for them).
-        parameters: whether to copy parameters and existing gradients too. Recording leaves both alone: they are
-            large, and it never calls ``.backward()``.
+        parameters: whether to copy all parameters and existing gradients at once. Recording does not: it never calls
+            ``.backward()``.
 
     Attributes:
         generators: whose states are put back.
@@ -73,8 +74,10 @@ class Sandbox:
             for key, value in attributes.items()
             if isinstance(value, (list, dict, set)) and key not in _REGISTRIES
         }
+        self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
         untouched = buffers and not parameters
         self._versions = {name: parameter._version for name, parameter in model.named_parameters()} if untouched else {}
+        self._own = {private.storage_key(data): parameter for parameter, data in self._data} if untouched else {}
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = [*generators_of(model), *(each for each in inputs if isinstance(each, torch.Generator))]
@@ -103,9 +106,18 @@ class Sandbox:
         changed += [
             f"parameter {name}"
             for name, version in self._versions.items()
-            if name in parameters and parameters[name]._version != version
+            if name in parameters
+            and parameters[name]._version != version
+            and not any(parameters[name] is tensor for tensor, _ in self._values)
         ]
         return [f"forward changed {what}, which could not be put back" for what in changed]
+
+    def remember(self, changing: Iterable[torch.Tensor]) -> None:
+        """Copy the parameters among tensors that are about to be changed, or views of them, to be put back as well."""
+        for tensor in changing:
+            parameter = self._own.pop(private.storage_key(tensor), None)
+            if parameter is not None:
+                self._values.append((parameter, parameter.detach().to("cpu", copy=True)))
 
     def restore(self) -> None:
         """Put everything back, attributes too."""
@@ -117,6 +129,9 @@ class Sandbox:
         for tensor, gradient in self._gradients:
             if tensor.grad is not gradient:
                 tensor.grad = gradient
+        for parameter, data in self._data:
+            if parameter.data_ptr() != data.data_ptr():
+                parameter.data = data
         with torch.no_grad():
             for tensor, value in self._values:
                 if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):

@@ -12,11 +12,10 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
@@ -24,13 +23,15 @@ from .._frames.tree import tensors
 from .._frames.unrepeatable import why_unrepeatable
 from .buffers import BufferBefore, buffer_before, buffers_before, moved_buffers
 from .dataflow import DRAWS_ELSEWHERE, WRITTEN_UNSEEN, DataFlow, FlowRecorder, Storage
-from .fingerprint import PLAIN, fingerprint
-from .routing import patched_forwards, routed_functions
+from .fingerprint import PLAIN, attributes_of, fingerprint
+from .routing import Arguments, patched_forwards, routed_functions, routed_operators
 from .sandbox import generators_of
 from .tape import Tape
 from .watch import Clock, no_backward
 
 __all__ = ["CallStructure", "Structure", "observe_structure"]
+
+Changing: TypeAlias = Callable[[list[torch.Tensor]], None]
 
 PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
 
@@ -102,7 +103,13 @@ class _OpenCall:
 
 
 def observe_structure(
-    model: torch.nn.Module, run: Callable[[], object], tape: Tape, clock: Clock, *, values: bool
+    model: torch.nn.Module,
+    run: Callable[[], object],
+    tape: Tape,
+    clock: Clock,
+    *,
+    values: bool,
+    changing: Changing | None = None,
 ) -> Structure:
     """Run a forward and return what each call, function and operator did.
 
@@ -112,14 +119,15 @@ def observe_structure(
         tape: names storages (`Tape.key`); nothing is recorded on it.
         clock: times operators.
         values: False where tensors have no values (fake mode): buffers are then judged by their version.
+        changing: is told of tensors before an operator changes them.
     """
-    observer = _Observer(model, tape, values=values)
+    observer = _Observer(model, tape, clock, values=values, changing=changing)
     dropped = torch.autograd.graph.saved_tensors_hooks(observer.pack, no_backward)
     functions = routed_functions(observer.function)
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # else a call would seem to read what an earlier call cast, not a weight
     try:
-        with patched_forwards(model, observer.call), dropped, functions, _Ops(observer, clock):
+        with patched_forwards(model, observer.call), dropped, functions, routed_operators(observer.operator):
             run()
     finally:
         torch.set_autocast_cache_enabled(cached)
@@ -129,8 +137,10 @@ def observe_structure(
 class _Observer:
     """State of one structural forward."""
 
-    def __init__(self, model: torch.nn.Module, tape: Tape, *, values: bool) -> None:
-        self._key, self._values = tape.key, values
+    def __init__(
+        self, model: torch.nn.Module, tape: Tape, clock: Clock, *, values: bool, changing: Changing | None
+    ) -> None:
+        self._key, self._clock, self._values, self._changing = tape.key, clock, values, changing
         parameters = {tape.key(each) for each in model.parameters() if each.device.type != "meta"}
         self._buffers = {tape.key(each) for each in model.buffers() if each.device.type != "meta"}
         self._static = parameters | self._buffers
@@ -187,7 +197,22 @@ class _Observer:
         with self.pause():
             self._flow.pack(self._stack[-1].index if self._stack else 0, tensor)
 
-    def op(
+    def operator(self, op: Any, arguments: Arguments, run: Callable[[], Any]) -> Any:
+        """Stand around an operator."""
+        if self.paused:
+            return run()
+        with private.no_torch_functions():
+            inputs, written = _tensors(arguments), _written(op, *arguments)
+            if written and self._changing is not None:
+                self._changing(written)
+        start = self._clock.stamp()
+        output = run()
+        stamps = start, self._clock.stamp()
+        with private.no_torch_functions():
+            self._note(op, stamps, inputs, _tensors(output), written)
+        return output
+
+    def _note(
         self,
         op: Any,
         stamps: tuple[object, object],
@@ -275,7 +300,7 @@ class _Observer:
             host_random=_host_random(),
             buffers=buffers_before(name, module, self._key, values=self._values),
             given_buffers=self._given_buffers(module, given),
-            attributes=_attributes(module),
+            attributes=attributes_of(module),
             opaque=[(leaf, fingerprint(leaf)) for leaf in opaque],
             digest=hashlib.sha1(usedforsecurity=False),
         )
@@ -308,7 +333,7 @@ class _Observer:
                 record.refused = record.refused or (
                     f"changes an argument of type {kind} (a cache?), which a replay would do again"
                 )
-        if _attributes(module) != opened.attributes:
+        if attributes_of(module) != opened.attributes:
             record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
         record.refused = record.refused or why_unrepeatable(module)
         if any(was.moved for was in opened.given_buffers):
@@ -343,18 +368,6 @@ class _Observer:
         return moved
 
 
-def _attributes(module: torch.nn.Module) -> object:
-    """What would differ if forward bound or changed an attribute of a module inside a call."""
-    return [
-        [(key, fingerprint(value, 2)) for key, value in member.__dict__.items() if key not in _NOT_STATE]
-        for member in module.modules()
-    ]
-
-
-_NOT_STATE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
-"""What is compared by other means, and what the recorder itself binds."""
-
-
 def _is_default(generator: torch.Generator) -> bool:
     """Whether a generator is a device's own, whose state a replay puts back."""
     return generator is torch.default_generator or (
@@ -370,30 +383,13 @@ def _same_random(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
     return bool(a[0] == b[0] and a[1][2] == b[1][2] and numpy.array_equal(a[1][1], b[1][1]))
 
 
-class _Ops(TorchDispatchMode):
-    """Shows the observer every operator."""
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
-    def __init__(self, observer: _Observer, clock: Clock) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._observer, self._clock = observer, clock
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if self._observer.paused or func.namespace == "prim":  # fake tensors ask themselves for their device
-            return func(*args, **kwargs)
-        start = self._clock.stamp()
-        output = func(*args, **kwargs)
-        stamps = start, self._clock.stamp()
-        with private.no_torch_functions():
-            inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-            outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-            written: list[torch.Tensor] = []
-            if func._schema.is_mutable:
-                for position, argument in enumerate(func._schema.arguments):
-                    if argument.alias_info is not None and argument.alias_info.is_write:
-                        value = args[position] if position < len(args) else kwargs.get(argument.name)
-                        written.extend(leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
-            self._observer.op(func, stamps, inputs, outputs, written)
-        return output
+def _written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator changes in place."""
+    if not op._schema.is_mutable:
+        return []
+    named = [(i, each) for i, each in enumerate(op._schema.arguments) if each.alias_info and each.alias_info.is_write]
+    return _tensors([args[i] if i < len(args) else kwargs.get(each.name) for i, each in named])

@@ -180,10 +180,53 @@ def test_fake_mode_counts_gradients_that_exist() -> None:
     assert real.gradient_bytes == 4 * 72
 
 
-def test_a_parameter_that_forward_changes_is_named() -> None:
-    model = nn.Sequential(nn.Embedding(10, 8, max_norm=0.1), nn.Linear(8, 8))
-    notes = autockpt.profile(model, torch.arange(10)).notes
-    assert any("parameter 0.weight" in note for note in notes)
+class Follower(nn.Module):
+    """Has a teacher whose weights forward moves towards the student's, as MoCo and BYOL do."""
+
+    def __init__(self, through_data: bool) -> None:
+        super().__init__()
+        self.student, self.teacher, self.through_data = nn.Linear(8, 8), nn.Linear(8, 8), through_data
+        self.teacher.requires_grad_(False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for own, other in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                if self.through_data:
+                    own.data = 0.9 * own.data + 0.1 * other.data
+                else:
+                    own.view(-1).lerp_(other.view(-1), 0.1)
+        return nn.functional.mse_loss(self.student(hidden), self.teacher(hidden))
+
+
+@pytest.mark.parametrize("mode", ["real", "forward", "spill", "fake"])
+@pytest.mark.parametrize(
+    ("model", "batch"),
+    [
+        (Follower(through_data=True), BATCH),
+        (Follower(through_data=False), BATCH),
+        (nn.Sequential(nn.Embedding(10, 8, max_norm=0.1), nn.Linear(8, 8)), torch.arange(10)),
+    ],
+    ids=["through data", "in place", "renormed"],
+)
+def test_a_parameter_that_forward_changes_is_put_back(model: nn.Module, batch: torch.Tensor, mode: Any) -> None:
+    """Every forward of a recording moved a teacher on, so that the training that followed was another one."""
+    before = {name: (each.data_ptr(), each.detach().clone()) for name, each in model.named_parameters()}
+    assert not any("parameter" in note for note in autockpt.profile(model, batch, loss=torch.sum, mode=mode).notes)
+    for name, parameter in model.named_parameters():
+        place, value = before[name]
+        assert parameter.data_ptr() == place
+        assert torch.equal(parameter, value)
+
+
+def test_a_parameter_that_forward_changes_is_put_back_at_another_batch_size_too() -> None:
+    plain, planned = (Follower(through_data=False) for _ in range(2))
+    planned.load_state_dict(plain.state_dict())
+    autockpt.apply(planned, budget="min")
+    for model in (plain, planned):
+        for rows in (8, 64, 32):
+            model(BATCH[:rows]).backward()
+    for a, b in zip(plain.parameters(), planned.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_a_dictionary_whose_inside_changes_is_named() -> None:
