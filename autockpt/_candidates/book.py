@@ -16,6 +16,8 @@ from .products import MULTIPLIES, Products, find_products
 
 __all__ = ["Book", "Ints"]
 
+CASTS = "aten._to_copy."
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -95,6 +97,13 @@ class Book:
         """Torch functions that run a multiplication, whether or not its product can be made again."""
         ops = self.profile.ops
         return frozenset(f for f, name in zip(ops.function, ops.name, strict=True) if name == MULTIPLIES)
+
+    @functools.cached_property
+    def casts(self) -> frozenset[int]:
+        """Tensors that are casts of what is older than the step, such as those of weights under autocast."""
+        ops = self.profile.ops
+        casts = (i for i, name in enumerate(ops.name) if name.startswith(CASTS) and not ops.reads[i])
+        return frozenset(tensor for i in casts for tensor in ops.makes[i])
 
     def saves_in(self, call: int) -> list[int]:
         """Saves made inside a call, children included."""

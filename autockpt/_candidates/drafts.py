@@ -127,7 +127,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     needed = [i for i in slots if saves.release[i] > replay]
     last = max(needed, key=lambda i: saves.pack[i])
     kept = _born_idle(book, members, idle)
-    until: dict[tuple[int, int], int] = {}  # by tensor, and by member for those that make a copy of their own
+    until: dict[tuple[int, int], int] = {}  # by tensor, and by who makes a copy of its own
     boundary = book.boundary(members)
     held = dict.fromkeys([*boundary, *idle.stashed], replay + 1)
     left = set(inside).difference(slots)  # stays with autograd: what a unit made, or read as an attribute
@@ -136,7 +136,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         if tensor in held or tensor in kept or (i in left and tensor >= 0):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         elif tensor >= 0:
-            copy = (tensor, _maker(book, tensor, saves.call[i], members))
+            copy = (tensor, _maker(book, i, members))
             until[copy] = max(until.get(copy, 0), saves.release[i])
     if not until:
         return None  # it saves only its own arguments
@@ -217,14 +217,18 @@ def _joining_seconds(book: Book, members: tuple[int, ...]) -> float:
     return calls_seconds + len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
 
 
-def _maker(book: Book, tensor: int, call: int, members: tuple[int, ...]) -> int:
-    """Return the member that makes a copy of its own for what `call` saves, -1 if there is one for the whole run.
+def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
+    """Tell apart the copies that a replay makes of what is one tensor in forward; -1 for that which forward makes too.
 
-    Where autocast finds a weight's cast in its cache, the forward that saves it neither made it nor was given it;
-    replays leave that cache alone.
+    Where autocast finds a weight's cast in its cache, the forward that saves it neither made it nor was given it.
+    Replays leave that cache alone: every function casts anew.
     """
-    calls = book.profile.calls
-    member = members[bisect.bisect_right(members, call) - 1]
+    calls, functions, saves = book.profile.calls, book.profile.functions, book.profile.saves
+    tensor, function = saves.tensor[save], saves.function[save]
+    if function >= 0 and tensor in book.casts:
+        own = book.birth_function[tensor] == function or tensor in functions.reads[function]
+        return -1 if own else len(calls) + function
+    member = members[bisect.bisect_right(members, saves.call[save]) - 1]
     made = member <= book.birth_call[tensor] < calls[member].stop
     return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
 

@@ -139,15 +139,30 @@ class Repeating(nn.Module):
         self.block = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128))
 
     def forward(self, x: Tensor) -> Tensor:
+        for _ in range(6):
+            x = self.block(x)
+        return x
+
+
+class Region(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            for _ in range(6):
-                x = self.block(x)
-            return x.float()
+            out: Tensor = self.inner(x).float()
+        return out
 
 
 @pytest.mark.usefixtures("bfloat16")
-def test_the_casts_that_a_replay_makes_again_for_every_call_are_predicted() -> None:
-    model, x = Repeating(), torch.randn(32, 128)
+@pytest.mark.parametrize(
+    ("calls", "parent"),
+    [([f"inner.block#{i}" for i in range(6)], "inner#0"), (["inner#0"], "#0")],
+    ids=["in calls of a run", "inside a call"],
+)
+def test_the_casts_that_a_replay_makes_again_at_every_use_are_predicted(calls: list[str], parent: str) -> None:
+    model, x = Region(Repeating()), torch.randn(32, 128)
 
     def step() -> None:
         model(x).sum().backward()
@@ -157,9 +172,9 @@ def test_the_casts_that_a_replay_makes_again_for_every_call_are_predicted() -> N
     profile = autockpt.profile(model, x)
     candidates = find_candidates(profile)
     names = [[candidates.profile.calls[member].key for member in run.members] for run in candidates.runs]
-    (longest,) = [index for index, calls in enumerate(names) if calls == [f"block#{i}" for i in range(6)]]
-    predicted = simulate(candidates.problem, (longest,)).peak_bytes - profile.static.total_bytes
-    autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=tuple(names[longest]), parent="#0"),)))
+    whole = [i for i, run in enumerate(candidates.runs) if names[i] == calls and not (run.idle.keep or run.idle.skip)]
+    predicted = simulate(candidates.problem, whole).peak_bytes - profile.static.total_bytes
+    autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=tuple(calls), parent=parent),)))
     step()
     measured = autockpt.measure(step, device="cpu").step_bytes
     assert predicted == pytest.approx(measured, rel=0.02)
