@@ -195,7 +195,7 @@ class FunctionWatch(TorchFunctionMode):
         if thread.watch is not self:  # a child is running
             return func(*args, **kwargs)
         name = function_name(func)
-        if name not in self._names:
+        if name not in self._names or _torch_private.transforms_active():  # those a transform calls count for nobody
             return func(*args, **kwargs)
         occurrence = self._counts.get(name, 0)
         self._counts[name] = occurrence + 1

@@ -158,7 +158,7 @@ class _Observer:
         self.paused = False
 
     def call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or private.transforms_active():
             return run()
         with self.pause():
             opened = self._open(name, module, arguments)
@@ -176,7 +176,7 @@ class _Observer:
 
     def function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
         """Stand around a torch function."""
-        if self.paused or not self._stack:
+        if self.paused or not self._stack or private.transforms_active():
             return run()
         with self.pause():
             self._flow.begin(name, arguments)

@@ -54,7 +54,9 @@ class Tape(Protocol):
 
 def storage_address(tensor: torch.Tensor) -> int:
     """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
+    if tensor.layout != torch.strided or tensor._is_zerotensor():  # forward-mode derivatives that are zero
+        return 0
+    return tensor.untyped_storage().data_ptr()
 
 
 class AllocatorTape:

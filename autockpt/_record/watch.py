@@ -181,7 +181,7 @@ class Watch:
             return run()
         occurrence = self._occurrences.get(name, 0)
         self._occurrences[name] = occurrence + 1
-        if not torch.is_grad_enabled():  # counted, as in frames, but no call
+        if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
             return run()
         index = len(self.calls)
         call = OpenedCall(name, type(module).__name__, occurrence, self._open[-1] if self._open else -1)
@@ -216,7 +216,7 @@ class Watch:
         self._clock.forget(stamp)
 
     def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._in_forward or not self._open:
+        if not self._in_forward or not self._open or private.transforms_active():
             return run()
         call = self._open[-1]
         counts = self.calls[call].functions

@@ -301,6 +301,41 @@ def test_a_part_of_the_graph_that_dies_in_forward_leaves_lifetimes_known() -> No
     assert autockpt.measure(step, device="cpu").step_bytes == plan.peak_bytes - recorded.static.total_bytes
 
 
+class Transformed(nn.Module):
+    """Runs a module and functions of its own under a transform of `torch.func`."""
+
+    def __init__(self, transform: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.transform = nn.Linear(8, 8), transform
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + torch.tanh(self.transform(self.linear, torch.tanh(hidden)))
+
+
+def by_rows(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    rows: torch.Tensor = torch.vmap(lambda row: torch.tanh(layer(row)))(hidden)
+    return rows
+
+
+def derivative(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.func.jvp(layer, (hidden,), (torch.ones_like(hidden),))[1]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of forward-mode derivatives
+@pytest.mark.parametrize("transform", [by_rows, derivative])
+def test_what_a_transform_calls_is_its_callers_own(transform: Any) -> None:
+    """A batched tensor has no storage: no profile could be made of a model that runs `torch.vmap`."""
+    model = nn.Sequential(nn.Linear(8, 8), *(Transformed(transform) for _ in range(3)), nn.Linear(8, 1))
+    recorded = autockpt.profile(model, BATCH, loss=torch.sum)
+    names = {call.name for call in recorded.calls}
+    assert "1" in names
+    assert "1.linear" not in names
+    plan = autockpt.solve(recorded, "min")
+    assert plan.segments
+    assert autockpt.verify(model, BATCH, loss=torch.sum, plan=plan).exact
+
+
 def test_a_sparse_buffer_is_put_back() -> None:
     model = Told(lambda told, hidden: hidden)
     model.register_buffer("mask", torch.eye(8).to_sparse())
