@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from .. import _torch_private as private
 from .._frames.tree import tensors
 from .._frames.unrepeatable import why_unrepeatable
 from .buffers import BufferBefore, buffer_before, buffers_before, moved_buffers
-from .dataflow import DRAWS_ELSEWHERE, WRITTEN_UNSEEN, DataFlow, FlowRecorder, Storage
+from .dataflow import CHANGES_PARAMETER, DRAWS_ELSEWHERE, WRITTEN_UNSEEN, DataFlow, FlowRecorder, Storage
 from .fingerprint import PLAIN, attributes_of, fingerprint
 from .routing import Arguments, patched_forwards, routed_functions, routed_operators
 from .sandbox import generators_of
@@ -92,6 +92,7 @@ class _OpenCall:
     buffers: dict[str, BufferBefore]
     given_buffers: list[BufferBefore]  # of other modules
     attributes: object
+    parameters: list[int]  # storages
     opaque: list[tuple[object, object]]
     digest: Any
     # Those drawn from in the state of the call's start, be it because they were seeded with the same number again.
@@ -141,19 +142,14 @@ class _Observer:
         self, model: torch.nn.Module, tape: Tape, clock: Clock, *, values: bool, changing: Changing | None
     ) -> None:
         self._key, self._clock, self._values, self._changing = tape.key, clock, values, changing
-        parameters = {tape.key(each) for each in model.parameters() if each.device.type != "meta"}
-        self._buffers = {tape.key(each) for each in model.buffers() if each.device.type != "meta"}
+        parameters = set(self._keys(model.parameters()))
+        self._buffers = set(self._keys(model.buffers()))
         self._static = parameters | self._buffers
         self._generators = generators_of(model) if values else []
         self._records: list[CallStructure] = []
         self._stack: list[_OpenCall] = []
         self._closed: list[_OpenCall] = []
-        self._flow = FlowRecorder(
-            tape.key,
-            parameters,
-            self._buffers,
-            [each for each in self._generators if _is_default(each)],
-        )
+        self._flow = FlowRecorder(tape.key, parameters, self._buffers, [*filter(_is_default, self._generators)])
         self._born = self._flow.born  # storage -> number of the operator that made it
         self.paused = False
 
@@ -271,6 +267,10 @@ class _Observer:
         finally:
             self.paused = before
 
+    def _keys(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """Storages of the model's own tensors; those on the meta device have none."""
+        return [self._key(each) for each in tensors if each.device.type != "meta"]
+
     def _read(self, key: int) -> None:
         if not key or key in self._static:
             return
@@ -301,6 +301,7 @@ class _Observer:
             buffers=buffers_before(name, module, self._key, values=self._values),
             given_buffers=self._given_buffers(module, given),
             attributes=attributes_of(module),
+            parameters=self._keys(module.parameters()),
             opaque=[(leaf, fingerprint(leaf)) for leaf in opaque],
             digest=hashlib.sha1(usedforsecurity=False),
         )
@@ -335,6 +336,8 @@ class _Observer:
                 )
         if attributes_of(module) != opened.attributes:
             record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
+        if self._keys(module.parameters()) != opened.parameters:
+            record.refused = record.refused or CHANGES_PARAMETER
         record.refused = record.refused or why_unrepeatable(module)
         if any(was.moved for was in opened.given_buffers):
             record.refused = record.refused or "changes a buffer that it is given, which a replay would do again"

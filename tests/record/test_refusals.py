@@ -46,6 +46,10 @@ def uncounted(weight: nn.Parameter) -> None:
     weight.data.div_(weight.data.norm(dim=1, keepdim=True))
 
 
+def assigned(weight: nn.Parameter) -> None:
+    weight.data = weight.data / weight.data.norm(dim=1, keepdim=True)
+
+
 class Normalising(nn.Module):
     """Is given running statistics, and updates them."""
 
@@ -129,6 +133,7 @@ class Clipped(nn.Module):
     [
         (lambda: Normalised(counted), "1#0", "changes a parameter"),
         (lambda: Normalised(uncounted), "1#0", "changes a parameter"),
+        (lambda: Normalised(assigned), "1#0", "changes a parameter"),
         (Domain, "1.norm#0", "changes a buffer that it is given"),
         (Balanced, "1.router#0", "is given a buffer that is changed in place later"),
         (lambda: Masked(nn.Softmax(-1)), "1.softmax#0", "is given a tensor that was written through"),
@@ -137,6 +142,7 @@ class Clipped(nn.Module):
     ids=[
         "parameter",
         "parameter's data",
+        "data in place of a parameter's",
         "given statistics",
         "given bias",
         "data between calls",
