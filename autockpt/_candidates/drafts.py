@@ -133,13 +133,17 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     left = set(inside).difference(slots)  # stays with autograd: what a unit made, or read as an attribute
     for i in [*needed, *left]:
         tensor = saves.tensor[i]
-        if tensor in held or tensor in kept or (i in left and tensor >= 0):
+        if tensor < 0:
+            continue
+        maker = -1 if i in left else _maker(book, i, members)
+        if maker < 0 and (i in left or tensor in held or tensor in kept):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        elif tensor >= 0:
-            copy = (tensor, _maker(book, i, members))
+        else:
+            copy = (tensor, maker)
             until[copy] = max(until.get(copy, 0), saves.release[i])
     if not until:
         return None  # it saves only its own arguments
+    dead = [i for i in inside if saves.release[i] <= replay and saves.function[i] not in idle.given]
     buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
     draws = any(calls[member].draws for member in members)
@@ -164,7 +168,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         + _idle_seconds(profile, idle)
         + _joining_seconds(book, members),
         replay=replay,
-        replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept)),
+        replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept, dead)),
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
         held=tuple(held.items()),
         snapshot_bytes=snapshot,
@@ -233,13 +237,31 @@ def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
     return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
 
 
+def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:
+    """By member, the tick until which results in the replay can lead back to what it saved: its own and its takers'."""
+    calls = book.profile.calls
+    ends = {member: calls[member].exit for member in members}
+    for member in reversed(members):
+        for argument in calls[member].arguments:
+            for source in argument.sources:
+                if source in ends:
+                    ends[source] = max(ends[source], ends[member])
+    return ends
+
+
 def _replay_peak(
-    book: Book, members: tuple[int, ...], last_pack: int, restored: set[tuple[int, int]], kept: frozenset[int]
+    book: Book,
+    members: tuple[int, ...],
+    last_pack: int,
+    restored: set[tuple[int, int]],
+    kept: frozenset[int],
+    dead: list[int],
 ) -> int:
     """Highest level of what a replay bears, up to the last save.
 
-    Restored tensors stay; a member's output stays until the last member that takes it has run; everything
-    else dies as it did in forward.
+    Restored tensors stay; a member's output stays until the last member that takes it has run; what was saved by `dead`
+    saves, of a part of the graph that died in forward, as long as the replay has that part; everything else dies as it
+    did in forward.
     """
     copies = int(sum(book.bytes[tensor] for tensor, maker in restored if maker >= 0))
     calls = book.profile.calls
@@ -261,6 +283,13 @@ def _replay_peak(
         for argument in calls[member].arguments:
             if argument.tensor in position and book.inside(argument.sources, members):
                 death[position[argument.tensor]] = calls[member].exit
+    ends = _graph_ends(book, members) if dead else {}
+    for i in dead:
+        tensor = book.profile.saves.tensor[i]
+        if tensor in position:
+            member = members[bisect.bisect_right(members, book.profile.saves.call[i]) - 1]
+            released = min(book.profile.saves.release[i], ends[member])
+            death[position[tensor]] = max(death[position[tensor]], released)
     for tensor, maker in restored:
         if maker < 0 and tensor in position:
             death[position[tensor]] = last_pack + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass, field
 
 from .._profile import Argument, CallRecord, SaveTable, TensorTable
@@ -102,19 +101,17 @@ def natural_deaths(run: WatchedRun, kept: Lifetimes, dropped_run: WatchedRun, dr
         dropped_run: a forward whose saves were dropped.
         dropped: its lifetimes.
 
-    The k-th tick of one forward is the k-th of the other, provided that both did the same; but for those at which a
-    part of the graph that nothing reaches died and let go of what it saved, which only the real step has.
+    The k-th tick of one forward is the k-th of the other, provided that both did the same.
     """
-    ticks = [*_common_ticks(run, kept), kept.first(run, "forward_end")]
-    dropped_ticks = [*_common_ticks(dropped_run, dropped), dropped.first(dropped_run, "forward_end")]
-    if _shape(run, kept, ticks) != _shape(dropped_run, dropped, dropped_ticks):
+    end = kept.first(run, "forward_end")
+    if end != dropped.first(dropped_run, "forward_end") or _shape(run, kept, end) != _shape(dropped_run, dropped, end):
         return None
     natural = list(kept.death)
     for tensor, birth in enumerate(kept.birth):
-        if birth >= ticks[-1]:
+        if birth >= end:
             break
-        if dropped.death[tensor] <= dropped_ticks[-1]:
-            natural[tensor] = min(ticks[bisect.bisect_left(dropped_ticks, dropped.death[tensor])], kept.death[tensor])
+        if dropped.death[tensor] <= end:
+            natural[tensor] = min(dropped.death[tensor], kept.death[tensor])
     return natural
 
 
@@ -133,18 +130,11 @@ def lifetimes_by_calls(run: WatchedRun, found: Lifetimes) -> list[int]:
     return natural
 
 
-def _common_ticks(run: WatchedRun, found: Lifetimes) -> list[int]:
-    """Ticks of a forward but those at which something that was saved is let go of."""
-    released = {tick for tick, mark in zip(found.mark_ticks, run.marks, strict=True) if mark.kind == "release"}
-    return [tick for tick in range(found.first(run, "forward_end")) if tick not in released]
-
-
-def _shape(run: WatchedRun, found: Lifetimes, ticks: list[int]) -> list[tuple[int, object]]:
-    """What happened at each of some ticks, by their numbers, addresses left out; with how many there are."""
-    number = {tick: i for i, tick in enumerate(ticks)}
-    births = [(number[tick], size) for tick, size in zip(found.birth, found.bytes, strict=True) if tick in number]
+def _shape(run: WatchedRun, found: Lifetimes, end: int) -> list[tuple[int, object]]:
+    """What happened at each tick before `end`, addresses left out."""
+    births = [(tick, size) for tick, size in zip(found.birth, found.bytes, strict=True) if tick < end]
     marks = [(tick, (mark.kind, mark.index)) for tick, mark in zip(found.mark_ticks, run.marks, strict=True)]
-    return [(len(ticks), ""), *births, *((number[tick], what) for tick, what in marks if tick in number)]
+    return [*births, *((tick, what) for tick, what in marks if tick < end)]
 
 
 def save_table(

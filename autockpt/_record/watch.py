@@ -289,10 +289,10 @@ class Watch:
                 if self._spill is not None:
                     held = self._spill.take(held)
         self._clock.forget(stamp)
-        return None if held is None else _Slot(self, save, held)
+        return _Slot(self, save, held)
 
     def _unpack(self, slot: object) -> torch.Tensor:
-        if not isinstance(slot, _Slot):
+        if not isinstance(slot, _Slot) or slot.held is None:
             return slot if isinstance(slot, torch.Tensor) else no_backward(slot)
         if isinstance(slot.held, torch.Tensor):
             self.mark("unpack", slot.save)
@@ -314,11 +314,11 @@ def no_backward(_: object) -> torch.Tensor:
 
 
 class _Slot:
-    """What autograd holds instead of a tensor, so that its release shows."""
+    """What autograd holds instead of a tensor, so that its release shows; of one that was dropped too."""
 
     __slots__ = ("held", "save", "watch")
 
-    def __init__(self, watch: Watch, save: int, held: torch.Tensor | SpilledTensor) -> None:
+    def __init__(self, watch: Watch, save: int, held: torch.Tensor | SpilledTensor | None) -> None:
         self.watch, self.save, self.held = watch, save, held
 
     def __del__(self) -> None:
