@@ -135,8 +135,10 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         tensor = saves.tensor[i]
         if tensor < 0:
             continue
-        maker = -1 if i in left else _maker(book, i, members)
-        if maker < 0 and (i in left or tensor in held or tensor in kept):
+        maker = _maker(book, i, members)
+        # What the caller's own code hands on to a later member is held; the member that made it makes it again.
+        again = maker >= 0 or (tensor in boundary and tensor not in kept and _made_beside(book, i, members))
+        if i in left or (not again and (tensor in held or tensor in kept)):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         else:
             copy = (tensor, maker)
@@ -235,6 +237,13 @@ def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
     member = members[bisect.bisect_right(members, saves.call[save]) - 1]
     made = member <= book.birth_call[tensor] < calls[member].stop
     return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
+
+
+def _made_beside(book: Book, save: int, members: tuple[int, ...]) -> bool:
+    """Whether what a save holds was born in the very member that saves it."""
+    calls, saves = book.profile.calls, book.profile.saves
+    member = members[bisect.bisect_right(members, saves.call[save]) - 1]
+    return bool(member <= book.birth_call[saves.tensor[save]] < calls[member].stop)
 
 
 def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:

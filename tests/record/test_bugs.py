@@ -273,42 +273,6 @@ def test_hooks_that_forward_registers_are_put_back(mode: Any) -> None:
     assert torch.equal(model(x), expected)
 
 
-class Unused(nn.Module):
-    """Computes what nobody uses, such as the last state of a recurrence: that part of the graph dies in forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        unused = y = self.linear(x)
-        for _ in range(4):
-            unused = torch.exp(0.5 * unused)
-        return x + torch.tanh(y)
-
-
-@pytest.mark.parametrize("mode", ["real", "spill", "forward"])
-@pytest.mark.parametrize("calls", [["1"], ["2"], [["1", "2"]], ["0", "1", "2"]], ids=str)
-def test_a_part_of_the_graph_that_dies_in_forward(calls: Any, mode: Any) -> None:
-    """What it let go of shifted the clock of the real step, so that lifetimes were guessed; and a replay has it too."""
-    model, batch = nn.Sequential(*(Unused() for _ in range(3)), nn.Linear(64, 1)), torch.randn(128, 64)
-    recorded = autockpt.profile(model, batch, loss=torch.sum, mode=mode)
-    assert not any("two forwards" in note for note in recorded.notes)
-    plan = Plan.of(calls)
-    predicted = plan.timeline(recorded).peak_bytes - recorded.static.total_bytes
-    autockpt.apply(model, plan=plan)
-
-    def step() -> None:
-        out = model(batch)
-        out.sum().backward()
-
-    step()
-    model.zero_grad()
-    measured = autockpt.measure(step, device="cpu").step_bytes
-    assert measured <= predicted * (1.005 if mode == "real" else 1.02)
-    assert predicted <= measured * 1.1
-
-
 class Transformed(nn.Module):
     """Runs a module and functions of its own under a transform of `torch.func`."""
 
