@@ -9,12 +9,13 @@ calibrate.py  what recomputing costs the host
 step.py       the training step that is recorded
 sandbox.py    leaving no trace
 tape.py       allocations, frees and markers of a run, in order
-routing.py    standing around forwards and torch functions
+routing.py    standing around forwards, torch functions and operators
 watch.py      calls, functions and saves of a run, as markers
 spill.py      where saves wait that must not be held
 spilled_tape.py  from the tape of a step whose saves waited there to that of the plain step
 clocks.py     time without waiting for the device
 structure.py  what calls do: random numbers, mutations, of a forward of its own
+refusals.py   why some calls cannot be replayed
 buffers.py    which buffers calls change
 dataflow.py   what functions and operators read and make in that forward
 functions.py  the functions of the step, and who saved what

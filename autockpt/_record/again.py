@@ -23,9 +23,9 @@ import torch
 from .._growth import shared_out
 from .._install import set_aside
 from .._profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
+from . import refusals
 from .assemble import mark_seconds, save_table
 from .clocks import clock_of
-from .dataflow import CHANGES_PARAMETER
 from .recorder import static_bytes
 from .runs import Parts, run_step, spilled_step
 from .sandbox import Sandbox, uncompiled
@@ -59,7 +59,7 @@ def record_again(step: TrainingStep, known: Profile, *, room_bytes: int = 0) -> 
 
     O(size of a profile) beside the run.
     """
-    if known.mode != "real" or any(call.refused == CHANGES_PARAMETER for call in known.calls):
+    if known.mode != "real" or any(call.refused == refusals.CHANGES_PARAMETER for call in known.calls):
         return None  # only a full recording copies parameters before forward changes them
     clock = clock_of(step.device)
     with (

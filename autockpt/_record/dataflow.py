@@ -16,11 +16,10 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._frames.tree import tensors
+from . import refusals
 from .fingerprint import PLAIN
 
 __all__ = [
-    "DRAWS_ELSEWHERE",
-    "WRITTEN_UNSEEN",
     "DataFlow",
     "FlowRecorder",
     "Happening",
@@ -31,20 +30,6 @@ __all__ = [
 
 Storage: TypeAlias = tuple[int, int]
 """Key, and number of the operator that bore it; -1 where none was seen to."""
-
-
-LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
-"""The one operator of torch that writes what is saved only after autograd has it."""
-
-UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
-"""Another step's may have elements: an expert that got no token in the recorded step gets some later."""
-
-WRITTEN_UNSEEN = "is given a tensor that was written through `.data`, which a replay of a run would not do"
-"""No version tells, so that a frame takes such a tensor for the result that another call of the run returned."""
-
-CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
-
-DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
 
 @dataclass(slots=True)
@@ -208,7 +193,7 @@ class FlowRecorder:
             SeenFunction(name, self.n_ops, frozenset(keys), unrepeatable=_why_unrepeatable(arguments, given))
         )
         if self.written_unseen(given):
-            self.flow.functions[-1].unrepeatable = WRITTEN_UNSEEN
+            self.flow.functions[-1].unrepeatable = refusals.WRITTEN_UNSEEN
         for key in keys:
             if key in self._buffers:
                 self._users.setdefault(key, []).append(self._function)
@@ -221,13 +206,13 @@ class FlowRecorder:
         keys = self._keys(returned)
         function.close(output, keys, ran=self.n_ops > function.first_op)
         if not all(map(self._key, returned)):
-            function.refused = function.refused or UNTRACED
+            function.refused = function.refused or refusals.UNTRACED
         states = zip(self._generators, self._states, strict=True)
         moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
         for generator, _ in moved:
             function.draws = True
             if generator.device.type != "cpu" and generator.device not in self._devices:
-                function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format(generator.device)
+                function.unrepeatable = function.unrepeatable or refusals.DRAWS_ELSEWHERE.format(generator.device)
         self.flow.happenings.append(Happening("end", self._function, self._storages(keys)))
         self._function = -1
         return moved
@@ -262,14 +247,14 @@ class FlowRecorder:
         is_view = outputs and not sizes and not changed
         reason = ""
         if op.overloadpacket is torch.ops.aten.rrelu_with_noise:
-            reason = LATE_WRITE
+            reason = refusals.LATE_WRITE
         elif any(key in self._parameters for key in changed if key):
-            reason = CHANGES_PARAMETER
+            reason = refusals.CHANGES_PARAMETER
         if self._function >= 0:
             function = self.flow.functions[self._function]
             function.draws |= draws
             if draws and not self._devices:
-                function.unrepeatable = function.unrepeatable or DRAWS_ELSEWHERE.format("unknown")
+                function.unrepeatable = function.unrepeatable or refusals.DRAWS_ELSEWHERE.format("unknown")
             function.unrepeatable = reason or function.unrepeatable
             for key in changed:
                 if key in self._buffers:

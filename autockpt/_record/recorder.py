@@ -7,6 +7,7 @@ import datetime
 import gc
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from .. import _torch_private as private
 from .._errors import ProfilingError
 from .._install import set_aside
 from .._profile import Profile, Static
+from . import refusals
 from .assemble import WatchedRun, call_records, mark_seconds, save_table, tensor_table
 from .calibrate import HostCosts, host_costs
 from .clocks import clock_of
@@ -112,14 +114,19 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
     """Run the structural forward, then the step in the first way that fits, then what is only timed."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
-    tape = AllocatorTape(step.device)
-    structure = observe_structure(step.model, step.forward, tape, clock, values=True, changing=sandbox.remember)
-    sandbox.rewind()
+
+    def observe() -> Structure:
+        tape = AllocatorTape(step.device)
+        found = observe_structure(step.model, step.forward, tape, clock, values=True, changing=sandbox.remember)
+        sandbox.rewind()
+        return found
+
+    structure = observe()
+    if any(call.refused == refusals.CHANGES_ATTRIBUTE for call in structure.calls):
+        _settle(structure, observe())
     parts, dropped = _run(step, sandbox, mode, clock)
     if not agrees(parts.run, structure):  # its first forward made caches; what calls did then still counts
-        again = observe_structure(step.model, step.forward, AllocatorTape(step.device), clock, values=True)
-        structure = Structure(structure.calls, again.flow)
-        sandbox.rewind()
+        structure = replace(structure, flow=observe().flow)
     whole = parts.mode == "real" and parts.backward_share is None  # such a step fits, as it is
     stamped = stamped_seconds(step, parts.run, dropped, clock, retain=whole)
     seconds = mark_seconds(parts.run, clock, stamped)
@@ -145,6 +152,21 @@ def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Seq
         optimizer=optimizer_memory(optimizers, parts.run.reached, step.device.type),
         notes=sandbox.notes(),
     )
+
+
+def _settle(first: Structure, again: Structure) -> None:
+    """Refuse no call for attributes that it set in the first forward of a model, and a second found as they should be.
+
+    The first step of a training will set them too, and its replays will find them set: where all operators and the loss
+    are the same, they compute the same. Whatever else calls did in the first still counts.
+    """
+    if len(first.calls) == len(again.calls) and torch.equal(first.loss, again.loss):
+        for call, later in zip(first.calls, again.calls, strict=True):
+            if call.refused == refusals.CHANGES_ATTRIBUTE and (call.name, call.signature) == (
+                later.name,
+                later.signature,
+            ):
+                call.refused = later.refused
 
 
 def _run(step: TrainingStep, sandbox: Sandbox, mode: RunMode, clock: Clock) -> tuple[Parts, WatchedRun | None]:

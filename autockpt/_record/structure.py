@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._frames.tree import tensors
 from .._frames.unrepeatable import why_unrepeatable
+from . import refusals
 from .buffers import BufferBefore, buffer_before, buffers_before, moved_buffers
-from .dataflow import CHANGES_PARAMETER, DRAWS_ELSEWHERE, WRITTEN_UNSEEN, DataFlow, FlowRecorder, Storage
+from .dataflow import DataFlow, FlowRecorder, Storage
 from .fingerprint import PLAIN, attributes_of, fingerprint
 from .routing import Arguments, patched_forwards, routed_functions, routed_operators
 from .sandbox import generators_of
@@ -32,8 +33,6 @@ from .watch import Clock, no_backward
 __all__ = ["CallStructure", "Structure", "observe_structure"]
 
 Changing: TypeAlias = Callable[[list[torch.Tensor]], None]
-
-PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
 
 
 @dataclass(slots=True)
@@ -69,10 +68,12 @@ class Structure:
     Attributes:
         calls: what each call did, in pre-order.
         flow: what functions and operators read and made.
+        loss: what came of it.
     """
 
     calls: list[CallStructure]
     flow: DataFlow
+    loss: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class _OpenCall:
 
 def observe_structure(
     model: torch.nn.Module,
-    run: Callable[[], object],
+    run: Callable[[], tuple[Any, torch.Tensor]],
     tape: Tape,
     clock: Clock,
     *,
@@ -116,7 +117,7 @@ def observe_structure(
 
     Args:
         model: the model.
-        run: calls the model once, loss included.
+        run: calls the model once, and returns its outputs and the loss.
         tape: names storages (`Tape.key`); nothing is recorded on it.
         clock: times operators.
         values: False where tensors have no values (fake mode): buffers are then judged by their version.
@@ -129,10 +130,10 @@ def observe_structure(
     torch.set_autocast_cache_enabled(False)  # else a call would seem to read what an earlier call cast, not a weight
     try:
         with patched_forwards(model, observer.call), dropped, functions, routed_operators(observer.operator):
-            run()
+            _, loss = run()
     finally:
         torch.set_autocast_cache_enabled(cached)
-    return observer.finish()
+    return observer.finish(loss.detach())
 
 
 class _Observer:
@@ -244,7 +245,7 @@ class _Observer:
                 opened.record.draws |= random_fake
                 opened.record.refused = opened.record.refused or reason
 
-    def finish(self) -> Structure:
+    def finish(self, loss: torch.Tensor) -> Structure:
         """Judge what can only be known at the end, and return the records."""
         for opened in self._closed:
             for position, argument in enumerate(opened.arguments):
@@ -256,7 +257,7 @@ class _Observer:
             own = range(opened.first_function, opened.end_function)
             opened.record.leaves_traces |= any(not self._flow.used_only_by(own, key) for key in opened.changed)
         self._flow.finish()
-        return Structure(self._records, self._flow.flow)
+        return Structure(self._records, self._flow.flow, loss)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -286,7 +287,7 @@ class _Observer:
         keys = [key for key in dict.fromkeys(map(self._key, given)) if key and key not in self._static]
         opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
         record = CallStructure(name, checkpointed=private.foreign_checkpoint_active())
-        record.refused = WRITTEN_UNSEEN if self._flow.written_unseen(given) else ""
+        record.refused = refusals.WRITTEN_UNSEEN if self._flow.written_unseen(given) else ""
         opened = _OpenCall(
             record=record,
             index=len(self._records),
@@ -319,11 +320,11 @@ class _Observer:
         for generator, state in opened.generators:
             if torch.equal(generator.get_state(), state):
                 if generator in opened.drew_first:
-                    record.refused = record.refused or PUTS_BACK
+                    record.refused = record.refused or refusals.PUTS_BACK
             elif _is_default(generator):
                 record.draws = True
                 if generator.device.type != "cpu" and generator.device not in opened.devices:
-                    record.refused = record.refused or DRAWS_ELSEWHERE.format(generator.device)
+                    record.refused = record.refused or refusals.DRAWS_ELSEWHERE.format(generator.device)
             else:
                 record.refused = record.refused or "draws from a torch.Generator of its own"
         if not _same_random(_host_random(), opened.host_random):
@@ -335,9 +336,9 @@ class _Observer:
                     f"changes an argument of type {kind} (a cache?), which a replay would do again"
                 )
         if attributes_of(module) != opened.attributes:
-            record.refused = record.refused or "changes an attribute of a module, which a replay would do again"
+            record.refused = record.refused or refusals.CHANGES_ATTRIBUTE
         if self._keys(module.parameters()) != opened.parameters:
-            record.refused = record.refused or CHANGES_PARAMETER
+            record.refused = record.refused or refusals.CHANGES_PARAMETER
         record.refused = record.refused or why_unrepeatable(module)
         if any(was.moved for was in opened.given_buffers):
             record.refused = record.refused or "changes a buffer that it is given, which a replay would do again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -15,9 +16,15 @@ from autockpt import NotApplicable, Plan, Profile
 from autockpt._candidates import find_candidates
 from autockpt._frames import why_unrepeatable
 from autockpt._install import install
+from tests.frames.comparing import steps
 
 WIDTH = 8
 BATCH = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH).sin()
+
+
+def summed(model: nn.Module) -> Tensor:
+    total: Tensor = model(BATCH).sum()
+    return total
 
 
 def refused(profile: Profile) -> dict[str, str]:
@@ -157,6 +164,57 @@ def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call
     assert refused(profile)[call].startswith(reason)
     plan = autockpt.solve(profile, "min")
     assert plan.segments and autockpt.verify(model, BATCH, plan=plan).exact
+
+
+SetsIt: TypeAlias = Callable[["Attributed", Tensor], None]
+
+
+class Attributed(nn.Module):
+    """Sets an attribute of its own in forward."""
+
+    def __init__(self, set_it: SetsIt) -> None:
+        super().__init__()
+        self.layers, self.set_it = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)), set_it
+        self.seen, self.scale = 0, 1.0
+        self.dtype: torch.dtype | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.set_it(self, x)
+        result: Tensor = x + self.layers(self.scale * x)
+        return result
+
+
+def notes_dtype(module: Attributed, x: Tensor) -> None:
+    module.dtype = x.dtype
+
+
+def counts_to_two(module: Attributed, x: Tensor) -> None:
+    module.seen = min(module.seen + 1, 2)
+
+
+def toggles(module: Attributed, x: Tensor) -> None:
+    module.seen = 1 - module.seen
+
+
+def scales_the_first(module: Attributed, x: Tensor) -> None:
+    module.scale, module.seen = (1.0, 1) if module.seen else (2.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("set_it", "kept"), [(notes_dtype, False), (counts_to_two, True), (toggles, True), (scales_the_first, True)]
+)
+def test_an_attribute_that_only_the_first_forward_sets(
+    set_it: Callable[[Attributed, Tensor], None], kept: bool
+) -> None:
+    """It refused every block of a new model, as in the routers of Switch transformers."""
+    plain, planned = (nn.Sequential(*(Attributed(set_it) for _ in range(3)), nn.Linear(WIDTH, 1)) for _ in range(2))
+    planned.load_state_dict(plain.state_dict())
+    autockpt.apply(planned, budget="min")
+    assert steps(plain, summed).differences(steps(planned, summed)) == []
+    plan = autockpt.plan_of(planned)
+    assert plan is not None
+    assert {f"{i}#0" for i in range(3) if kept} == {each.call for each in plan.refused}
+    assert kept or plan.segments
 
 
 @pytest.mark.parametrize("masks", [False, True])

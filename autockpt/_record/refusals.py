@@ -1,0 +1,30 @@
+"""Reasons for which a call is kept, as profiles and `explain` name them."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CHANGES_ATTRIBUTE",
+    "CHANGES_PARAMETER",
+    "DRAWS_ELSEWHERE",
+    "LATE_WRITE",
+    "PUTS_BACK",
+    "UNTRACED",
+    "WRITTEN_UNSEEN",
+]
+
+LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
+"""The one operator of torch that writes what is saved only after autograd has it."""
+
+UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
+"""Another step's may have elements: an expert that got no token in the recorded step gets some later."""
+
+WRITTEN_UNSEEN = "is given a tensor that was written through `.data`, which a replay of a run would not do"
+"""No version tells, so that a frame takes such a tensor for the result that another call of the run returned."""
+
+CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
+
+CHANGES_ATTRIBUTE = "changes an attribute of a module, which a replay would do again"
+
+PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
+
+DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
