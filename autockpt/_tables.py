@@ -88,12 +88,14 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
         mutated: whether it was changed in place after the call began.
         functions: the torch functions that returned it so, by index.
+        mixed: whether it came in as several objects that not all came from the same.
     """
 
     tensor: MaybeIndex
     sources: Column = ()
     mutated: bool = False
     functions: Column = ()
+    mixed: bool = False
 
 
 class CallRecord(Part, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -136,11 +137,12 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         if tensor < 0:
             continue
         maker = _maker(book, i, members)
-        # What the caller's own code hands on to a later member is held; the member that made it makes it again.
-        again = maker >= 0 or (tensor in boundary and tensor not in kept and _made_beside(book, i, members))
-        if i in left or (not again and (tensor in held or tensor in kept)):
+        there = maker < 0 and (tensor in held or tensor in kept)
+        handed = i not in left and tensor in boundary and tensor not in kept
+        beside = _beside(book, i, members) if handed else ""
+        if i in left or (there and beside != "made"):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        else:
+        if i not in left and (beside or not there):
             copy = (tensor, maker)
             until[copy] = max(until.get(copy, 0), saves.release[i])
     if not until:
@@ -239,11 +241,20 @@ def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
     return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
 
 
-def _made_beside(book: Book, save: int, members: tuple[int, ...]) -> bool:
-    """Whether what a save holds was born in the very member that saves it."""
+def _beside(book: Book, save: int, members: tuple[int, ...]) -> Literal["made", "given", ""]:
+    """Tell what a replay makes of the boundary again, which the caller's own code made of a member's result.
+
+    What a save holds was ``made`` by the member that saves it; or that was ``given`` it in two ways: as an earlier
+    member returned it, which the replay makes again, and as the caller's code made it, which is held.
+    """
     calls, saves = book.profile.calls, book.profile.saves
+    tensor = saves.tensor[save]
     member = members[bisect.bisect_right(members, saves.call[save]) - 1]
-    return bool(member <= book.birth_call[saves.tensor[save]] < calls[member].stop)
+    born = book.birth_call[tensor]
+    if member <= born < calls[member].stop:
+        return "made"
+    given = members[0] <= born and any(each.mixed and each.tensor == tensor for each in calls[member].arguments)
+    return "given" if given else ""
 
 
 def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:

@@ -199,7 +199,7 @@ def call_records(
                 enter_seconds=seconds[enter],
                 exit_seconds=seconds[leave],
                 arguments=tuple(
-                    Argument(tensor, sources.calls, position in structure.mutated, sources.functions)
+                    Argument(tensor, sources.calls, position in structure.mutated, sources.functions, sources.mixed)
                     for position, (tensor, sources) in enumerate(arguments)
                 ),
                 outputs=tuple(tensor for tensor in found.mark_tensors[leave] if tensor >= 0),

@@ -197,6 +197,6 @@ def function_table(
 
 def _arguments(function: StepFunction, seen: SeenFunction) -> tuple[Argument, ...]:
     return tuple(
-        Argument(tensor, sources.calls, position in seen.mutated, sources.functions)
+        Argument(tensor, sources.calls, position in seen.mutated, sources.functions, sources.mixed)
         for position, (tensor, sources) in enumerate(function.sources)
     )

@@ -38,10 +38,14 @@ class Clock(Protocol):
 
 
 class Sources(NamedTuple):
-    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index."""
+    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
+
+    Of several objects of one storage, who returned them all; `mixed` is whether anybody else returned some of them.
+    """
 
     calls: tuple[int, ...] = ()
     functions: tuple[int, ...] = ()
+    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +270,12 @@ class Watch:
             reference, version, sources = self._returns.get(id(tensor), (None, 0, Sources()))
             alive = reference is not None and reference() is tensor and version == private.version(tensor)
             chains.append(sources if alive else Sources())
-        return Sources(*(tuple(sorted(set.intersection(*map(set, each)))) for each in zip(*chains, strict=True)))
+        calls, functions = ([set(each) for each in chain] for chain in list(zip(*chains, strict=True))[:2])
+        return Sources(
+            calls=tuple(sorted(set.intersection(*calls))),
+            functions=tuple(sorted(set.intersection(*functions))),
+            mixed=any(each != chain[0] for chain in (calls, functions) for each in chain),
+        )
 
     def _pack(self, tensor: torch.Tensor) -> object:
         stamp = self._clock.stamp()

@@ -78,3 +78,23 @@ def test_what_the_callers_code_hands_on_is_held_beside_what_the_replay_makes(cal
     """The replay's own was not counted: peaks were too low by it."""
     predicted, measured = predicted_and_measured(Viewing(), calls)
     assert predicted == measured
+
+
+class Sides(nn.Module):
+    """Gives a function a result as it is, and detached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.side, self.main = nn.Linear(64, 64), nn.Sequential(nn.Linear(64, 64), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = self.side(x.detach())
+        out: Tensor = self.main(x) + side.detach() * side
+        return out
+
+
+def test_what_comes_to_a_call_in_two_ways_stands_twice() -> None:
+    """One is held, and the replay makes the other: candidates were offered whose peak was too low by it."""
+    model = nn.Sequential(nn.Linear(64, 64), Sides(), nn.Linear(64, 1))
+    predicted, measured = predicted_and_measured(model, [["1.side", "1.main", "1#0/mul#0"]])
+    assert predicted == measured
