@@ -17,6 +17,7 @@ from .products import MULTIPLIES, Products, find_products
 __all__ = ["Book", "Ints"]
 
 CASTS = "aten._to_copy."
+"""How the name begins of the operator that casts."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -141,6 +142,14 @@ class Book:
                 if argument.mutated and not self.inside(argument.sources, members):
                     return "one of its arguments is changed in place later"
         return ""
+
+    def bearer(self, save: int, members: tuple[int, ...]) -> int:
+        """The member of a run inside which a save was made."""
+        return members[bisect.bisect_right(members, self.profile.saves.call[save]) - 1]
+
+    def born_inside(self, tensor: int, call: int) -> bool:
+        """Whether a tensor was born inside a call, its children included."""
+        return bool(call <= self.birth_call[tensor] < self.profile.calls[call].stop)
 
     @staticmethod
     def inside(sources: tuple[int, ...], members: tuple[int, ...]) -> bool:

@@ -13,7 +13,6 @@ Where a unit is kept, what it made and saved stays from forward on instead, as t
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -137,6 +136,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         if tensor < 0:
             continue
         maker = _maker(book, i, members)
+        # In the boundary, or handed to the replay: brought back only where the replay makes another besides.
         there = maker < 0 and (tensor in held or tensor in kept)
         handed = i not in left and tensor in boundary and tensor not in kept
         beside = _beside(book, i, members) if handed else ""
@@ -236,9 +236,9 @@ def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
     if function >= 0 and tensor in book.casts:
         own = book.birth_function[tensor] == function or tensor in functions.reads[function]
         return -1 if own else len(calls) + function
-    member = members[bisect.bisect_right(members, saves.call[save]) - 1]
-    made = member <= book.birth_call[tensor] < calls[member].stop
-    return -1 if made or any(tensor == argument.tensor for argument in calls[member].arguments) else member
+    member = book.bearer(save, members)
+    given = any(tensor == argument.tensor for argument in calls[member].arguments)
+    return -1 if given or book.born_inside(tensor, member) else member
 
 
 def _beside(book: Book, save: int, members: tuple[int, ...]) -> Literal["made", "given", ""]:
@@ -247,14 +247,11 @@ def _beside(book: Book, save: int, members: tuple[int, ...]) -> Literal["made", 
     What a save holds was ``made`` by the member that saves it; or that was ``given`` it in two ways: as an earlier
     member returned it, which the replay makes again, and as the caller's code made it, which is held.
     """
-    calls, saves = book.profile.calls, book.profile.saves
-    tensor = saves.tensor[save]
-    member = members[bisect.bisect_right(members, saves.call[save]) - 1]
-    born = book.birth_call[tensor]
-    if member <= born < calls[member].stop:
+    tensor, member = book.profile.saves.tensor[save], book.bearer(save, members)
+    if book.born_inside(tensor, member):
         return "made"
-    given = members[0] <= born and any(each.mixed and each.tensor == tensor for each in calls[member].arguments)
-    return "given" if given else ""
+    mixed = any(each.mixed and each.tensor == tensor for each in book.profile.calls[member].arguments)
+    return "given" if mixed and members[0] <= book.birth_call[tensor] else ""
 
 
 def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:
@@ -307,8 +304,7 @@ def _replay_peak(
     for i in dead:
         tensor = book.profile.saves.tensor[i]
         if tensor in position:
-            member = members[bisect.bisect_right(members, book.profile.saves.call[i]) - 1]
-            released = min(book.profile.saves.release[i], ends[member])
+            released = min(book.profile.saves.release[i], ends[book.bearer(i, members)])
             death[position[tensor]] = max(death[position[tensor]], released)
     for tensor, maker in restored:
         if maker < 0 and tensor in position:

@@ -162,10 +162,8 @@ def _settle(first: Structure, again: Structure) -> None:
     """
     if len(first.calls) == len(again.calls) and torch.equal(first.loss, again.loss):
         for call, later in zip(first.calls, again.calls, strict=True):
-            if call.refused == refusals.CHANGES_ATTRIBUTE and (call.name, call.signature) == (
-                later.name,
-                later.signature,
-            ):
+            same = (call.name, call.signature) == (later.name, later.signature)
+            if same and call.refused == refusals.CHANGES_ATTRIBUTE:
                 call.refused = later.refused
 
 

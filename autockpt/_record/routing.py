@@ -16,7 +16,6 @@ from .._frames.selection import function_name
 
 __all__ = ["FunctionRouter", "OperatorRouter", "Router", "patched_forwards", "routed_functions", "routed_operators"]
 
-
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 

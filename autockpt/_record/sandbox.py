@@ -77,7 +77,9 @@ class Sandbox:
         self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
         untouched = buffers and not parameters
         self._versions = {name: parameter._version for name, parameter in model.named_parameters()} if untouched else {}
-        self._own = {private.storage_key(data): parameter for parameter, data in self._data} if untouched else {}
+        self._own: dict[int, list[torch.nn.Parameter]] = {}  # by storage, which several may share
+        for parameter, data in self._data if untouched else ():
+            self._own.setdefault(private.storage_key(data), []).append(parameter)
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = [*generators_of(model), *(each for each in inputs if isinstance(each, torch.Generator))]
@@ -115,9 +117,8 @@ class Sandbox:
     def remember(self, changing: Iterable[torch.Tensor]) -> None:
         """Copy the parameters among tensors that are about to be changed, or views of them, to be put back as well."""
         for tensor in changing:
-            parameter = self._own.pop(private.storage_key(tensor), None)
-            if parameter is not None:
-                self._values.append((parameter, parameter.detach().to("cpu", copy=True)))
+            own = self._own.pop(private.storage_key(tensor), [])
+            self._values += [(parameter, parameter.detach().to("cpu", copy=True)) for parameter in own]
 
     def restore(self) -> None:
         """Put everything back, attributes too."""

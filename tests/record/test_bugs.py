@@ -218,6 +218,15 @@ def test_a_parameter_that_forward_changes_is_put_back(model: nn.Module, batch: t
         assert torch.equal(parameter, value)
 
 
+def test_parameters_of_one_storage_are_put_back_together() -> None:
+    """As those of recurrent layers on a GPU."""
+    model, together = Follower(through_data=False), torch.randn(72)
+    model.teacher.weight.data, model.teacher.bias.data = together[:64].view(8, 8), together[64:]
+    before = together.clone()
+    autockpt.profile(model, BATCH)
+    assert torch.equal(together, before)
+
+
 def test_a_parameter_that_forward_changes_is_put_back_at_another_batch_size_too() -> None:
     plain, planned = (Follower(through_data=False) for _ in range(2))
     planned.load_state_dict(plain.state_dict())
