@@ -165,6 +165,14 @@ class Book:
             if argument.tensor >= 0 and not self.inside(argument.sources, members)
         )
 
+    def begins(self, function: int, tick: int) -> bool:
+        """Whether a torch function does anything before a tick: operators save their arguments before they run."""
+        functions = self.profile.functions
+        if not functions.enter[function] < tick < functions.exit[function]:
+            return functions.enter[function] < tick
+        bears = np.searchsorted(self.birth, functions.enter[function]) < np.searchsorted(self.birth, tick)
+        return bool(bears) or functions.alias[function] or functions.mutates[function]
+
     def seconds(self, members: tuple[int, ...], last: int) -> float:
         """Forward seconds of the members up to the last save that backward needs."""
         calls, saves = self.profile.calls, self.profile.saves

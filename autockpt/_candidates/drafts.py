@@ -23,7 +23,7 @@ from .._profile import Profile
 from .book import Book
 from .glue import is_glue
 
-__all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft"]
+__all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft", "replayed_draft"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,13 @@ class Draft:
 
 
 def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) -> Draft | None:
-    """Work out what recomputing a run holds, restores and costs.
+    """Draft a run that is worth offering; arguments as for `replayed_draft`, None where it would free nothing."""
+    draft = replayed_draft(book, members, idle)
+    return draft if draft is not None and draft.restored else None
+
+
+def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) -> Draft | None:
+    """Work out what recomputing a run holds, restores and costs, also where it restores nothing.
 
     Args:
         book: the profile.
@@ -112,7 +118,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         idle: what the replay does not run again.
 
     Returns:
-        The draft; None where it would free nothing.
+        The draft; None where backward never reads what the run saves, so that no replay runs.
     """
     profile, calls, saves = book.profile, book.profile.calls, book.profile.saves
     start, stop = members[0], calls[members[-1]].stop
@@ -123,7 +129,7 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
     ]
     replay = min((saves.unpack[i] for i in slots), default=profile.ticks)
     if replay >= profile.ticks:
-        return None  # backward never reads what it saves
+        return None
     needed = [i for i in slots if saves.release[i] > replay]
     last = max(needed, key=lambda i: saves.pack[i])
     kept = _born_idle(book, members, idle)
@@ -145,8 +151,6 @@ def make_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_IDLE) 
         if i not in left and (beside or not there):
             copy = (tensor, maker)
             until[copy] = max(until.get(copy, 0), saves.release[i])
-    if not until:
-        return None  # it saves only its own arguments
     dead = [i for i in inside if saves.release[i] <= replay and saves.function[i] not in idle.given]
     buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
@@ -201,7 +205,7 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     if not idle.given:
         return whole
     functions, end = book.profile.functions, book.profile.saves.pack[last]
-    own = [f for member in members for f in book.functions_of(member) if functions.enter[f] < end]
+    own = [f for member in members for f in book.functions_of(member) if book.begins(f, end)]
     again = [f for f in own if f not in idle.given]
     around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
     products = sum(book.products[f].seconds for f in idle.remade)

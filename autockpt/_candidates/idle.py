@@ -35,11 +35,13 @@ class _Needs(NamedTuple):
         idle: them, but for those that come after its end in any case.
         readers: by tensor, the functions that need it in the replay; -1 for what is no function.
         again: those whose products are made again.
+        stop: the function in which the replay ends before that does anything; -1 where it does something.
     """
 
     idle: frozenset[int]
     readers: dict[int, set[int]]
     again: frozenset[int]
+    stop: int
 
     def read(self, made: Iterable[int], inside: Collection[int]) -> set[int]:
         """Return which of these tensors, made by functions in `inside`, the rest of the replay reads."""
@@ -62,7 +64,8 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     products = {f: book.products[f] for f in idle if f in remade and f in book.products}
     needs = _needs(book, members, idle, products)
     made_again = frozenset(tensor for f in needs.again for tensor in products[f].makes)
-    units = _units(book, members, needs)
+    # Left alone by name it would cost the host something, and by itself it costs nothing.
+    units = [unit for unit in _units(book, members, needs) if unit.functions != (needs.stop,)]
     given: dict[int, frozenset[int]] = {}
     stashed = {tensor for f in needs.again for tensor in products[f].held}
     for unit in units:
@@ -98,15 +101,19 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
     """Find out what a replay needs, from its last slot to its first."""
     functions, saves = book.profile.functions, book.profile.saves
     filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
-    end = 0  # of the replay, at the last slot
+    end, stop = 0, -1  # of the replay, at the last slot
     savers: set[int] = set()
-    for i in book.saves_of(members[0], book.profile.calls[members[-1]].stop):
+    inside = book.saves_of(members[0], book.profile.calls[members[-1]].stop)
+    for i in inside:
         f = saves.function[i]
         savers.add(f)
         remakes = products.get(f, NO_PRODUCTS).makes
         if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
-            end = max(end, saves.pack[i])
+            end, stop = max((end, stop), (saves.pack[i], f))
             filled[f].add(saves.tensor[i])
+    last = max((saves.pack[i] for i in inside if saves.function[i] == stop), default=0)
+    if stop not in idle or book.begins(stop, last) or not filled[stop].issuperset(functions.reads[stop]):
+        stop = -1
     # What comes after it does not run in any case: a name is for what it saves.
     left = frozenset(f for f in idle if functions.enter[f] <= end or f in savers)
     readers: dict[int, set[int]] = defaultdict(set)
@@ -121,7 +128,7 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
                 again.add(f)
                 for tensor in products[f].given:
                     readers[tensor].add(f)
-    return _Needs(left, readers, frozenset(again))
+    return _Needs(left, readers, frozenset(again), stop)
 
 
 def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:

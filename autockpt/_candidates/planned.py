@@ -7,7 +7,7 @@ from .._plan import Plan, Segment, split_key
 from .._profile import Profile
 from . import Candidates, state_candidates
 from .book import Book
-from .drafts import NOTHING_IDLE, Draft, Idle, make_draft
+from .drafts import NOTHING_IDLE, Draft, Idle, replayed_draft
 from .glue import with_glue
 from .idle import is_free, name_idle
 
@@ -22,7 +22,7 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
         plan: made from this profile or from one like it, or written by hand.
 
     Returns:
-        A candidate for each segment but those that would free nothing.
+        A candidate for each segment but those that never run again, as backward reads nothing of theirs.
 
     Raises:
         NotApplicable: the step makes no such calls, they are no run of siblings, or no such units lie in them.
@@ -34,7 +34,7 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
 
 
 def planned_drafts(profile: Profile, plan: Plan) -> tuple[Book, list[Draft]]:
-    """Draft a plan's segments, but those that would free nothing, in the step laid out with their glue as calls.
+    """Draft a plan's segments, but those that never run again, in the step laid out with their glue as calls.
 
     Raises:
         NotApplicable: the step makes no such calls, they are no run of siblings, or no such units lie in them.
@@ -45,7 +45,7 @@ def planned_drafts(profile: Profile, plan: Plan) -> tuple[Book, list[Draft]]:
     drafts = []
     for segment in plan.segments:
         members = _members(book, index, segment)
-        draft = make_draft(book, members, _idle(book, index, members, segment))
+        draft = replayed_draft(book, members, _idle(book, index, members, segment))
         if draft is not None:
             drafts.append(draft)
     return book, drafts
@@ -103,6 +103,7 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
     if any(sorted(a) != sorted(b) for a, b in zip((found.keep, found.skip, found.remake), asked, strict=True)):
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "
-            "does not have there: give the profile that the plan was made from"
+            f"does not have there, or does not need to: of the same functions it would keep [{', '.join(found.keep)}] "
+            f"and skip [{', '.join(found.skip)}]. Give the profile that the plan was made from, or write these"
         )
     return found

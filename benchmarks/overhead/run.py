@@ -2,13 +2,15 @@
 
 One model a row, and a twin that stays plain: both step in turns, now the one first and now the other, until the
 median of the pairs' ratios is known well enough or the time is up. A plain model beside its twin is measured
-in the same way.
+in the same way. Each model has a process of its own, as in a training.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(TRANSFORMERS), choices=list(TRANSFORMERS))
     arguments = parser.parse_args()
     with_steady_allocator()
-    torch.set_num_threads(1)
-    rows = [row for name in arguments.models for row in run_model(name)]
+    alone = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=alone, max_tasks_per_child=1) as pool:
+        rows = [row for found in pool.map(run_model, arguments.models) for row in found]
     write(Path(__file__).parent, {"rows": rows}, report(rows))
 
 
 def run_model(name: str) -> list[dict[str, Any]]:
     """Predict, then measure: no plan, and one for each share."""
+    torch.set_num_threads(1)
     case = build(name)
     twin = Case(copy.deepcopy(case.model), case.kwargs)
     for each in (case, twin):

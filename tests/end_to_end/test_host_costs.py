@@ -15,7 +15,8 @@ from autockpt._candidates import find_candidates
 from autockpt._candidates.planned import find_planned
 from autockpt._install import install
 from autockpt._solve import segments_of
-from tests.end_to_end.test_selective import ROWS, WIDTH, selective
+from tests.end_to_end.clocks import retimed
+from tests.end_to_end.test_selective import ROWS, WIDTH, Body, selective
 from tests.frames.comparing import steps
 
 
@@ -66,11 +67,9 @@ def test_a_call_is_kept_as_one_unit_where_its_functions_one_by_one_would_cost_mo
     torch.manual_seed(0)
     model, batch = nn.Sequential(*(OwnCall() for _ in range(4))), torch.randn(ROWS, WIDTH)
     profile = autockpt.profile(model, batch)
-    functions = profile.functions
-    inside = [".child" in profile.calls[call].name for call in functions.call]
+    inside = [".child" in profile.calls[call].name for call in profile.functions.call]
     costs = msgspec.structs.replace(
-        profile,
-        functions=msgspec.structs.replace(functions, seconds=tuple(4e-4 if each else 1e-6 for each in inside)),
+        retimed(profile, [4e-4 if each else 1e-6 for each in inside]),
         replay_host_seconds=0.0,
         save_host_seconds=0.0,
         kept_host_seconds=1e-3,
@@ -88,3 +87,20 @@ def test_a_call_is_kept_as_one_unit_where_its_functions_one_by_one_would_cost_mo
     for index in kept:
         install(planned := copy.deepcopy(model), Plan(segments=segments_of(found, [index])))
         assert expected.differences(steps(planned, run)) == []
+
+
+def test_python_between_functions_is_paid_up_to_the_one_in_which_the_replay_ends() -> None:
+    """That one saves its argument and does not run. It was counted, so that nothing was left for what is between."""
+    recorded = autockpt.profile(nn.Sequential(*(Body() for _ in range(3))), torch.randn(ROWS, WIDTH))
+    between, inside = 1e-3, 4e-3
+    profile = retimed(recorded, [between + inside] * len(recorded.functions))
+    functions = msgspec.structs.replace(profile.functions, seconds=(inside,) * len(recorded.functions))
+    free = {f"{cost}_host_seconds": 0.0 for cost in ("replay", "member", "save", "kept", "mode")}
+    profile = msgspec.structs.replace(profile, functions=functions, **free)
+
+    def seconds(*keep: str) -> float:
+        plan = Plan(segments=(Segment(calls=("1#0",), keep=keep),))
+        return find_planned(profile, plan).problem.candidates[0].recompute_seconds
+
+    assert seconds() == pytest.approx(3 * (between + inside))  # norm, up, gelu; down ends it
+    assert seconds("1.up#0") == pytest.approx(2 * (between + inside))

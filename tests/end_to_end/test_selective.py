@@ -244,11 +244,12 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.one = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.norm2, self.up, self.act, self.down = Body().norm, Body().up, nn.GELU(), Body().down
+        self.norm2, self.up, self.act1 = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU()
+        self.across, self.act2, self.down = nn.Linear(4 * WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.one(self.norm1(x))
-        out: Tensor = x + self.down(self.act(self.up(self.norm2(x))))
+        out: Tensor = x + self.down(self.act2(self.across(self.act1(self.up(self.norm2(x))))))
         return out
 
 
@@ -260,7 +261,7 @@ def test_the_parts_between_a_blocks_own_functions_have_menus_and_are_exact() -> 
         profile, replay_host_seconds=0.0, kept_host_seconds=0.0, mode_host_seconds=1e-5, save_host_seconds=0.0
     )
     found = find_candidates(costs)
-    halves = [("norm1", "one"), ("norm2", "up", "act", "down")]
+    halves = [("norm1", "one"), ("norm2", "up", "act1", "across", "act2", "down")]
     offered: dict[tuple[int, int], list[int]] = {}
     for index in selective(found):
         keys = [found.profile.calls[call].key.split(".") for call in found.runs[index].members]
@@ -323,7 +324,7 @@ def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
         )
         found = find_candidates(drawn)
         book = Book(found.profile)
-        for index in selective(found):
-            assert book.reason(found.runs[index].members) == "", found.problem.candidates[index].name
-            offered += len(found.runs[index].members) > 1
+        for run, candidate in zip(found.runs, found.problem.candidates, strict=True):
+            assert book.reason(run.members) == "", candidate.name
+            offered += len(run.members) > 1
     assert offered
