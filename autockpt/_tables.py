@@ -171,7 +171,8 @@ class FunctionTable(Part, frozen=True, kw_only=True):
             it alone is given in the whole step is its own affair.
         draws: whether a default random generator moved.
         refused: why its result cannot be handed out by a replay; empty where it can.
-        arguments: storages that came in, as those of a call; none for functions of calls that call no module.
+        arguments: storages that came in, as those of a call; none for functions of calls that call no module, unless
+            one such call is all that there is.
         unrepeatable: why it cannot run again by itself, as a call does; empty where it can.
     """
 

@@ -108,8 +108,11 @@ def _blocks_and_glue(profile: Profile) -> tuple[Profile, tuple[int, ...]]:
     book = Book(profile)
     drafts = _whole(book, ((call,) for call in range(1, len(profile.calls)) if book.saves_in(call)))
     blocks = block_chain(state_problem(profile, book, drafts, cut_clock(profile, book, drafts))).elements
-    profile, moved = with_glue(profile, glue_of(profile, _callers(profile, blocks)))
-    return profile, tuple(moved[block] for block in blocks)
+    parents = _callers(profile, blocks)
+    if len(blocks) == 1:  # the root, if no call can be recomputed, or the one that can: else what it runs is one piece
+        parents.update(blocks)
+    profile, moved = with_glue(profile, glue_of(profile, parents))
+    return profile, tuple(moved[block] for block in blocks if block)  # the root is no candidate
 
 
 def _whole(book: Book, runs: Iterable[tuple[int, ...]]) -> list[Draft]:

@@ -119,6 +119,12 @@ class Book:
         children = sum(not is_glue(self.profile.calls[child]) for child in self.children[call])
         return 1 + self._own_functions[call] + children
 
+    def caller(self, function: int, members: tuple[int, ...]) -> int:
+        """Call of a run whose own code calls a torch function; where that is glue the caller's, if it is in the run."""
+        call = self.profile.functions.call[function]
+        record = self.profile.calls[call]
+        return record.parent if is_glue(record) and record.parent >= members[0] else call
+
     def functions_of(self, call: int) -> range:
         """Torch functions called inside a call, children included: one stretch, since they are in order of time."""
         enter = self.profile.functions.enter
@@ -166,7 +172,11 @@ class Book:
         )
 
     def begins(self, function: int, tick: int) -> bool:
-        """Whether a torch function does anything before a tick: operators save their arguments before they run."""
+        """Whether a torch function does anything before a tick.
+
+        Operators save their arguments before they run, and their results after: what has borne nothing yet, and writes
+        into nothing else, has not run.
+        """
         functions = self.profile.functions
         if not functions.enter[function] < tick < functions.exit[function]:
             return functions.enter[function] < tick
@@ -180,9 +190,8 @@ class Book:
         for member in members:
             if calls[member].exit > saves.pack[last]:
                 if is_glue(calls[member]):
-                    return seconds + (
-                        self._median[calls[member].signature] if calls[member].enter < saves.pack[last] else 0.0
-                    )
+                    runs = self.begins(self.functions_of(member).start, saves.pack[last])
+                    return seconds + (self._median[calls[member].signature] if runs else 0.0)
                 return seconds + self._partial.get((member, last), saves.seconds[last] - calls[member].enter_seconds)
             seconds += self._median[calls[member].signature]
         return seconds

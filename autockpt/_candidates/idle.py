@@ -35,13 +35,13 @@ class _Needs(NamedTuple):
         idle: them, but for those that come after its end in any case.
         readers: by tensor, the functions that need it in the replay; -1 for what is no function.
         again: those whose products are made again.
-        stop: the function in which the replay ends before that does anything; -1 where it does something.
+        ends_in: the function in which the replay ends before that has done anything; -1 where it has.
     """
 
     idle: frozenset[int]
     readers: dict[int, set[int]]
     again: frozenset[int]
-    stop: int
+    ends_in: int
 
     def read(self, made: Iterable[int], inside: Collection[int]) -> set[int]:
         """Return which of these tensors, made by functions in `inside`, the rest of the replay reads."""
@@ -64,8 +64,8 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
     products = {f: book.products[f] for f in idle if f in remade and f in book.products}
     needs = _needs(book, members, idle, products)
     made_again = frozenset(tensor for f in needs.again for tensor in products[f].makes)
-    # Left alone by name it would cost the host something, and by itself it costs nothing.
-    units = [unit for unit in _units(book, members, needs) if unit.functions != (needs.stop,)]
+    # By name it would cost the host something, and without it costs nothing.
+    units = [unit for unit in _units(book, members, needs) if unit.functions != (needs.ends_in,)]
     given: dict[int, frozenset[int]] = {}
     stashed = {tensor for f in needs.again for tensor in products[f].held}
     for unit in units:
@@ -74,9 +74,7 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
         own = (products[f].makes for f in needs.again.intersection(unit.functions))
         given.update(dict.fromkeys(unit.functions, frozenset(came).union(*own)))
-    watched = {
-        call for unit in units if unit.call < 0 and not is_glue(calls[call := functions.call[unit.functions[0]]])
-    }
+    watched = {book.caller(unit.functions[0], members) for unit in units if unit.call < 0 or is_glue(calls[unit.call])}
     return Idle(
         given=given,
         calls=tuple((unit.call, calls[unit.call].stop) for unit in units if unit.call >= 0),
@@ -85,7 +83,8 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
         skip=tuple(unit.key for unit in units if not unit.kept),
         remake=tuple(unit.key for unit in units if not needs.again.isdisjoint(unit.functions)),
         remade=needs.again,
-        seen=sum(book.seen(call) for call in watched),
+        # What watches members that are glue is no part of the run: drafts charge it.
+        seen=sum(book.seen(call) for call in watched if not is_glue(calls[call])),
     )
 
 
@@ -101,19 +100,15 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
     """Find out what a replay needs, from its last slot to its first."""
     functions, saves = book.profile.functions, book.profile.saves
     filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
-    end, stop = 0, -1  # of the replay, at the last slot
+    end = 0  # of the replay, at the last slot
     savers: set[int] = set()
-    inside = book.saves_of(members[0], book.profile.calls[members[-1]].stop)
-    for i in inside:
+    for i in book.saves_of(members[0], book.profile.calls[members[-1]].stop):
         f = saves.function[i]
         savers.add(f)
         remakes = products.get(f, NO_PRODUCTS).makes
         if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
-            end, stop = max((end, stop), (saves.pack[i], f))
+            end = max(end, saves.pack[i])
             filled[f].add(saves.tensor[i])
-    last = max((saves.pack[i] for i in inside if saves.function[i] == stop), default=0)
-    if stop not in idle or book.begins(stop, last) or not filled[stop].issuperset(functions.reads[stop]):
-        stop = -1
     # What comes after it does not run in any case: a name is for what it saves.
     left = frozenset(f for f in idle if functions.enter[f] <= end or f in savers)
     readers: dict[int, set[int]] = defaultdict(set)
@@ -128,7 +123,27 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
                 again.add(f)
                 for tensor in products[f].given:
                     readers[tensor].add(f)
-    return _Needs(left, readers, frozenset(again), stop)
+    return _Needs(left, readers, frozenset(again), _ends_in(book, members, idle, end, filled))
+
+
+def _ends_in(
+    book: Book, members: tuple[int, ...], idle: Collection[int], end: int, filled: Mapping[int, set[int]]
+) -> int:
+    """Find the idle function in which a replay ends before that has done anything; -1 if it ends in no such one.
+
+    Frames may fill slots of tensors that are older than the step too, and cast weights anew for each function: what
+    saves such a tensor later, or a cast, does not end there.
+    """
+    functions, saves = book.profile.functions, book.profile.saves
+    inside = book.saves_of(members[0], book.profile.calls[members[-1]].stop)
+    function = next((saves.function[i] for i in inside if saves.pack[i] == end), -1)
+    if function not in idle or not filled[function].issuperset(functions.reads[function]):
+        return -1
+    own = [i for i in inside if saves.function[i] == function]
+    last = max(saves.pack[i] for i in own)
+    later = any(saves.tensor[i] < 0 and saves.pack[i] > last for i in inside)
+    cast = any(saves.tensor[i] in book.casts for i in own)
+    return -1 if later or cast or book.begins(function, last) else function
 
 
 def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:

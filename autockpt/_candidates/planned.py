@@ -83,27 +83,30 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
     """Find the units of a segment in the profile."""
     if not (segment.keep or segment.skip):
         return NOTHING_IDLE
-    functions = book.profile.functions
+    functions, run = book.profile.functions, set(book.functions_of_run(members))
     idle: set[int] = set()
     remade: set[int] = set()
+    known = True
     for unit in (*segment.keep, *segment.skip):
         key, function = split_key(unit)
         if unit in index:
             key, function = unit, ""
-        inside = book.functions_of(index[key]) if key in index else ()
+        inside = run.intersection(book.functions_of(index[key])) if key in index else ()
         if function:
             own = {f for f in inside if functions.call[f] == index[key] and functions.key(f) == function}
         else:
             own = {f for f in inside if not is_free(book, f)}
+        known = known and bool(own)
         idle |= own
         if unit in segment.remake:
             remade |= own & book.products.keys()
     found = name_idle(book, members, idle, remade)
-    asked = segment.keep, segment.skip, segment.remake
-    if any(sorted(a) != sorted(b) for a, b in zip((found.keep, found.skip, found.remake), asked, strict=True)):
+    alike = sorted(found.keep) == sorted(segment.keep) and sorted(found.remake) == sorted(segment.remake)
+    # What no replay comes to needs no name, and may have one.
+    if not (known and alike and set(found.skip) <= set(segment.skip)):
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "
-            f"does not have there, or does not need to: of the same functions it would keep [{', '.join(found.keep)}] "
+            f"does not have there, or in another way: of the same functions it would keep [{', '.join(found.keep)}] "
             f"and skip [{', '.join(found.skip)}]. Give the profile that the plan was made from, or write these"
         )
     return found

@@ -361,7 +361,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable,
-                caller=functions.call[f],
+                caller=book.caller(f, members),
             )
         )
         if products.makes:

@@ -174,6 +174,7 @@ def function_table(
     """
     nothing = SeenFunction("", 0, frozenset(), refused=UNSEEN, unrepeatable=UNSEEN)
     flags = seen if seen is not None else [nothing] * len(functions)
+    alone = all(call.parent == i - 1 for i, call in enumerate(calls))  # each hands all over to the next
     return FunctionTable(
         call=tuple(each.call for each in functions),
         name=tuple(each.name for each in functions),
@@ -188,7 +189,7 @@ def function_table(
         draws=tuple(each.draws for each in flags),
         refused=tuple(each.refused for each in flags),
         arguments=tuple(
-            _arguments(each, saw) if calls[each.call].stop > each.call + 1 else ()
+            _arguments(each, saw) if alone or calls[each.call].stop > each.call + 1 else ()
             for each, saw in zip(functions, flags, strict=True)
         ),
         unrepeatable=tuple(each.unrepeatable for each in flags),

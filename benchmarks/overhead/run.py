@@ -39,9 +39,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(TRANSFORMERS), choices=list(TRANSFORMERS))
     arguments = parser.parse_args()
     with_steady_allocator()
+    torch.set_num_threads(1)
     alone = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=alone, max_tasks_per_child=1) as pool:
-        rows = [row for found in pool.map(run_model, arguments.models) for row in found]
+    rows = []
+    for name in arguments.models:
+        with ProcessPoolExecutor(1, mp_context=alone) as pool:
+            rows += pool.submit(run_model, name).result()
     write(Path(__file__).parent, {"rows": rows}, report(rows))
 
 

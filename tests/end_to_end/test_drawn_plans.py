@@ -96,6 +96,44 @@ def test_the_judge_is_right_about_whole_calls_of_which_products_are_made_again()
         check(plain, find_planned(plain.profile, Plan(segments=(segment,))), [0])
 
 
+class Scaled(nn.Module):
+    """Multiplies by a mask, part of the batch, what its last projection returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.down(torch.tanh(self.up(self.norm(x)))) * mask
+        return out
+
+
+class Masked(nn.Module):
+    """Some blocks that share a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Scaled() for _ in range(3))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
+def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
+    """There the last projection is left alone by name: else the replay would run it, and nothing needs its result."""
+    torch.manual_seed(0)
+    mask = (torch.rand(4, 64, WIDTH) < 0.5).float()
+    plain = Reference(Case(Masked(), {"x": torch.randn(4, 64, WIDTH), "mask": mask}))
+    down, product = "blocks.1.down#0", "blocks.1#0/mul#0"
+    for keep, skip in (((), ()), ((down,), ()), ((), (down, product)), (("blocks.1.up#0",), (down, product))):
+        segment = Segment(calls=("blocks.1#0",), keep=keep, skip=skip)
+        planned = find_planned(plain.profile, Plan(segments=(segment,)))
+        assert planned.runs[0].idle.skip == skip
+        check(plain, planned, [0])
+
+
 class Block(nn.Module):
     """A call with a dropout between what makes its argument and what saves its result."""
 

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan, Profile
 from autockpt._candidates import find_candidates, is_glue
+from autockpt._candidates.planned import find_planned
 from autockpt.solvers import simulate
-from tests.end_to_end.reference import reference
+from tests.end_to_end.clocks import retimed
+from tests.end_to_end.reference import Reference, reference
 from tests.fuzz.units import without_host
-from tests.zoo import UNet
+from tests.zoo import Case, UNet
 
 PREDICTION_TOLERANCE = 0.001
 
@@ -78,6 +80,43 @@ def test_a_plan_with_glue_is_exact_and_peaks_as_predicted(tmp_path: Path) -> Non
     finally:
         autockpt.remove(plain.case.model)
     assert autockpt.verify(UNet(), plain.case.kwargs, plan=plan).exact
+
+
+class Functional(nn.Module):
+    """Calls no module: all that it computes are torch functions of its own code, with a list of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(64, 64) / 8 for _ in range(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = x + F.gelu(F.dropout(F.layer_norm(x, (64,)) @ weight, 0.1))
+        return x
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
+    """It had no candidates: whatever the budget, all was kept."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Functional()) if wrapped else Functional()
+    plain = Reference(Case(model, {"input" if wrapped else "x": torch.randn(512, 64)}))
+    budget_bytes = int(0.5 * plain.plain_peak_bytes)
+    plan = autockpt.solve(plain.profile, budget_bytes)
+    with plain.under(plan):
+        assert plain.plain.differences(plain.outcome()) == []
+        measured_bytes = plain.measured_peak()
+    assert plan.peak_bytes == pytest.approx(measured_bytes, rel=PREDICTION_TOLERANCE)
+    assert measured_bytes <= budget_bytes
+
+
+def test_glue_in_which_a_replay_ends_before_it_runs_costs_nothing() -> None:
+    recorded = autockpt.profile(Functional(), torch.randn(512, 64))
+    profile = retimed(without_host(recorded, dice=0), [1e-3] * len(recorded.functions))
+    names = ["layer_norm", "matmul", "dropout"]
+    for stop, seconds in ((1, 1e-3), (2, 1e-3), (3, 3e-3)):  # the product saves its factors, and does not run
+        plan = Plan.of([[f"#0/{name}#1" for name in names[:stop]]])
+        assert find_planned(profile, plan).problem.candidates[0].recompute_seconds == pytest.approx(seconds)
 
 
 class Odd(nn.Module):

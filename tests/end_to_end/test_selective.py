@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates import Candidates, _blocks_and_glue, find_candidates
 from autockpt._candidates.book import Book
-from autockpt._candidates.selective import state_block
+from autockpt._candidates.selective import selective_drafts, state_block
 from autockpt._install import install
 from autockpt._solve import segments_of
 from tests.frames.comparing import steps
@@ -322,9 +322,11 @@ def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
             kept_host_seconds=0.0,
             mode_host_seconds=1e-5,
         )
-        found = find_candidates(drawn)
-        book = Book(found.profile)
-        for run, candidate in zip(found.runs, found.problem.candidates, strict=True):
-            assert book.reason(run.members) == "", candidate.name
-            offered += len(run.members) > 1
+        stated, blocks = _blocks_and_glue(drawn)
+        book = Book(stated)
+        for draft in selective_drafts(book, blocks, [i for i in range(1, len(stated.calls)) if not book.reason((i,))])[
+            0
+        ]:
+            assert book.reason(draft.run.members) == "", draft.run
+            offered += len(draft.run.members) > 1
     assert offered
