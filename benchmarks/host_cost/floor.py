@@ -103,8 +103,12 @@ def recomputing(case: Case, *, way: Callable[[Forward], Forward]) -> Iterator[No
 
 
 def checkpointed(forward: Forward, *, use_reentrant: bool) -> Forward:
-    """Recompute by torch."""
-    return functools.partial(checkpoint, forward, use_reentrant=use_reentrant)
+    """Recompute by torch, whose reentrant checkpoint takes no arguments by name."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=use_reentrant)
+
+    return run
 
 
 def bare(forward: Forward) -> Forward:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -12,7 +13,7 @@ from autockpt._candidates import Candidates
 from autockpt._profile import Profile
 from autockpt.solvers import Dataflow, Hold, Problem, Save, Step, Unit
 
-__all__ = ["at_apex", "by_functions", "timed_by_operators"]
+__all__ = ["at_apex", "by_functions", "timed_by_operators", "with_clock"]
 
 
 def timed_by_operators(profile: Profile) -> Profile:
@@ -37,20 +38,25 @@ def timed_by_operators(profile: Profile) -> Profile:
 
     working = set(ops.function)
     return msgspec.structs.replace(
+        with_clock(profile, clock, [s if f in working else 0.0 for f, s in enumerate(functions.seconds)]),
+        replay_host_seconds=0.0,
+        member_host_seconds=0.0,
+        save_host_seconds=0.0,
+        kept_host_seconds=0.0,
+        mode_host_seconds=0.0,
+    )
+
+
+def with_clock(profile: Profile, clock: Callable[[int], float], seconds: Iterable[float]) -> Profile:
+    """Read the seconds of calls and saves from a clock of ticks, and let functions take the given ones."""
+    return msgspec.structs.replace(
         profile,
         calls=tuple(
             msgspec.structs.replace(call, enter_seconds=clock(call.enter), exit_seconds=clock(call.exit))
             for call in profile.calls
         ),
         saves=msgspec.structs.replace(profile.saves, seconds=tuple(clock(tick) for tick in profile.saves.pack)),
-        functions=msgspec.structs.replace(
-            functions, seconds=tuple(s if f in working else 0.0 for f, s in enumerate(functions.seconds))
-        ),
-        replay_host_seconds=0.0,
-        member_host_seconds=0.0,
-        save_host_seconds=0.0,
-        kept_host_seconds=0.0,
-        mode_host_seconds=0.0,
+        functions=msgspec.structs.replace(profile.functions, seconds=tuple(seconds)),
     )
 
 

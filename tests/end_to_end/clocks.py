@@ -6,9 +6,8 @@ import bisect
 import itertools
 from collections.abc import Sequence
 
-import msgspec
-
 from autockpt import Profile
+from benchmarks.saved_bytes.problem import with_clock
 
 
 def retimed(profile: Profile, seconds: Sequence[float]) -> Profile:
@@ -29,12 +28,4 @@ def retimed(profile: Profile, seconds: Sequence[float]) -> Profile:
     def clock(tick: int) -> float:
         return spent[bisect.bisect_left(ticks, tick)]
 
-    return msgspec.structs.replace(
-        profile,
-        calls=tuple(
-            msgspec.structs.replace(call, enter_seconds=clock(call.enter), exit_seconds=clock(call.exit))
-            for call in profile.calls
-        ),
-        saves=msgspec.structs.replace(profile.saves, seconds=tuple(clock(tick) for tick in profile.saves.pack)),
-        functions=msgspec.structs.replace(functions, seconds=tuple(seconds)),
-    )
+    return with_clock(profile, clock, seconds)
