@@ -104,6 +104,7 @@ def glue_of(profile: Profile, parents: Collection[int]) -> list[int]:
     functions, saves = profile.functions, profile.saves
     if not functions.unrepeatable:
         return []  # an older profile does not say which can
+    # Of most calls that call no module the profile does not tell what their functions are given.
     told = {call for call, arguments in zip(functions.call, functions.arguments, strict=True) if arguments}
     parents = told.intersection(parents) - _reaching_past(profile)
     own = {f for f, call in enumerate(functions.call) if call in parents and not functions.unrepeatable[f]}

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(TRANSFORMERS), choices=list(TRANSFORMERS))
     arguments = parser.parse_args()
     with_steady_allocator()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as in the models' processes, for what the results say of it
     alone = multiprocessing.get_context("spawn")
     rows = []
     for name in arguments.models:

@@ -110,6 +110,15 @@ def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
     assert measured_bytes <= budget_bytes
 
 
+def test_glue_left_alone_inside_a_segment_costs_the_mode_that_watches_its_caller() -> None:
+    recorded = autockpt.profile(nn.Sequential(Functional()), torch.randn(512, 64))
+    candidates = find_candidates(without_host(recorded, dice=0))
+    calls = candidates.profile.calls
+    partly = [run for run in candidates.runs if calls[run.members[0]].key == "0#0" and run.idle.keep]
+    assert partly
+    assert {run.idle.seen for run in partly} == {1 + len(recorded.functions)}
+
+
 def test_glue_in_which_a_replay_ends_before_it_runs_costs_nothing() -> None:
     recorded = autockpt.profile(Functional(), torch.randn(512, 64))
     profile = retimed(without_host(recorded, dice=0), [1e-3] * len(recorded.functions))
