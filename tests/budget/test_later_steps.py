@@ -203,7 +203,9 @@ def test_a_reserve_that_was_not_needed_is_given_back() -> None:
     reference = Loop(language_model(2), outside)
     reference.losses([batch])
     budget = round(0.95 * reference.peak_bytes(batch))  # with few layers the peak is that of the loss
-    loop = Loop(autockpt.apply(language_model(2), budget, measured_steps=2), cheap)
+    # A segment that ends in the loss runs again where the loss would have stood: its peak would hide the reserve. Such
+    # a plan is the best of all when the machine stalls in the right place while the step is recorded.
+    loop = Loop(autockpt.apply(language_model(2), budget, measured_steps=2, keep=["head"]), cheap)
     loop.losses([batch])
     first = plan_of(loop)
     loop.losses([batch] * 3)
