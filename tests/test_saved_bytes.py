@@ -10,10 +10,10 @@ import autockpt
 from autockpt import Profile
 from autockpt._bound import saved_dataflow
 from autockpt._candidates import Candidates, find_candidates
+from autockpt._candidates.block import state_block
 from autockpt._candidates.book import Book
 from autockpt._candidates.drafts import make_draft
 from autockpt._candidates.idle import is_free, name_idle
-from autockpt._candidates.selective import state_block
 from autockpt.solvers import Problem, make_menu, saved_bound, simulate, solve
 from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
 from tests.zoo import build

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from .._profile import Profile
 from .book import Book
+from .copies import made_beside, maker_of
 from .glue import is_glue
+from .replay_peak import replay_peak
 
 __all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft", "replayed_draft"]
 
@@ -141,11 +142,11 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
         tensor = saves.tensor[i]
         if tensor < 0:
             continue
-        maker = _maker(book, i, members)
+        maker = maker_of(book, i, members)
         # In the boundary, or handed to the replay: brought back only where the replay makes another besides.
         there = maker < 0 and (tensor in held or tensor in kept)
         handed = i not in left and tensor in boundary and tensor not in kept
-        beside = _beside(book, i, members) if handed else ""
+        beside = made_beside(book, i, members) if handed else ""
         if i in left or (there and beside != "made"):
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         if i not in left and (beside or not there):
@@ -176,7 +177,7 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
         + _idle_seconds(profile, idle)
         + _joining_seconds(book, members),
         replay=replay,
-        replay_bytes=snapshot + max(state, _replay_peak(book, members, end, set(until), kept, dead)),
+        replay_bytes=snapshot + max(state, replay_peak(book, members, end, set(until), kept, dead)),
         restored=tuple((tick, int(book.bytes[tensor])) for (tensor, _), tick in until.items()),
         held=tuple(held.items()),
         snapshot_bytes=snapshot,
@@ -227,96 +228,6 @@ def _joining_seconds(book: Book, members: tuple[int, ...]) -> float:
         return calls_seconds
     seen = book.seen(profile.calls[glue[0]].parent)
     return calls_seconds + len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
-
-
-def _maker(book: Book, save: int, members: tuple[int, ...]) -> int:
-    """Tell apart the copies that a replay makes of what is one tensor in forward; -1 for that which forward makes too.
-
-    Where autocast finds a weight's cast in its cache, the forward that saves it neither made it nor was given it.
-    Replays leave that cache alone: every function casts anew.
-    """
-    calls, functions, saves = book.profile.calls, book.profile.functions, book.profile.saves
-    tensor, function = saves.tensor[save], saves.function[save]
-    if function >= 0 and tensor in book.casts:
-        own = book.birth_function[tensor] == function or tensor in functions.reads[function]
-        return -1 if own else len(calls) + function
-    member = book.bearer(save, members)
-    given = any(tensor == argument.tensor for argument in calls[member].arguments)
-    return -1 if given or book.born_inside(tensor, member) else member
-
-
-def _beside(book: Book, save: int, members: tuple[int, ...]) -> Literal["made", "given", ""]:
-    """Tell what a replay makes of the boundary again, which the caller's own code made of a member's result.
-
-    What a save holds was ``made`` by the member that saves it; or that was ``given`` it in two ways: as an earlier
-    member returned it, which the replay makes again, and as the caller's code made it, which is held.
-    """
-    tensor, member = book.profile.saves.tensor[save], book.bearer(save, members)
-    if book.born_inside(tensor, member):
-        return "made"
-    mixed = any(each.mixed and each.tensor == tensor for each in book.profile.calls[member].arguments)
-    return "given" if mixed and members[0] <= book.birth_call[tensor] else ""
-
-
-def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:
-    """By member, the tick until which results in the replay can lead back to what it saved: its own and its takers'."""
-    calls = book.profile.calls
-    ends = {member: calls[member].exit for member in members}
-    for member in reversed(members):
-        for argument in calls[member].arguments:
-            for source in argument.sources:
-                if source in ends:
-                    ends[source] = max(ends[source], ends[member])
-    return ends
-
-
-def _replay_peak(
-    book: Book,
-    members: tuple[int, ...],
-    last_pack: int,
-    restored: set[tuple[int, int]],
-    kept: frozenset[int],
-    dead: list[int],
-) -> int:
-    """Highest level of what a replay bears, up to the last save.
-
-    Restored tensors stay; a member's output stays until the last member that takes it has run; what was saved by `dead`
-    saves, of a part of the graph that died in forward, as long as the replay has that part; everything else dies as it
-    did in forward.
-    """
-    copies = int(sum(book.bytes[tensor] for tensor, maker in restored if maker >= 0))
-    calls = book.profile.calls
-    start, stop = members[0], calls[members[-1]].stop
-    low, high = np.searchsorted(book.birth, (calls[start].enter, last_pack))
-    born = np.arange(low, high)
-    born = born[(book.birth_call[low:high] >= start) & (book.birth_call[low:high] < stop)]
-    if kept:
-        born = born[[tensor not in kept for tensor in born.tolist()]]
-    if not len(born):
-        return copies
-    death = book.natural[born].copy()
-    position = {int(tensor): i for i, tensor in enumerate(born)}
-    for member in members:
-        for tensor in calls[member].outputs:
-            if tensor in position:
-                death[position[tensor]] = calls[member].exit
-    for member in members:
-        for argument in calls[member].arguments:
-            if argument.tensor in position and book.inside(argument.sources, members):
-                death[position[argument.tensor]] = calls[member].exit
-    ends = _graph_ends(book, members) if dead else {}
-    for i in dead:
-        tensor = book.profile.saves.tensor[i]
-        if tensor in position:
-            released = min(book.profile.saves.release[i], ends[book.bearer(i, members)])
-            death[position[tensor]] = max(death[position[tensor]], released)
-    for tensor, maker in restored:
-        if maker < 0 and tensor in position:
-            death[position[tensor]] = last_pack + 1
-    ticks = np.concatenate([book.birth[born], death])
-    change = np.concatenate([book.bytes[born], -book.bytes[born]])
-    order = np.lexsort((change, ticks))  # at one tick, deaths come before births
-    return int(np.cumsum(change[order]).max(initial=0)) + copies
 
 
 def _bytes(book: Book, tensors: Iterable[int]) -> int:

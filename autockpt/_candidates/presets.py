@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 
 from ..solvers.dataflow import Dataflow
 from ..solvers.errors import InvalidProblem
+from .block import state_block
 from .book import Book
 from .drafts import NOTHING_IDLE, Draft, make_draft
 from .idle import name_idle
-from .selective import state_block
 
 __all__ = ["multiplies", "speed_drafts"]
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan, Segment
 from autockpt._candidates import Candidates, _blocks_and_glue, find_candidates
+from autockpt._candidates.block import state_block
 from autockpt._candidates.book import Book
-from autockpt._candidates.selective import selective_drafts, state_block
+from autockpt._candidates.selective import selective_drafts
 from autockpt._install import install
 from autockpt._solve import segments_of
 from tests.frames.comparing import steps
