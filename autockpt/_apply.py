@@ -47,10 +47,11 @@ def apply(
     applying again replaces the plan, and an error leaves the model as it was.
 
     With `inputs` the plan is made now, else in the first training forward (in train mode, gradients on), on the batch
-    that it gets: a step is recorded without holding its activations, solved, and then run under its plan. Later
-    steps keep that plan until one comes that needs more: a larger batch, one that begins with gradients
-    (accumulation), or one after layers were unfrozen; that step gets a new plan before it runs. What was planned, and
-    what was measured, is logged to the logger ``autockpt``.
+    that it gets: a step is recorded without holding its activations, solved, and then run under its plan. (With
+    `inputs` a plain step is recorded, which must fit, or the device must say that it does not.) Later steps keep that
+    plan until one comes that needs more: a larger batch, one that begins with gradients (accumulation), or one after
+    layers were unfrozen; that step gets a new plan before it runs. What was planned, and what was measured, is logged
+    to the logger ``autockpt``.
 
     Args:
         model: any eager module.
@@ -68,7 +69,7 @@ def apply(
             parameters when the plan is made.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search.
-        keep: patterns of calls that must not run again, with a budget only; see `solve`.
+        keep: patterns of calls that must not run again, not with a plan; see `solve`.
         recompute: patterns of calls that must run again.
         plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. The first
             plan is made for them.

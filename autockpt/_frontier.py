@@ -194,8 +194,9 @@ def frontier(
             at least 2. Budgets that end in the same plan give one point.
         budgets: budgets to solve for instead, in bytes, as text such as ``"8GB"``, or as a share of `total_bytes`,
             besides the plain peak and the minimum. One below the minimum is left out.
-        time_limit_seconds: about how long it may take in all. The budgets whose turn has not come by then get what
-            the instant solvers find, some tenths of a second each, or the plan of a budget below them.
+        time_limit_seconds: about how long it may take in all; finding what may be recomputed takes up to 3 seconds of
+            it, whatever the limit. The budgets whose turn has not come by then get what the instant solvers find,
+            some tenths of a second each, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.
 
     Returns:

@@ -16,7 +16,7 @@ from ._errors import PinError
 from ._profile import CallRecord, Profile
 from .solvers.pins import coverable
 
-__all__ = ["Patterns", "matches", "pin", "refuse_pins"]
+__all__ = ["Patterns", "matches", "named_pins", "pin", "refuse_pins"]
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
@@ -74,6 +74,12 @@ def pin(candidates: Candidates, *, keep: Patterns = (), recompute: Patterns = ()
         pinned_keep=keep,
         pinned_recompute=recompute,
     )
+
+
+def named_pins(candidates: Candidates) -> tuple[str, ...]:
+    """Write the pins that bind candidates as they were given: ``keep='lm_head'``; none where there are none."""
+    pins = (("keep", candidates.pinned_keep), ("recompute", candidates.pinned_recompute))
+    return tuple(_named(option, patterns) for option, patterns in pins if patterns)
 
 
 def refuse_pins(keep: Patterns, recompute: Patterns) -> None:

@@ -97,8 +97,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         model: class of the model it was made for.
         segments: what is recomputed; everything else is kept.
         solver: who chose; ``manual`` for a plan written by hand.
-        status: ``optimal``, ``feasible`` or ``manual``.
-        goal: what was asked for; None for a plan written by hand, and for one of a frontier.
+        status: ``optimal`` where no other choice among the candidates that keeps to `budget_bytes` is cheaper (what is
+            no candidate may be, see `gap`), else ``feasible``; or ``manual``.
+        goal: what was asked of the solver, in plans of `apply` less what that leaves as a margin; None for a plan
+            written by hand, and for one of a frontier.
         budget_bytes: the peak that it keeps to: the budget, or its own peak where the lowest was asked for; None for a
             plan written by hand.
         peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
@@ -180,12 +182,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def gap(self) -> float | None:
-        """How much any method could still save: (cost - lower bound) / cost, a ratio; None if no bound is known."""
+        """No method could save more than this share: (cost - lower bound) / cost; None if no bound is known.
+
+        The bound is of operators alone, without the host's time, and need not be within reach.
+        """
         return self._gap(self.lower_bound_seconds)
 
     @property
     def choice_gap(self) -> float | None:
-        """How much another choice among the same candidates could still save, a ratio; None if no bound is known."""
+        """No other choice among the same candidates could save more than this share; None if no bound is known."""
         return self._gap(self.choice_bound_seconds)
 
     def _gap(self, bound_seconds: float | None) -> float | None:

@@ -12,7 +12,7 @@ from ._candidates import MENU_SECONDS, Candidates, find_candidates
 from ._errors import TooCostly
 from ._goal import Goal
 from ._parts import advise, peak_parts
-from ._pins import Patterns, pin
+from ._pins import Patterns, named_pins, pin
 from ._plan import Plan, Refusal, Segment
 from ._profile import Profile
 from .solvers import Infeasible, Solution, least_peak, simulate
@@ -147,6 +147,7 @@ def _within(
         parts = peak_parts(profile, candidates, error.chosen)
         raise error.carrying(
             plan=_plan_of(candidates, error.chosen, error.solver, error.notes),
+            pins=named_pins(candidates),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,
             advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=solver)),
@@ -165,7 +166,7 @@ def _lowest(
         raise error.carrying(
             plan=_plan_of(candidates, error.chosen, error.solver),
             plain_seconds=profile.plain_seconds,
-            pinned=bool(candidates.pinned_recompute),
+            pins=named_pins(candidates),
         ) from None
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ TOLERANCE = 1e-3
 
 CBC_SHARE = 0.7
 """CBC looks at its clock between cuts, which may take a second: give it this share of the time."""
+
+EARLY = 0.5 * CBC_SHARE
+"""Share of its time before which a backend that ends without an answer has failed: no clock stopped it."""
 
 CBC_DIGIT = 1e-3
 """Last digit of the bound in CBC's log."""
@@ -101,10 +105,11 @@ def run(
         The bound of an integer search that ended early, None if there is none.
 
     Raises:
-        BackendError: it raised, it could not be run, or its values break the problem.
+        BackendError: it raised, it could not be run, its values break the problem, or it gave up with time left.
     """
     pulp = pulp_module()
     limit = max(time_limit_seconds, 0.01)
+    began = time.perf_counter()
     try:
         if backend == "highs":
             lp.solve(pulp.HiGHS(mip=whole, msg=False, gapRel=near, timeLimit=limit))
@@ -120,6 +125,10 @@ def run(
     except Exception as error:  # whatever comes out of a foreign library or a broken installation
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise BackendError(f"{_name(backend)} failed ({said})") from error
+    # No programme of ours is unbounded: no cost, and no level, is below zero.
+    silent = not answered and lp.sol_status != pulp.LpSolutionInfeasible
+    if silent and time.perf_counter() - began < EARLY * limit:
+        raise nonsense(backend, f"no answer, long before its {limit:.3g} seconds were up")
     if broken:
         raise nonsense(backend, "values that break the programme it was given")
     if not math.isfinite(bound):

@@ -86,8 +86,8 @@ class Infeasible(_Told):
         chosen: indices of the candidates that reach it; None where the solver does not choose among candidates.
         plan: the plan that reaches it, ready for `autockpt.apply`; None where only solvers were asked.
         notes: what kept the solver from looking further, in words.
-        unpinned_minimum_bytes: the lowest peak that the solver reaches without the pins that bind it; None where no
-            pins do.
+        pins: those that bind the solver, as they were given.
+        unpinned_minimum_bytes: the lowest peak that the solver reaches without them; None where there are none.
         parts: what stands at that lowest peak, and where, an `autockpt.PeakParts`; None where only solvers were
             asked.
         advice: what would help, in sentences that follow from the parts.
@@ -103,6 +103,7 @@ class Infeasible(_Told):
         chosen: tuple[int, ...] | None = None,
         plan: Any = None,
         notes: tuple[str, ...] = (),
+        pins: tuple[str, ...] = (),
         unpinned_minimum_bytes: int | None = None,
         parts: Any = None,
         advice: tuple[str, ...] = (),
@@ -114,14 +115,16 @@ class Infeasible(_Told):
         self.chosen = chosen
         self.plan = plan
         self.notes = notes
+        self.pins = pins
         self.unpinned_minimum_bytes = unpinned_minimum_bytes
         self.parts = parts
         self.advice = advice
         reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
         if unpinned_minimum_bytes is not None:
+            missing_bytes = minimum_bytes - budget_bytes
             reaches = (
-                f"reaches with the pins is {minimum_bytes:,} bytes, {minimum_bytes - budget_bytes:,} too many, and "
-                f"without them {unpinned_minimum_bytes:,} bytes. With them it stands at {dominated_by}"
+                f"reaches with the pins {' and '.join(pins)} is {minimum_bytes:,} bytes, {missing_bytes:,} too many, "
+                f"and without them {unpinned_minimum_bytes:,} bytes. With them it stands at {dominated_by}"
             )
             or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
         because = "".join(f" Note that {note}." for note in notes)
@@ -146,7 +149,7 @@ class TooCostly(_Told):
         chosen: indices of the candidates of that plan.
         plain_seconds: those of the plain step, where the question was a recompute overhead.
         plan: that plan, ready for `autockpt.apply`; None where only solvers were asked.
-        pinned: whether pins bind the solver.
+        pins: those that bind the solver, as they were given.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class TooCostly(_Told):
         chosen: tuple[int, ...],
         plain_seconds: float | None = None,
         plan: Any = None,
-        pinned: bool = False,
+        pins: tuple[str, ...] = (),
     ) -> None:
         self.most_seconds = most_seconds
         self.least_seconds = least_seconds
@@ -166,14 +169,14 @@ class TooCostly(_Told):
         self.chosen = chosen
         self.plain_seconds = plain_seconds
         self.plan = plan
-        self.pinned = pinned
+        self.pins = pins
         asked, least = f"{most_seconds:.3g} recompute seconds", f"{least_seconds:.3g}"
         if plain_seconds:
             asked = f"a recompute overhead of {most_seconds / plain_seconds:.2%}"
             least = f"{least_seconds / plain_seconds:.2%}, {least} seconds of a plain step of {plain_seconds:.3g}"
-        or_unpin = ", take pins away" if pinned else ""
+        with_pins, or_unpin = (f" with the pins {' and '.join(pins)}", ", take pins away") if pins else ("", "")
         or_auto = "" if solver == "auto" else ", ask solver 'auto'"
         super().__init__(
-            f"solver {solver!r} finds no plan within {asked}: the cheapest that it makes{' with the pins' * pinned} "
+            f"solver {solver!r} finds no plan within {asked}: the cheapest that it makes{with_pins} "
             f"has {least}. Allow for more{or_unpin}{or_auto}."
         )

@@ -28,7 +28,9 @@ from .integer_search import CLOSE, Search
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["lower_peak", "search", "solve"]
+__all__ = ["UNPROVEN", "lower_peak", "search", "solve"]
+
+UNPROVEN = "it was not proven in time that no plan has a lower peak"
 
 
 def solve(
@@ -98,10 +100,11 @@ def search(
     """
     plan = start
     if ledger.peak(plan) > budget_bytes:
-        plan = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
+        plan, proven = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
         if ledger.peak(plan) > budget_bytes:
             plan = trim(ledger, plan, budget_bytes)
-            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=backends.notes)
+            notes = backends.notes if proven else [*backends.notes, UNPROVEN]
+            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
     if time.perf_counter() >= deadline:
         return judged(ledger.problem, plan, solver=asked, notes=backends.notes)
     form = Formulation.of(ledger, budget_bytes)
@@ -118,15 +121,23 @@ def search(
     )
 
 
-def lower_peak(ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backends: Backends) -> Plan:
+def lower_peak(
+    ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backends: Backends
+) -> tuple[Plan, bool]:
     """Lower the peak of the plan `start` until it is within the budget or proven the lowest, or time runs out.
 
     Whatever it costs: see `search` for the cheapest plan that gets as low.
+
+    Returns:
+        The plan, and whether no plan is known to get nearer to the budget, or below it.
     """
     if time.perf_counter() >= deadline:
-        return start
+        return start, ledger.peak(start) <= budget_bytes
     form = Formulation.of(ledger, ledger.peak(start))
-    return _improved(form, start, "peak", budget_bytes, deadline, backends)[0]
+    plan, bound_bytes = _improved(form, start, "peak", budget_bytes, deadline, backends)
+    above_bytes = ledger.peak(plan) - budget_bytes
+    # Bytes are whole: a bound less than one below the plan proves it.
+    return plan, above_bytes <= 0 or (bound_bytes is not None and bound_bytes > above_bytes * (1 - CLOSE) - 1)
 
 
 def _improved(

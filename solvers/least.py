@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from .backends import Backends
 from .errors import BudgetError, Infeasible, TooCostly
 from .families import TIME_LIMIT_SECONDS, Plan, best_plan, judged
-from .ilp import all_failed, lower_peak, search
+from .ilp import UNPROVEN, all_failed, lower_peak, search
 from .instant import Instants
 from .ledger import Ledger
 from .pins import demand, highest_bytes
@@ -58,8 +58,8 @@ def least_peak(
         problem: the problem.
         most_seconds: what a plan may cost; all that there are get to the lowest peak that the solver reaches.
         solver: a name in `SOLVERS`.
-        time_limit_seconds: after so long the best plan found is returned; its notes tell it for ``auto`` and ``ilp``,
-            which take some tenths of a second for each of about ten budgets besides.
+        time_limit_seconds: after so long the best plan found is returned; its notes tell what was not proven, for
+            ``auto`` and ``ilp``, which take some tenths of a second for each of about ten budgets besides.
 
     Returns:
         The plan with the lowest peak, and the cheapest of those found that have it.
@@ -149,12 +149,14 @@ def _searched(
 
     began = time.perf_counter()
     until = began + (LOOKING_SHARE if math.isinf(most_seconds) else MINIMUM_SHARE) * time_limit_seconds
-    known.append(lower_peak(ledger, known[0], budget_bytes=0, deadline=until, backends=backends))
+    lowest, proven = lower_peak(ledger, known[0], budget_bytes=0, deadline=until, backends=backends)
+    known.append(lowest)
     left_seconds = began + time_limit_seconds - time.perf_counter()
     lowest_bytes = ledger.peak(known[-1])
     best = instant(lowest_bytes)
     if _allowed(best, most_seconds):
-        return improved(best, best.peak_bytes, left_seconds)
+        cheapest = improved(best, best.peak_bytes, left_seconds)
+        return cheapest if proven else replace(cheapest, notes=(*cheapest.notes, UNPROVEN))
 
     best = instant(top_bytes)
     if not _allowed(best, most_seconds):

@@ -94,7 +94,7 @@ def sweep(
         until = deadline - (1 - MINIMUM_SHARE) * time_limit_seconds
         instants = Instants.of(ledger)
         start = instants.best(0).plan
-        warm = instants, lower_peak(ledger, start, budget_bytes=0, deadline=until, backends=backends)
+        warm = instants, lower_peak(ledger, start, budget_bytes=0, deadline=until, backends=backends)[0]
     lowest_bytes = _lowest_bytes(problem, solver) if warm is None else ledger.peak(warm[1])
     if budgets_bytes is None:
         step_bytes = (plain_bytes - lowest_bytes) / (points - 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from autockpt import InvalidFile, Plan, Profile, Refusal, Segment
+from autockpt import InvalidFile, Plan, Profile, Refusal, Segment, solve
 from autockpt._candidates import find_candidates
 from autockpt._explain import explain_plan, explain_profile, report_profile
 from autockpt.solvers import simulate
@@ -142,3 +144,19 @@ def test_the_text_fits_sixty_columns() -> None:
     )
     for text in (explain_plan(plan, width=60), explain_profile(chain_profile(notes=(note,)), width=60)):
         assert max(len(line) for line in text.splitlines()) <= 60
+
+
+def test_a_backend_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pulp = pytest.importorskip("pulp")
+
+    def crashes(solver: object, lp: object) -> None:
+        raise RuntimeError("the licence has expired")
+
+    monkeypatch.setattr(pulp.HiGHS, "available", lambda self: True)
+    monkeypatch.setattr(pulp.HiGHS, "actualSolve", crashes)
+    plan = solve(chain_profile(), "min")
+    note = plan.notes[-1]
+    assert note == "HiGHS failed (RuntimeError: the licence has expired); CBC was asked instead"
+    assert "the licence has expired" in plan.explain()
+    plan.save(tmp_path / "plan.json")
+    assert note in json.loads((tmp_path / "plan.json").read_text())["notes"]

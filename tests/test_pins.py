@@ -56,6 +56,7 @@ def test_every_solver_honours_pins(solver: str, budget_mib: int) -> None:
     assert covered(plan).isdisjoint({"h.0#0", "h.0.attn#0"})
     assert plan.pinned_keep == ("h.0.attn",)
     assert plan.pinned_recompute == ("h.2.mlp", "h.3")
+    assert solver == "auto" or plan.solver == solver
 
 
 def test_without_pins_the_same_budget_gives_another_plan() -> None:
@@ -162,8 +163,9 @@ def test_an_unreachable_budget_names_the_minimum_with_and_without_pins(solver: s
         autockpt.solve(PROFILE, 2, solver=solver, keep="*.mlp")
     error = caught.value
     assert error.unpinned_minimum_bytes == free.value.minimum_bytes <= error.minimum_bytes
-    message = f"with the pins is {error.minimum_bytes:,} bytes, {error.minimum_bytes - 2:,} too many, and without them "
-    assert message + f"{free.value.minimum_bytes:,} bytes" in str(error)
+    reached, missing = f"{error.minimum_bytes:,} bytes", f"{error.minimum_bytes - 2:,} too many"
+    message = f"with the pins keep='*.mlp' is {reached}, {missing}, and without them {free.value.minimum_bytes:,} bytes"
+    assert message in str(error)
     assert autockpt.solve(PROFILE, error.minimum_bytes, solver=solver, keep="*.mlp").peak_bytes == error.minimum_bytes
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)

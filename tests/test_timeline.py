@@ -106,7 +106,10 @@ def test_an_optimizer_step_after_the_clock_has_a_phase_of_its_own() -> None:
         (Plan.of(["h.9"]), "makes no such call"),
         (Plan.of([["h.0", "h.2"]]), "one after the other"),
         (Plan.of([["h.0.mlp", "h.1.attn"]]), "from the same call"),
-        (Plan(segments=(autockpt.Segment(calls=("h.0#0",), keep=("h.0.attn#0/linear#0",)),)), "keeps or skips units"),
+        (
+            Plan(segments=(autockpt.Segment(calls=("h.0#0",), keep=("h.0.attn#0/linear#0",)),)),
+            "keeps or skips 'h.0.attn#0/linear#0', and nothing",
+        ),
     ],
     ids=["missing", "not in a row", "not siblings", "units"],
 )

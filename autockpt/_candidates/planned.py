@@ -86,7 +86,7 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
     functions, run = book.profile.functions, set(book.functions_of_run(members))
     idle: set[int] = set()
     remade: set[int] = set()
-    known = True
+    unknown: list[str] = []
     for unit in (*segment.keep, *segment.skip):
         key, function = split_key(unit)
         if unit in index:
@@ -96,14 +96,21 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
             own = {f for f in inside if functions.call[f] == index[key] and functions.key(f) == function}
         else:
             own = {f for f in inside if not is_free(book, f)}
-        known = known and bool(own)
+        if not own:
+            unknown.append(unit)
         idle |= own
         if unit in segment.remake:
             remade |= own & book.products.keys()
+    if unknown:
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips {', '.join(map(repr, unknown))}, and nothing of that "
+            f"name ran in it in the recorded step of {book.profile.model}: take it out, or give the profile that the "
+            "plan was made from"
+        )
     found = name_idle(book, members, idle, remade)
     alike = sorted(found.keep) == sorted(segment.keep) and sorted(found.remake) == sorted(segment.remake)
     # What no replay comes to needs no name, and may have one.
-    if not (known and alike and set(found.skip) <= set(segment.skip)):
+    if not (alike and set(found.skip) <= set(segment.skip)):
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {book.profile.model} "
             f"does not have there, or in another way: of the same functions it would keep [{', '.join(found.keep)}] "

@@ -242,7 +242,7 @@ def _notes(book: Book, searched: Iterable[Searched], time_limit_seconds: float) 
         notes.append(
             f"other menus, of runs of calls and functions and of calls with their parts joined, that were not searched "
             f"to their end in {format_seconds(time_limit_seconds)} for all: {len(others)}. "
-            "More menu_seconds may find a cheaper plan"
+            "More menu_seconds, of autockpt.solve, may find a cheaper plan"
         )
     return tuple(notes)
 
@@ -253,7 +253,10 @@ def _said(book: Book, made: Searched) -> str:
     like_it = f" and {len(group) - 1} calls like it" if len(group) > 1 else ""
     why, more = "since too many results of its functions stand at one time", "There may be a cheaper plan"
     if menu.late:
-        why, more = f"in {format_seconds(made.limit_seconds)}", "More menu_seconds may find a cheaper plan"
+        why, more = (
+            f"in {format_seconds(made.limit_seconds)}",
+            "More menu_seconds, of autockpt.solve, may find a cheaper plan",
+        )
     parts = sum(bool(entry.keep or entry.skip) for entry in menu.entries)
     return (
         f"the menu of {book.profile.calls[group[0][0]].key}{like_it} was not searched to its end {why}: it offers the "

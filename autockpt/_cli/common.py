@@ -96,7 +96,8 @@ time_limit_option = click.option(
     default=3.0,
     show_default=True,
     metavar="SECONDS",
-    help="For the solver; what it has found by then is taken.",
+    help="For the solver; what it has found by then is taken. Up to 3 s of preparation come before it, and up to 1 s "
+    "for a lower bound after it.",
 )
 output_option = click.option(
     "-o",

@@ -36,7 +36,7 @@ class FrontierRow(msgspec.Struct, frozen=True, kw_only=True):
         freed_bytes: how far it is below the plain peak.
         recompute_seconds: per step.
         recompute_overhead: of the plain step's seconds, a ratio.
-        gap: how much any method could still save, a ratio; None if no bound is known.
+        gap: no method could save more than this share of the cost; None if no bound is known.
         segments: how many.
         solver: who chose.
         status: ``optimal`` or ``feasible``.

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .frame import Frame
+from .units import Unit
 
 __all__ = ["watching_replays"]
 
 
 @contextmanager
 def watching_replays() -> Iterator[list[tuple[str, ...]]]:
-    """Append, for every frame that is replayed inside the block, the keys of its calls.
+    """Append, for every frame that is replayed inside the block, the keys of its calls and of the units met in them.
 
     Frames of all threads count: backward of a device runs in a thread of its own.
     """
@@ -20,7 +21,9 @@ def watching_replays() -> Iterator[list[tuple[str, ...]]]:
     plain = Frame.replay
 
     def replay(self: Frame) -> None:
-        replayed.append(tuple(call.key for call in self.calls))
+        units = (entry for call in self.calls if call.selection is not None for entry in call.selection.entries)
+        met = (unit.key for unit in units if isinstance(unit, Unit))
+        replayed.append((*(call.key for call in self.calls), *met))
         plain(self)
 
     Frame.replay = replay  # type: ignore[method-assign]

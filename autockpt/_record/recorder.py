@@ -70,7 +70,8 @@ def profile(
             models on the CPU in a temporary file (in ``TMPDIR``), so that it needs no more than the deepest plan does;
             ``forward`` runs forward only, dropping what it saves, and synthesises backward; ``fake`` runs nothing;
             ``auto`` is ``real``, ``spill`` where that does not fit, and ``forward`` where neither does.
-        device: in fake mode, the device whose roofline gives the seconds, as ``"a100"``; a wrong name lists them.
+        device: with ``fake``, the device whose roofline gives the seconds: ``a100`` (the default), ``h100``, ``h200``,
+            ``rtx4090`` or ``t4``; the other modes ignore it.
 
     Returns:
         The profile.

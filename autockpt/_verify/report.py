@@ -58,6 +58,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         segments: how many segments the plan has.
         replays: how many times one of them ran again, in all steps.
         not_replayed: the segments that never did, by their calls.
+        not_met: units of the others, to keep or to skip, that forward never came to.
         compared: how many tensors were compared, by kind, in all steps.
         differences: between plain and planned run, in the order of the step.
         plain_differences: between plain runs, in the order of the step.
@@ -78,6 +79,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     replays: int
     not_replayed: tuple[str, ...] = ()
+    not_met: tuple[str, ...] = ()
     compared: dict[Kind, int]
     differences: tuple[Difference, ...] = ()
     plain_differences: tuple[Difference, ...] = ()

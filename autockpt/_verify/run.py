@@ -59,15 +59,16 @@ def verify(
         model: the model, in the mode (train or eval) in which it will train.
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
         plan: the plan to check; without it, and without a budget, the one that is applied to the model.
-        budget: check the plan that `apply` would choose for this budget.
-        max_overhead: check the plan that `apply` would choose for this recompute overhead.
+        budget: check the plan that `solve` chooses for this budget. `apply` may choose another: it finds the
+            optimizer by itself, and leaves a margin on CUDA. To check the plan in use apply it first, and give neither.
+        max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
-        keep: patterns of calls that must not run again, with a budget only; see `solve`.
+        keep: patterns of calls that must not run again, not with a plan; see `solve`.
         recompute: patterns of calls that must run again.
 
     Returns:
@@ -79,7 +80,7 @@ def verify(
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, and what they consist of.
         NotApplicable: the plan does not fit the model, the model has nothing to train or a plan on a part of it, or
             there are no steps.
-        PinError: a pattern matches no call, no plan can honour the pins, or there is no budget.
+        PinError: a pattern matches no call, no plan can honour the pins, or there is a plan already.
         ProfilingError: the model cannot be recorded, or its outputs give no loss.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
@@ -128,7 +129,7 @@ class Planned:
     Attributes:
         differences: from the plain steps.
         error: what they raised.
-        replayed: the keys of the calls of each frame that was replayed.
+        replayed: the keys of the calls of each frame that was replayed, and of the units met in them.
     """
 
     differences: list[Difference]
@@ -159,6 +160,7 @@ def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Ver
         segments=len(plan.segments),
         replays=len(planned.replayed),
         not_replayed=_not_replayed(plan, planned),
+        not_met=_not_met(step.model, plan, planned),
         compared=dict(Counter(one.kind for outcome in plain for one in outcome)),
         differences=tuple(planned.differences),
         plain_differences=tuple(noise),
@@ -218,6 +220,22 @@ def _verdict(planned: Planned, noise: Sequence[Difference]) -> Verdict:
 def _not_replayed(plan: Plan, planned: Planned) -> tuple[str, ...]:
     replayed = {key for keys in planned.replayed for key in keys}
     return tuple(_named(segment) for segment in plan.segments if not replayed.intersection(segment.calls))
+
+
+def _not_met(model: torch.nn.Module, plan: Plan, planned: Planned) -> tuple[str, ...]:
+    """Units of segments that were replayed, which forward never came to: a function that it does not call, say."""
+    first = {id(module): name for name, module in model.named_modules()}
+    canonical = {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+    replayed = {key for keys in planned.replayed for key in keys}
+    found = []
+    for segment in plan.segments:
+        if replayed.isdisjoint(segment.calls):
+            continue
+        for unit in (*segment.keep, *segment.skip):
+            name, sharp, rest = unit.partition("#")
+            if unit not in segment.calls and f"{canonical[name]}{sharp}{rest}" not in replayed:
+                found.append(unit)
+    return tuple(found)
 
 
 def _named(segment: Segment) -> str:

@@ -73,6 +73,8 @@ def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str
             )
     if found.not_replayed and found.replays:
         blocks.append(_list("Segments that never ran again", found.not_replayed, width))
+    if found.not_met:
+        blocks.append(_list("Units to keep or skip that forward never came to", found.not_met, width))
     if found.notes:
         blocks.append(_list("Notes", found.notes, width))
     return "\n\n".join(blocks) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from typing import Any
 
@@ -17,6 +18,7 @@ from autockpt._candidates import Candidates, _blocks_and_glue, find_candidates
 from autockpt._candidates.block import state_block
 from autockpt._candidates.book import Book
 from autockpt._candidates.selective import selective_drafts
+from autockpt._explain import report_plan
 from autockpt._install import install
 from autockpt._solve import segments_of
 from tests.frames.comparing import steps
@@ -331,3 +333,17 @@ def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
             assert book.reason(draft.run.members) == "", draft.run
             offered += len(draft.run.members) > 1
     assert offered
+
+
+def test_explain_tells_units_and_what_is_decided_about_them() -> None:
+    model = nn.Sequential(Body(), Body(), nn.Linear(WIDTH, 1))
+    profile = autockpt.profile(model, torch.randn(64, WIDTH))
+    segment = Segment(calls=("0#0",), keep=("0.norm#0", "0#0/gelu#0"))
+    report = report_plan(Plan(segments=(segment,)), profile)
+    assert [(row.keep, row.skip) for row in report.segments] == [(("norm", "/gelu#0"), ())]
+    assert report.activations is not None
+    found = {row.first: [(each.decision, each.reason) for each in row.decided] for row in report.activations.rows}
+    assert ("partly", "chosen") in found["0#0"]
+    assert ("kept", "read") in found["0.norm#0"]
+    document = json.loads(msgspec.json.encode(report))
+    assert document["segments"][0]["keep"] == ["norm", "/gelu#0"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autockpt._errors import NotApplicable, ReplayError
 from autockpt._frames.units import Sources, Unit
@@ -365,3 +366,29 @@ def test_units_that_are_not_inside_their_segment_are_refused(keep: list[str], me
     units = tuple(f"{unit.replace('/', '#0/')}#0" for unit in keep)
     with pytest.raises(NotApplicable, match=message):
         install(Stack(), Plan(segments=(Segment(calls=("blocks.0#0",), keep=units),)))
+
+
+class Looks(nn.Module):
+    """Notes how many dispatch modes are on, in forward and in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def look(self, when: str) -> None:
+        self.seen.append((when, len(_get_current_dispatch_mode_stack())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look("forward")
+        out = x * 2
+        out.register_hook(lambda gradient: self.look("backward"))
+        return out
+
+
+def test_no_dispatch_mode_is_on_in_a_selective_step() -> None:
+    looks = Looks()
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), looks, nn.GELU(), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(block, nn.Linear(WIDTH, 1))
+    install(model, plan(["0"], ["0.0", "0.2/gelu"]))
+    model(batch(4, WIDTH)).sum().backward()
+    assert looks.seen == [("forward", 0), ("forward", 0), ("backward", 0)]

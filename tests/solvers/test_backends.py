@@ -97,6 +97,20 @@ def finds_no_plan(solver: Any, lp: Any) -> Any:
     return status
 
 
+def gives_up(solver: Any, lp: Any) -> Any:
+    """Ends without an answer, long before its time is up."""
+    lp.assignStatus(pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound)
+    lp.solverModel = SimpleNamespace(getInfo=lambda: SimpleNamespace(mip_dual_bound=-float("inf")))
+    return pulp.LpStatusNotSolved
+
+
+def runs_off(solver: Any, lp: Any) -> Any:
+    """Claims that costs can fall for ever."""
+    gives_up(solver, lp)
+    lp.assignStatus(pulp.LpStatusUnbounded, pulp.LpSolutionUnbounded)
+    return pulp.LpStatusUnbounded
+
+
 def boasts(solver: Any, lp: Any) -> Any:
     """Claims a bound above what it found."""
     status = HONEST(solver, lp)
@@ -114,7 +128,19 @@ def overpays(solver: Any, lp: Any) -> Any:
         lp.sense = pulp.LpMinimize
 
 
-FAKES = [crashes, is_missing, says_no_numbers, says_nothing, splits, overlaps, overlooks_bytes, finds_no_plan, boasts]
+FAKES = [
+    crashes,
+    is_missing,
+    says_no_numbers,
+    says_nothing,
+    splits,
+    overlaps,
+    overlooks_bytes,
+    finds_no_plan,
+    gives_up,
+    runs_off,
+    boasts,
+]
 
 
 def outcome(problem: Problem, budget_bytes: int, solver: str) -> Solution | Infeasible:

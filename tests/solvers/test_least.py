@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from autockpt.solvers import (
     SOLVERS,
     BudgetError,
+    Infeasible,
     Problem,
     TooCostly,
     UnknownSolver,
@@ -20,6 +21,7 @@ from autockpt.solvers import (
     simulate,
     solve,
 )
+from autockpt.solvers.ilp import UNPROVEN
 
 from .strategies import minimum_bytes, problems, required_and_budgets
 from .synthetic import transformer
@@ -126,10 +128,24 @@ def test_misuse(most_seconds: float) -> None:
 
 
 def test_too_costly_says_both_figures_and_survives_pickling() -> None:
-    error = TooCostly(most_seconds=0.1, least_seconds=0.25, solver="all", chosen=(3,), plain_seconds=2.0, pinned=True)
+    pins = ("recompute='h.0'",)
+    error = TooCostly(most_seconds=0.1, least_seconds=0.25, solver="all", chosen=(3,), plain_seconds=2.0, pins=pins)
     again = pickle.loads(pickle.dumps(error))
     assert vars(again) == vars(error)
     assert str(again) == str(error)
-    for part in ("'all'", "5.00%", "12.50%", "0.25 seconds", "with the pins", "take pins away"):
+    for part in ("'all'", "5.00%", "12.50%", "0.25 seconds", "with the pins recompute='h.0'", "take pins away"):
         assert part in str(error)
     assert "recompute seconds" in str(error.carrying(plain_seconds=None))
+
+
+def test_a_minimum_that_is_not_proven_says_so() -> None:
+    problem = transformer(3)
+    with pytest.raises(Infeasible) as hasty:
+        solve(problem, 1, time_limit_seconds=1e-6)
+    with pytest.raises(Infeasible) as patient:
+        solve(problem, 1, time_limit_seconds=PLENTY)
+    assert UNPROVEN in hasty.value.notes
+    assert f"Note that {UNPROVEN}" in str(hasty.value)
+    assert patient.value.notes == ()
+    assert UNPROVEN in least_peak(problem, time_limit_seconds=1e-6).notes
+    assert least_peak(problem, time_limit_seconds=PLENTY).notes == ()

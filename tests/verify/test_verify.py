@@ -10,8 +10,19 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from autockpt import BudgetError, Infeasible, NotApplicable, Plan, ProfilingError, Verification, plan_of, verify
+from autockpt import (
+    BudgetError,
+    Infeasible,
+    NotApplicable,
+    Plan,
+    ProfilingError,
+    Segment,
+    Verification,
+    plan_of,
+    verify,
+)
 from autockpt._verify import verification_text
+from tests.end_to_end.test_selective import Body
 from tests.frames import models as shapes
 from tests.verify.models import BATCH, WIDTH, chain, counting, growing, noise, plain_chain, teaching, writing
 
@@ -337,3 +348,24 @@ def test_exact_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert (found.verdict, found.deterministic, found.device) == ("exact", True, torch.cuda.get_device_name())
+
+
+def test_units_that_forward_never_came_to_are_named() -> None:
+    model = nn.Sequential(Body(), Body(), nn.Linear(16, 1))
+    known, unknown = ("0.up#0",), ("0#0/gelu#1", "0.norm#3")
+    found = verify(model, torch.randn(8, 16), plan=Plan(segments=(Segment(calls=("0#0",), keep=known + unknown),)))
+    assert (found.verdict, found.not_replayed, found.not_met) == ("exact", (), unknown)
+    assert "never came to\n  0#0/gelu#1\n  0.norm#3" in str(found)
+
+
+def test_a_unit_under_another_name_of_its_module_is_met() -> None:
+    model = nn.Sequential(Body(), Body(), nn.Linear(16, 1))
+    model[1].up = model[0].up  # its second call is 0.up#1, and 1.up#1 as well
+    found = verify(
+        model, torch.randn(8, 16), plan=Plan(segments=(Segment(calls=("1#0",), keep=("1.up#1",)),)), loss=summed
+    )
+    assert (found.verdict, found.not_met) == ("exact", ())
+
+
+def summed(outputs: Tensor) -> Tensor:
+    return outputs.sum()
