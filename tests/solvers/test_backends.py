@@ -32,7 +32,7 @@ from autockpt.solvers.ledger import Ledger
 
 from .strategies import problems_and_budgets
 from .synthetic import transformer
-from .test_bound import models
+from .test_bound import TOLERANCE, cheapest_schedule, models
 
 pytest.importorskip("highspy")
 
@@ -309,3 +309,23 @@ def test_a_bound_on_any_method_does_without_those_that_crash(monkeypatch: pytest
 
     compare()
     assert any(several)
+
+
+@pytest.mark.parametrize("fake", [overpays, overlooks_bytes, says_no_numbers, finds_no_plan, gives_up])
+def test_a_bound_on_any_method_holds_whoever_lies(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(solver: Any, lp: Any) -> Any:
+        asked.append(lp)
+        return fake(solver, lp)
+
+    @settings(max_examples=400)
+    @given(models())
+    def compare(drawn: tuple[Dataflow, Lives, int]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(pulp.HiGHS, "actualSolve", counted)
+            bound = peak_bound(*drawn)
+        assert bound.seconds <= cheapest_schedule(*drawn) + TOLERANCE
+
+    compare()
+    assert asked
