@@ -150,7 +150,7 @@ def advise(
     """
     minimum, budget = parts.peak_bytes, format_bytes(budget_bytes)
     missing = minimum - budget_bytes
-    lines = [f"Ask for at least {minimum:,} bytes."]
+    lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries the plan that keeps to them."]
     if parts.parameter_bytes > budget_bytes:
         lines.append(
             f"The parameters alone, {format_bytes(parts.parameter_bytes)}, are above the budget of {budget}: only "

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._frames import slots, state
+from autockpt._frames import slots, state, units
 from autockpt._frames.generators import GeneratorTrack
 from autockpt._frames.replay import Replay
 from autockpt._frames.state import Autocast, ModuleState
@@ -75,12 +75,23 @@ def changes_unseen() -> Any:
     return stack
 
 
+def draws_of_units_lost() -> Any:
+    """Replays go on with the numbers that a unit took in forward."""
+    taken = units.Unit.__init__
+
+    def broken(self: units.Unit, *args: Any, random: Any, **others: Any) -> None:
+        taken(self, *args, random=[], **others)
+
+    return mock.patch.object(units.Unit, "__init__", broken)
+
+
 PLANTED = [
     no_random_state,
     statistics_twice,
     no_keywords,
     flags_of_now,
     buffers_of_now,
+    draws_of_units_lost,
     *(pytest.param(plant, marks=pytest.mark.sweep) for plant in (no_autocast, changes_unseen)),  # found late
 ]
 
