@@ -98,7 +98,7 @@ def frontier(
             )
         for budget in budgets:
             if parse_bytes(budget) < found.minimum_bytes:
-                tell(f"{budget} is left out: no plan reaches less than {format_bytes(found.minimum_bytes)}")
+                tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
         write(found, output)
         if plot is not None:
             write_plot(found.plot(), plot)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from autockpt import Plan
+from autockpt import Plan, Segment
 from tests.end_to_end.reference import counting_replays
 from tests.zoo import gpt2
 
@@ -64,6 +64,11 @@ class Kind:
     replays: int
 
 
+def in_part(call: str, *units: str) -> Segment:
+    """One call of which some units are kept."""
+    return Segment(calls=(f"{call}#0",), keep=tuple(f"{call}.{unit}" for unit in units))
+
+
 KINDS = {
     "gpt2": Kind(
         language_model,
@@ -76,6 +81,29 @@ KINDS = {
         images,
         Plan.of([layers(0, 0, 1, 2), layers(1, 1, 2), layers(2, 0, 1, 2, 3, 4, 5), *layers(3, 0, 2)]),
         5,
+    ),
+    "gpt2 in part": Kind(
+        language_model,
+        text,
+        Plan(
+            segments=(
+                in_part("transformer.h.0", "attn#0"),
+                in_part("transformer.h.1", "attn#0/scaled_dot_product_attention#0", "mlp.c_fc#0"),
+                in_part("transformer.h.2", "mlp.dropout#0", "attn.resid_dropout#0"),
+            )
+        ),
+        3,
+    ),
+    "resnet50 in part": Kind(
+        image_model,
+        images,
+        Plan(
+            segments=(
+                in_part(*layers(0, 1), "layer.0.normalization#0", "layer.1.convolution#0"),
+                in_part(*layers(2, 1), "layer.1#0"),
+            )
+        ),
+        2,
     ),
 }
 
@@ -190,3 +218,10 @@ def test_twenty_steps_end_with_the_same_bits(name: str, way: str, device: str) -
     assert differences(plain, planned) == []
     assert len(replays) == kind.replays * (STEPS * int(options.get("accumulate", 1)) + (way == "averaged"))  # type: ignore[call-overload]
     assert all(value.isfinite().all() for value in planned.values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name.endswith("in part")])
+def test_the_units_of_these_plans_are_there(name: str) -> None:
+    kind = KINDS[name]
+    found = autockpt.verify(kind.build(), kind.batch(0, "cpu"), plan=kind.plan)
+    assert (found.verdict, found.not_replayed, found.not_met) == ("exact", (), ())

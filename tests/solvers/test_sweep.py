@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import sys
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +25,8 @@ from autockpt.solvers import (
     solve,
     sweep,
 )
+from autockpt.solvers.instant import Instant, Instants
+from autockpt.solvers.ledger import Ledger
 
 from .strategies import minimum_bytes, problems
 from .synthetic import transformer
@@ -141,3 +146,24 @@ def test_misuse() -> None:
         sweep(dataclasses.replace(problem, required=(1,)))
     with pytest.raises(UnknownSolver, match="did you mean 'auto'"):
         sweep(problem, solver="autos")
+
+
+def test_a_plan_that_fits_a_budget_starts_the_search_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["autockpt.solvers.sweep"]
+    best, search, turns = Instants.best, module.search, itertools.count()
+    starts: dict[int, float] = {}
+
+    def weak_every_other_time(self: Instants, budget_bytes: int) -> Instant:
+        return best(self, 0 if next(turns) % 2 else budget_bytes)
+
+    def spied(ledger: Ledger, start: tuple[int, ...], *, budget_bytes: int, **others: Any) -> Solution:
+        starts[budget_bytes] = ledger.seconds(start)
+        found: Solution = search(ledger, start, budget_bytes=budget_bytes, **others)
+        return found
+
+    monkeypatch.setattr(Instants, "best", weak_every_other_time)
+    monkeypatch.setattr(module, "search", spied)
+    sweep(transformer(8), points=12, time_limit_seconds=1e-6)
+    seconds = [starts[budget_bytes] for budget_bytes in sorted(starts)]
+    assert len(set(seconds)) > 3
+    assert all(before >= after for before, after in pairwise(seconds))
