@@ -129,7 +129,7 @@ def lower_peak(
     Whatever it costs: see `search` for the cheapest plan that gets as low.
 
     Returns:
-        The plan, and whether no plan is known to get nearer to the budget, or below it.
+        The plan, and whether it is within the budget or proven that no plan gets nearer to it.
     """
     if time.perf_counter() >= deadline:
         return start, ledger.peak(start) <= budget_bytes

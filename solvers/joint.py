@@ -96,7 +96,7 @@ def _proven(costs: Mapping[str, float], priced: Sequence[_Priced]) -> float:
     reduced = dict(costs)
     proven = 0.0
     for row, terms, rhs in priced:
-        price = max(-math.nan if row.pi is None else -row.pi, 0.0)
+        price = max(math.nan if row.pi is None else -row.pi, 0.0)
         proven -= price * rhs
         for name, weight in terms:
             reduced[name] = reduced.get(name, 0.0) + price * weight
