@@ -155,8 +155,8 @@ def test_a_backend_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(pulp.HiGHS, "available", lambda self: True)
     monkeypatch.setattr(pulp.HiGHS, "actualSolve", crashes)
     plan = solve(chain_profile(), "min")
-    note = plan.notes[-1]
-    assert note == "HiGHS failed (RuntimeError: the licence has expired); CBC was asked instead"
+    note = "HiGHS failed (RuntimeError: the licence has expired); CBC was asked instead"
+    assert note in plan.notes
     assert "the licence has expired" in plan.explain()
     plan.save(tmp_path / "plan.json")
     assert note in json.loads((tmp_path / "plan.json").read_text())["notes"]
