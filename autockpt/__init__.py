@@ -13,8 +13,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._apply import apply, plan_of, remove
-    from ._errors import (
+    from ._check.measure import Measurement, measure
+    from ._check.verify import Verification, verify
+    from ._choose.frontier import Frontier, frontier
+    from ._choose.peak_breakdown import PeakParts
+    from ._choose.solve import solve
+    from ._choose.timeline import MemoryStep, MemoryTimeline
+    from ._data.errors import (
         AutockptError,
         BudgetError,
         GrowthError,
@@ -30,18 +35,13 @@ if TYPE_CHECKING:
         UnknownProfile,
         UnknownSolver,
     )
-    from ._frames import is_recomputing
-    from ._frontier import Frontier, frontier
-    from ._goal import Goal
-    from ._max_batch import MaxBatch, max_batch
-    from ._measure import Measurement, measure
-    from ._parts import PeakParts
-    from ._plan import Plan, Refusal, Segment
-    from ._profile import Profile
+    from ._data.goal import Goal
+    from ._data.plan import Plan, Refusal, Segment
+    from ._data.profile import Profile
     from ._record import profile
-    from ._solve import solve
-    from ._timeline import MemoryStep, MemoryTimeline
-    from ._verify import Verification, verify
+    from ._run.apply import apply, plan_of, remove
+    from ._run.frames import is_recomputing
+    from ._run.max_batch import MaxBatch, max_batch
 
 __version__ = "0.1.0"
 
@@ -86,42 +86,42 @@ __all__ = [
 ]
 
 _HOME = {
-    "AutockptError": "_errors",
-    "BudgetError": "_errors",
-    "Frontier": "_frontier",
-    "Goal": "_goal",
-    "GrowthError": "_errors",
-    "Infeasible": "_errors",
-    "InvalidFile": "_errors",
-    "InvalidProblem": "_errors",
-    "MaxBatch": "_max_batch",
-    "Measurement": "_measure",
-    "MemoryStep": "_timeline",
-    "MemoryTimeline": "_timeline",
-    "MissingExtra": "_errors",
-    "NotApplicable": "_errors",
-    "PeakParts": "_parts",
-    "PinError": "_errors",
-    "Plan": "_plan",
-    "Profile": "_profile",
-    "ProfilingError": "_errors",
-    "Refusal": "_plan",
-    "ReplayError": "_errors",
-    "Segment": "_plan",
-    "TooCostly": "_errors",
-    "UnknownProfile": "_errors",
-    "UnknownSolver": "_errors",
-    "Verification": "_verify",
-    "apply": "_apply",
-    "frontier": "_frontier",
-    "is_recomputing": "_frames",
-    "max_batch": "_max_batch",
-    "measure": "_measure",
-    "plan_of": "_apply",
+    "AutockptError": "_data.errors",
+    "BudgetError": "_data.errors",
+    "Frontier": "_choose.frontier",
+    "Goal": "_data.goal",
+    "GrowthError": "_data.errors",
+    "Infeasible": "_data.errors",
+    "InvalidFile": "_data.errors",
+    "InvalidProblem": "_data.errors",
+    "MaxBatch": "_run.max_batch",
+    "Measurement": "_check.measure",
+    "MemoryStep": "_choose.timeline",
+    "MemoryTimeline": "_choose.timeline",
+    "MissingExtra": "_data.errors",
+    "NotApplicable": "_data.errors",
+    "PeakParts": "_choose.peak_breakdown",
+    "PinError": "_data.errors",
+    "Plan": "_data.plan",
+    "Profile": "_data.profile",
+    "ProfilingError": "_data.errors",
+    "Refusal": "_data.plan",
+    "ReplayError": "_data.errors",
+    "Segment": "_data.plan",
+    "TooCostly": "_data.errors",
+    "UnknownProfile": "_data.errors",
+    "UnknownSolver": "_data.errors",
+    "Verification": "_check.verify",
+    "apply": "_run.apply",
+    "frontier": "_choose.frontier",
+    "is_recomputing": "_run.frames",
+    "max_batch": "_run.max_batch",
+    "measure": "_check.measure",
+    "plan_of": "_run.apply",
     "profile": "_record",
-    "remove": "_apply",
-    "solve": "_solve",
-    "verify": "_verify",
+    "remove": "_run.apply",
+    "solve": "_choose.solve",
+    "verify": "_check.verify",
 }
 
 

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from .. import profile
-from .._profile import Profile, Recipe
+from .._data.profile import Profile, Recipe
 from .unet import UNet
 
 __all__ = ["RECIPES", "Setup", "record"]

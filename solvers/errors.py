@@ -9,7 +9,7 @@
     ├── TooCostly            no plan costs as little as asked; carries the least recompute seconds
     └── UnknownSolver        a solver name that does not exist
 
-The torch side adds its own branches in ``autockpt._errors``.
+The torch side adds its own branches in ``autockpt._data.errors``.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import click
 import pytest
 
 import autockpt
-from autockpt import _errors
 from autockpt._cli import main
+from autockpt._data import errors as library_errors
 
 NAMES = {
     "AutockptError",
@@ -105,10 +105,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_errors_are_one_tree() -> None:
-    errors = [getattr(autockpt, name) for name in _errors.__all__]
+    errors = [getattr(autockpt, name) for name in library_errors.__all__]
     assert all(issubclass(error, autockpt.AutockptError) for error in errors)
     assert issubclass(autockpt.AutockptError, ValueError)
-    assert set(_errors.__all__) == {name for name in NAMES if getattr(autockpt, name) in errors}
+    assert set(library_errors.__all__) == {name for name in NAMES if getattr(autockpt, name) in errors}
 
 
 def test_commands_and_options() -> None:
@@ -132,7 +132,7 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "from autockpt import Plan; Plan.of(['h.0'])._repr_html_()",
         "import autockpt._cli",
-        "import autockpt._growth.recordings, autockpt._growth.search",
+        "import autockpt._run.growth.recordings, autockpt._run.growth.search",
     ],
 )
 def test_neither_torch_nor_matplotlib_is_imported(code: str) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from .. import _files, _recorded
-from .._errors import (
+from .._choose.peak_breakdown import PeakParts
+from .._data import files, shipped
+from .._data.errors import (
     AutockptError,
     BudgetError,
     Infeasible,
@@ -22,9 +23,8 @@ from .._errors import (
     TooCostly,
     UnknownSolver,
 )
-from .._explain import parts_text
-from .._parts import PeakParts
-from .._plan import Plan
+from .._data.plan import Plan
+from .._show.explain import parts_text
 from .screen import show, width
 from .types import OutputPath, PicturePath, Seconds, SolverName
 
@@ -229,8 +229,8 @@ def read(path: str) -> tuple[bytes, str]:
         if path == "-":
             if sys.stdin is None:
                 raise Misuse("cannot read -: standard input is closed")
-            return _files.unpack(sys.stdin.buffer.read(), source="<stdin>"), "<stdin>"
-        return _files.unpack(_recorded.locate(path).read_bytes(), source=path), path
+            return files.unpack(sys.stdin.buffer.read(), source="<stdin>"), "<stdin>"
+        return files.unpack(shipped.locate(path).read_bytes(), source=path), path
     except OSError as error:
         raise Misuse(f"cannot read {path}: {error.strerror}") from error
 
@@ -239,7 +239,7 @@ def write(value: msgspec.Struct, path: str | None) -> None:
     """Write `value` to `path` as JSON, if there is a path, and say so on stderr."""
     if path is not None:
         with writing(path):
-            _files.save(value, path)
+            files.save(value, path)
 
 
 @contextmanager
@@ -260,7 +260,7 @@ def write_plot(figure: Figure, path: str) -> None:
 
 def print_json(value: msgspec.Struct) -> None:
     """Print `value` as one JSON document."""
-    show(_files.encode(value).decode(), plain=True)
+    show(files.encode(value).decode(), plain=True)
 
 
 def require_torch() -> None:

@@ -29,7 +29,7 @@ def demo(as_json: bool) -> None:
     number = itertools.count(1)
     with errors(as_json=as_json):
         require_torch()
-        from .._demo import STAGES, demo_text, run
+        from .._check.demo import STAGES, demo_text, run
 
         report = run(stage=lambda what: progress(f"{next(number)} of {STAGES}: {what}"))
     if as_json:

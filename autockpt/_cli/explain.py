@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
-from .. import _files
-from .._explain import (
+from .._choose.frontier import Frontier
+from .._data import files
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._show.explain import (
     FrontierReport,
     PlanReport,
     ProfileReport,
@@ -19,10 +22,7 @@ from .._explain import (
     report_plan,
     report_profile,
 )
-from .._frontier import Frontier
-from .._pictures import require_matplotlib
-from .._plan import Plan
-from .._profile import Profile
+from .._show.pictures import require_matplotlib
 from .common import (
     Misuse,
     at_most_one,
@@ -123,23 +123,23 @@ def _find(
 ) -> tuple[Plan | Frontier | Profile, Profile | None]:
     """Find what to explain: what is in `data`, or the plan that it has for what is asked; and the profile of a plan."""
     schema = _schema(data)
-    profile = None if profile_file is None else _files.decode(read(profile_file)[0], Profile, source=profile_file)
+    profile = None if profile_file is None else files.decode(read(profile_file)[0], Profile, source=profile_file)
     if schema.startswith("autockpt.plan/"):
         if asked is not None:
             raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
-        return _files.decode(data, Plan, source=source), profile
+        return files.decode(data, Plan, source=source), profile
     if schema.startswith("autockpt.frontier/"):
-        frontier = _files.decode(data, Frontier, source=source)
+        frontier = files.decode(data, Frontier, source=source)
         if asked is None:
             return frontier, None
         return frontier.within(asked.budget, max_overhead=asked.max_overhead), profile
     if profile is not None:
         raise Misuse(f"{source} is no plan; --profile goes with one, or with a frontier and a budget")
-    record = _files.decode(data, Profile, source=source)
+    record = files.decode(data, Profile, source=source)
     if asked is None:
         return record, None
-    from .._candidates import MENU_SECONDS
-    from .._solve import solve
+    from .._choose.candidates import MENU_SECONDS
+    from .._choose.solve import solve
 
     with progress("solving", limit_seconds=asked.time_limit_seconds + MENU_SECONDS):
         plan = solve(

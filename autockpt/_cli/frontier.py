@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from .. import _files
-from .._explain import explain_frontier
-from .._pictures import require_matplotlib
-from .._profile import Profile
+from .._data import files
+from .._data.profile import Profile
+from .._show.explain import explain_frontier
+from .._show.pictures import require_matplotlib
 from ..solvers.units import format_bytes, parse_bytes
 from .common import (
     errors,
@@ -84,13 +84,13 @@ def frontier(
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
     shows the one for a budget, from the file that -o writes.
     """
-    from .._frontier import frontier as find_frontier
+    from .._choose.frontier import frontier as find_frontier
 
     with errors(as_json=as_json):
         if plot is not None:
             require_matplotlib()
         data, source = read(profile)
-        record = _files.decode(data, Profile, source=source)
+        record = files.decode(data, Profile, source=source)
         n_budgets = len(budgets) + 2 if budgets else points
         with progress(f"solving for {n_budgets} budgets", limit_seconds=time_limit):
             found = find_frontier(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from .._explain import explain_profile
+from .._show.explain import explain_profile
 from .common import (
     errors,
     examples,

@@ -7,8 +7,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .. import _recorded
-from .._errors import UnknownProfile
+from .._data import shipped
+from .._data.errors import UnknownProfile
 
 __all__ = ["profile_type"]
 
@@ -17,10 +17,10 @@ class _ProfileType(click.Path):
     """A file, or the name of a recorded profile, which shells complete."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if value == "-" or not _recorded.is_name(value):
+        if value == "-" or not shipped.is_name(value):
             return super().convert(value, parameter, context)
         try:
-            _recorded.locate(value)
+            shipped.locate(value)
         except UnknownProfile as error:
             self.fail(str(error), parameter, context)
         return value
@@ -28,7 +28,7 @@ class _ProfileType(click.Path):
     def shell_complete(
         self, context: click.Context, parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        found = [CompletionItem(name) for name in _recorded.names() if name.startswith(incomplete)]
+        found = [CompletionItem(name) for name in shipped.names() if name.startswith(incomplete)]
         return [*found, *super().shell_complete(context, parameter, incomplete)]
 
 

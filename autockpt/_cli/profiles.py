@@ -20,8 +20,8 @@ def profiles(as_json: bool) -> None:
 
     Each name can be given wherever a profile file can, as in autockpt solve gpt2-xl --budget 24GiB.
     """
-    from .._explain import RecordedReport, recorded_text
-    from .._recorded import recorded_profiles
+    from .._data.shipped import recorded_profiles
+    from .._show.explain import RecordedReport, recorded_text
 
     with errors(as_json=as_json):
         report = RecordedReport(profiles=tuple(recorded_profiles()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from .. import _files
-from .._candidates import MENU_SECONDS
-from .._explain import explain_plan
-from .._profile import Profile
+from .._choose.candidates import MENU_SECONDS
+from .._data import files
+from .._data.profile import Profile
+from .._show.explain import explain_plan
 from .common import (
     at_most_one,
     budget_help,
@@ -66,13 +66,13 @@ def solve(
     Prints the plan. Where no plan meets the budget the exit status is 1, and what the lowest reachable peak consists
     of takes the place of the plan, with --json as a document.
     """
-    from .._solve import solve as find_plan
+    from .._choose.solve import solve as find_plan
 
     if at_most_one(budget=budget, max_overhead=max_overhead) is None:
         raise click.UsageError("give either --budget or --max-overhead")
     with errors(as_json=as_json):
         data, source = read(profile)
-        record = _files.decode(data, Profile, source=source)
+        record = files.decode(data, Profile, source=source)
         with progress(f"solving for {budget or max_overhead}", limit_seconds=time_limit + MENU_SECONDS):
             plan = find_plan(
                 record,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .._errors import AutockptError
+from .._data.errors import AutockptError
 from .common import Misuse
 
 if TYPE_CHECKING:

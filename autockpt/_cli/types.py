@@ -13,8 +13,8 @@ import click
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
-from .._devices import DEVICES
-from .._errors import UnknownSolver
+from .._data.devices import DEVICES
+from .._data.errors import UnknownSolver
 
 __all__ = ["DeviceName", "OutputPath", "PicturePath", "Seconds", "SolverName", "TargetName"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .. import _files
-from .._plan import Plan
+from .._data import files
+from .._data.plan import Plan
 from .common import (
     Failure,
     at_most_one,
@@ -72,10 +72,10 @@ def verify(
         plan = None
         if plan_file is not None:
             data, source = read(plan_file)
-            plan = _files.decode(data, Plan, source=source)
+            plan = files.decode(data, Plan, source=source)
         require_torch()
-        from .._verify import headline, verification_text
-        from .._verify import verify as run
+        from .._check.verify import headline, verification_text
+        from .._check.verify import verify as run
 
         with progress(f"importing {target}"):
             model, inputs = build(target)

@@ -20,9 +20,9 @@ from functools import partial
 import msgspec
 import torch
 
-from .._growth import shared_out
-from .._install import set_aside
-from .._profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
+from .._data.profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
+from .._run.growth import shared_out
+from .._run.install import set_aside
 from . import refusals
 from .assemble import mark_seconds, save_table
 from .clocks import clock_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .._profile import Argument, CallRecord, SaveTable, TensorTable
+from .._data.profile import Argument, CallRecord, SaveTable, TensorTable
 from .structure import CallStructure
 from .tape import Event
 from .watch import Clock, Mark, OpenedCall, OpenedFunction

@@ -30,8 +30,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from .._install import install, uninstall
-from .._plan import Plan, Segment
+from .._data.plan import Plan, Segment
+from .._run.install import install, uninstall
 from .._torch_private import storage_key
 from .watch import no_backward
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
-from .._frames.tree import tensors
+from .._run.frames.tree import tensors
 from . import refusals
 from .fingerprint import PLAIN
 

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
-from .._devices import DEFAULT_DEVICE, DEVICES, Device
-from .._errors import ProfilingError
-from .._profile import Profile
+from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
+from .._data.errors import ProfilingError
+from .._data.profile import Profile
 from .assemble import mark_seconds
 from .functions import function_seconds
 from .optimizer import Chosen, optimizer_memory

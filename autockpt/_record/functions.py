@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .._profile import Argument, CallRecord, FunctionTable
+from .._data.profile import Argument, CallRecord, FunctionTable
 from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import SeenFunction
 from .structure import Structure

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .._profile import OpTable
+from .._data.profile import OpTable
 from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import DataFlow, SeenOp, Storage
 from .functions import PLACES, StepFunction

@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
-from .._errors import ProfilingError
+from .._data.errors import ProfilingError
 from .shadow import allocated, shadow_step, state_tensors, twin_of
 
 __all__ = ["Chosen", "OptimizerMemory", "Optimizers", "choose_optimizers", "optimizer_memory", "optimizers_of"]

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 
 from .. import _torch_private as private
-from .._errors import ProfilingError
-from .._install import set_aside
-from .._profile import Profile, Static
+from .._data.errors import ProfilingError
+from .._data.profile import Profile, Static
+from .._run.install import set_aside
 from . import refusals
 from .assemble import WatchedRun, call_records, mark_seconds, save_table, tensor_table
 from .calibrate import HostCosts, host_costs

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._frames.selection import function_name
+from .._run.frames.selection import function_name
 
 __all__ = ["FunctionRouter", "OperatorRouter", "Router", "patched_forwards", "routed_functions", "routed_operators"]
 

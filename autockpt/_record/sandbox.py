@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from .. import _torch_private as private
-from .._frames.tree import tensors
+from .._run.frames.tree import tensors
 from .fingerprint import fingerprint
 
 __all__ = ["Sandbox", "compile_notes", "generators_of", "uncompiled"]

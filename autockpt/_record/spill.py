@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from .. import _torch_private as private
-from .._errors import ProfilingError
+from .._data.errors import ProfilingError
 
 __all__ = ["NoRoom", "Spill", "SpilledTensor", "spilling"]
 

@@ -19,8 +19,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
-from .._frames.tree import tensors
-from .._frames.unrepeatable import why_unrepeatable
+from .._run.frames.tree import tensors
+from .._run.frames.unrepeatable import why_unrepeatable
 from . import refusals
 from .buffers import BufferBefore, buffer_before, buffers_before, moved_buffers
 from .dataflow import DataFlow, FlowRecorder, Storage

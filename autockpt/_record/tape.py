@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import torch
 
 from .. import _torch_private as private
-from .._errors import ProfilingError
+from .._data.errors import ProfilingError
 
 __all__ = ["AllocatorTape", "Event", "Tape", "storage_address"]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 
 from .. import _torch_private as private
-from .._errors import ProfilingError
-from .._frames.tree import tensors
+from .._data.errors import ProfilingError
+from .._run.frames.tree import tensors
 from .convolutions import Layout
 from .routing import patched_forwards, routed_functions
 from .spill import Spill, SpilledTensor

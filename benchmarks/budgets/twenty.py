@@ -19,7 +19,7 @@ import torch
 
 import autockpt
 from autockpt import Plan, Profile
-from autockpt._candidates.planned import find_planned
+from autockpt._choose.candidates.planned import find_planned
 from autockpt.solvers import simulate
 from benchmarks.environment import RESULTS, environment, table
 from benchmarks.models import SMALL, build

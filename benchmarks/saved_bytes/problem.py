@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from autockpt._candidates import Candidates
-from autockpt._profile import Profile
+from autockpt._choose.candidates import Candidates
+from autockpt._data.profile import Profile
 from autockpt.solvers import Dataflow, Hold, Problem, Save, Step, Unit
 
 __all__ = ["at_apex", "by_functions", "timed_by_operators", "with_clock"]

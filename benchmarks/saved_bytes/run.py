@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import autockpt
-from autockpt._bound import saved_dataflow
-from autockpt._candidates import find_candidates
+from autockpt._choose.bound import saved_dataflow
+from autockpt._choose.candidates import find_candidates
 from autockpt.solvers import Infeasible, saved_bound, simulate, solve
 from benchmarks.environment import table, write
 from benchmarks.models import SMALL, VARIANTS, build

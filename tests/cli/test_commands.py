@@ -111,16 +111,16 @@ def test_what_a_step_raises_is_one_line(run: Run, models_file: Path) -> None:
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the demo's model; half of the peak stays within reach."""
-    from autockpt import _demo
+    from autockpt._check import demo
 
     sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2, "PAIRS": 1}
     for name, size in sizes.items():
-        monkeypatch.setattr(_demo, name, size)
+        monkeypatch.setattr(demo, name, size)
 
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autockpt._demo import STAGES, DemoReport, demo_text
+    from autockpt._check.demo import STAGES, DemoReport, demo_text
 
     told: list[str] = []
 
@@ -144,11 +144,11 @@ def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_fails_where_gradients_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autockpt import _demo
+    from autockpt._check import demo
 
-    monkeypatch.setattr(_demo, "apply", lambda model, **_: model.eval())  # no dropout: other gradients, and no plan
-    monkeypatch.setattr(_demo, "remove", lambda model: model.train())
-    monkeypatch.setattr(_demo, "plan_of", lambda model: Plan.of([]))
+    monkeypatch.setattr(demo, "apply", lambda model, **_: model.eval())  # no dropout: other gradients, and no plan
+    monkeypatch.setattr(demo, "remove", lambda model: model.train())
+    monkeypatch.setattr(demo, "plan_of", lambda model: Plan.of([]))
     result = run("demo")
     assert result.status == 1
     assert "differ from those of the plain steps" in result.err

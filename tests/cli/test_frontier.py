@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autockpt import Frontier, frontier
-from autockpt._explain import explain_frontier
+from autockpt._show.explain import explain_frontier
 from autockpt.solvers.units import format_bytes
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile

@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from autockpt._cli import main
-from autockpt._devices import DEVICES
+from autockpt._data.devices import DEVICES
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import Run
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from autockpt import Profile, _files
+from autockpt import Profile
 from autockpt._cli import main
-from autockpt._explain import RecordedReport, recorded_text
-from autockpt._recorded import names, recorded_profiles
+from autockpt._data import files
+from autockpt._data.shipped import names, recorded_profiles
+from autockpt._show.explain import RecordedReport, recorded_text
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
 
@@ -62,7 +63,7 @@ def test_a_file_of_that_name_wins(run: Run, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_packed_files_are_read_from_stdin_too(run: Run, profile_file: Path) -> None:
-    packed = _files.pack(profile_file.read_bytes())
+    packed = files.pack(profile_file.read_bytes())
     assert run("explain", "-", stdin=packed) == run("explain", profile_file)
 
 

@@ -12,7 +12,7 @@ import torch
 
 import autockpt
 from autockpt import Plan, Profile
-from autockpt._frames.frame import Frame
+from autockpt._run.frames.frame import Frame
 from tests.zoo import Case, build
 
 __all__ = ["Outcome", "Reference", "counting_replays", "reference", "storage_bytes"]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._candidates import find_candidates
-from autockpt._install import install
-from autockpt._solve import segments_of
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.solve import segments_of
+from autockpt._run.install import install
 from autockpt.solvers import simulate
-from tests.frames.comparing import steps
 from tests.fuzz.units import without_host
+from tests.run.frames.comparing import steps
 
 WIDTH, ROWS = 16, 512
 

@@ -10,10 +10,10 @@ from torch import nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._candidates import Candidates, find_candidates, is_glue
-from autockpt._candidates.planned import find_planned
-from autockpt._errors import NotApplicable
-from autockpt._solve import segments_of
+from autockpt._choose.candidates import Candidates, find_candidates, is_glue
+from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.solve import segments_of
+from autockpt._data.errors import NotApplicable
 from autockpt.solvers import simulate
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.zoo import ZOO, Case

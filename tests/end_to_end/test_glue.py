@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Profile
-from autockpt._candidates import find_candidates, is_glue
-from autockpt._candidates.planned import find_planned
+from autockpt._choose.candidates import find_candidates, is_glue
+from autockpt._choose.candidates.planned import find_planned
 from autockpt.solvers import simulate
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.reference import Reference, reference

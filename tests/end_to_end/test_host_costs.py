@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._candidates import find_candidates
-from autockpt._candidates.planned import find_planned
-from autockpt._install import install
-from autockpt._solve import segments_of
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.solve import segments_of
+from autockpt._run.install import install
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.test_selective import ROWS, WIDTH, Body, selective
-from tests.frames.comparing import steps
+from tests.run.frames.comparing import steps
 
 
 class OwnFunctions(nn.Module):

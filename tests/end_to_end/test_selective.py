@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._candidates import Candidates, _blocks_and_glue, find_candidates
-from autockpt._candidates.block import state_block
-from autockpt._candidates.book import Book
-from autockpt._candidates.selective import selective_drafts
-from autockpt._explain import report_plan
-from autockpt._install import install
-from autockpt._solve import segments_of
-from tests.frames.comparing import steps
+from autockpt._choose.candidates import Candidates, _blocks_and_glue, find_candidates
+from autockpt._choose.candidates.block import state_block
+from autockpt._choose.candidates.book import Book
+from autockpt._choose.candidates.selective import selective_drafts
+from autockpt._choose.solve import segments_of
+from autockpt._run.install import install
+from autockpt._show.explain import report_plan
+from tests.run.frames.comparing import steps
 
 WIDTH = 16
 ROWS = 2048

@@ -13,9 +13,9 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from autockpt._candidates import find_candidates, selective
+from autockpt._choose.candidates import find_candidates, selective
 from autockpt.solvers import Menu, make_menu, simulate
-from tests.frames.comparing import steps
+from tests.run.frames.comparing import steps
 
 ROWS = 2048
 

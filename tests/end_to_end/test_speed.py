@@ -17,14 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
 from autockpt import Infeasible
-from autockpt._candidates import find_candidates
-from autockpt._candidates.presets import multiplies
-from autockpt._install import install
-from autockpt._plan import Plan
-from autockpt._solve import segments_of
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.presets import multiplies
+from autockpt._choose.solve import segments_of
+from autockpt._data.plan import Plan
+from autockpt._run.install import install
 from autockpt.solvers.speed import PRESET
 from tests.end_to_end.reference import Reference, counting_replays, reference
-from tests.frames.comparing import steps
+from tests.run.frames.comparing import steps
 
 MODELS = ("gpt2", "t5", "resnet50")
 

@@ -15,13 +15,13 @@ from torch.utils.checkpoint import CheckpointError
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
-from autockpt._install import install, set_aside
-from autockpt._plan import split_key
-from tests.frames.comparing import counted_replays
+from autockpt._data.plan import split_key
+from autockpt._run.install import install, set_aside
 from tests.fuzz.boxes import flat
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
 from tests.fuzz.plans import HIDDEN_STATE, OTHER_WAYS, chosen_plan, reasons_beyond_replay
 from tests.fuzz.tree import Case, build, kinds_in
+from tests.run.frames.comparing import counted_replays
 
 __all__ = ["Difference", "PlainFails", "Verdict", "check"]
 

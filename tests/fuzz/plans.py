@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from autockpt import Plan, Profile, Segment
-from autockpt._candidates import find_candidates
-from autockpt._candidates.glue import glue_of, is_glue, with_glue
-from autockpt._profile import CallRecord
-from autockpt._solve import _segment
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.glue import glue_of, is_glue, with_glue
+from autockpt._choose.solve import _segment
+from autockpt._data.profile import CallRecord
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
@@ -24,8 +24,8 @@ NOT_SEEN = (
     "is given an object whose state a replay does not know",
 )
 """How the reasons begin for which a replay may differ without noticing, if a plan by hand asks for it all the same:
-state outside of tensors, generators and the module tree. `autockpt._frames` documents them. For every other reason a
-plan by hand must be exact or fail aloud."""
+state outside of tensors, generators and the module tree. `autockpt._run.frames` documents them. For every other reason
+a plan by hand must be exact or fail aloud."""
 
 OTHER_WAYS = frozenset({"Branches", "LeavesByChance", "LeavesByCount"})
 """Nodes by which a step may make other calls than the recorded one did. There a plan may end in an error."""

@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._frames import slots, state, units
-from autockpt._frames.generators import GeneratorTrack
-from autockpt._frames.replay import Replay
-from autockpt._frames.state import Autocast, ModuleState
+from autockpt._run.frames import slots, state, units
+from autockpt._run.frames.generators import GeneratorTrack
+from autockpt._run.frames.replay import Replay
+from autockpt._run.frames.state import Autocast, ModuleState
 from tests.fuzz.check import Difference
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._candidates import selective
+from autockpt._choose.candidates import selective
 from autockpt._record import calibrate, clocks, recorder, timing
 from autockpt.solvers import closure, menu, pareto
 

@@ -8,11 +8,11 @@ from collections.abc import Collection
 import msgspec
 
 from autockpt import Profile, Segment
-from autockpt._candidates.block import state_block
-from autockpt._candidates.book import Book
-from autockpt._candidates.drafts import make_draft
-from autockpt._candidates.glue import is_glue
-from autockpt._candidates.idle import name_idle
+from autockpt._choose.candidates.block import state_block
+from autockpt._choose.candidates.book import Book
+from autockpt._choose.candidates.drafts import make_draft
+from autockpt._choose.candidates.glue import is_glue
+from autockpt._choose.candidates.idle import name_idle
 from autockpt.solvers.dataflow import Dataflow
 
 __all__ = ["by_names", "by_rules", "without_host", "worth_drawing"]

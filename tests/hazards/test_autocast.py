@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._candidates import find_candidates
+from autockpt._choose.candidates import find_candidates
 from autockpt.solvers import simulate
-from tests.frames.comparing import Run, assert_same, steps
-from tests.frames.models import WIDTH, batch
+from tests.run.frames.comparing import Run, assert_same, steps
+from tests.run.frames.models import WIDTH, batch
 
 
 class Sharing(nn.Module):

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._frames.frame import Frame
-from tests.frames.comparing import steps
-from tests.frames.models import WIDTH, Tower, batch, summed
-from tests.frames.test_lifetime import events
+from autockpt._run.frames.frame import Frame
+from tests.run.frames.comparing import steps
+from tests.run.frames.models import WIDTH, Tower, batch, summed
+from tests.run.frames.test_lifetime import events
 
 STEPS = 200
 PLAN = Plan.of([["blocks.0", "blocks.1", "blocks.2"], "blocks.3.first"])

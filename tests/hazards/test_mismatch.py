@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from tests.frames.comparing import steps
-from tests.frames.models import WIDTH, Tower, batch, summed
+from tests.run.frames.comparing import steps
+from tests.run.frames.models import WIDTH, Tower, batch, summed
 
 
 class Ordered(nn.Module):

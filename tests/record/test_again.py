@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 import autockpt
-from autockpt._budget import governor
-from autockpt._growth import same_structure
-from autockpt._profile import Profile
+from autockpt._data.profile import Profile
 from autockpt._record.again import record_again, spilled_peak_bytes
 from autockpt._record.recorder import RunMode, record_step
 from autockpt._record.spill import SpilledTensor, spilling
 from autockpt._record.step import TrainingStep, training_step
-from tests.budget.loops import Loop, inside, language_model, tokens_of
+from autockpt._run.governor import governor
+from autockpt._run.growth import same_structure
+from tests.run.governor.loops import Loop, inside, language_model, tokens_of
 
 LAYERS = 2
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Plan, Profile, ProfilingError, Segment
-from autockpt._candidates import find_candidates
+from autockpt._choose.candidates import find_candidates
 from autockpt._record.clocks import HostClock
 from autockpt._record.step import training_step
 from autockpt._record.structure import observe_structure

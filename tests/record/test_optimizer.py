@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 import autockpt
 from autockpt import Infeasible, ProfilingError
-from autockpt._candidates import find_candidates
+from autockpt._choose.candidates import find_candidates
 from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory, optimizers_of
 from autockpt.solvers import simulate
 

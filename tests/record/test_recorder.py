@@ -14,7 +14,7 @@ from torch import nn
 import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt import _torch_private as private
-from autockpt._candidates import find_candidates
+from autockpt._choose.candidates import find_candidates
 from autockpt._record import recorder, timing
 from autockpt._record.step import training_step
 from autockpt._record.timing import StepSeconds, stamped_seconds, step_seconds

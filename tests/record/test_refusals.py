@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile
-from autockpt._candidates import find_candidates
-from autockpt._frames import why_unrepeatable
-from autockpt._install import install
-from tests.frames.comparing import steps
+from autockpt._choose.candidates import find_candidates
+from autockpt._run.frames import why_unrepeatable
+from autockpt._run.install import install
+from tests.run.frames.comparing import steps
 
 WIDTH = 8
 BATCH = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH).sin()

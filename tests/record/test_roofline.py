@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from autockpt import _torch_private as private
-from autockpt._devices import DEVICES
+from autockpt._data.devices import DEVICES
 from autockpt._record.fake import RooflineClock
 
 DEVICE = DEVICES["h100"]

@@ -18,12 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile, ProfilingError
-from autockpt._candidates import find_candidates
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.solve import segments_of
 from autockpt._record import recorder
 from autockpt._record.recorder import record_step
 from autockpt._record.step import step_of
 from autockpt._record.tape import AllocatorTape, Event
-from autockpt._solve import segments_of
 from autockpt.solvers import SOLVERS, Problem, simulate
 from tests.fuzz.timeless import without_times
 from tests.record.small import MODELS, warm

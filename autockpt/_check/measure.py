@@ -1,0 +1,175 @@
+"""`measure`: how high one step's memory really stood. The referee; it knows nothing of profiles and plans."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from .. import _torch_private as private
+from .._data.errors import ProfilingError
+
+__all__ = ["Measurement", "Meter", "allocated_bytes", "measure", "meter_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one step was measured to need.
+
+    Attributes:
+        peak_bytes: highest level of allocated bytes during the step, everything counted that was alive.
+        start_bytes: level when the step began: parameters, buffers, gradients, batch, and whatever else was alive.
+        end_bytes: level when the step ended.
+        seconds: how long the step took, under the instrument.
+        device: what was measured.
+    """
+
+    peak_bytes: int
+    start_bytes: int
+    end_bytes: int
+    seconds: float
+    device: str
+
+    @property
+    def step_bytes(self) -> int:
+        """How far the peak stood above the level at the start."""
+        return self.peak_bytes - self.start_bytes
+
+
+def measure(step: Callable[[], object], *, device: torch.device | str | None = None) -> Measurement:
+    """Run one step and measure its peak.
+
+    On CUDA the allocator's own statistics are read. On a CPU every allocation and free of the step is
+    recorded (torch's profiler) and replayed in order, since adding up live tensors would miss the buffers
+    inside kernels; what was alive before the step is what Python can see of it.
+
+    Args:
+        step: runs the step: forward, backward and, if it is to count, the optimizer.
+        device: what to measure; the current CUDA device if CUDA was initialised, else the CPU.
+
+    Returns:
+        The measurement.
+
+    Raises:
+        ProfilingError: a torch profiler is already running (CPU only).
+
+    Example:
+        >>> import torch, autockpt
+        >>> model, batch = torch.nn.Linear(64, 64), torch.randn(32, 64)
+        >>> autockpt.measure(lambda: model(batch).sum().backward()).step_bytes >= 64 * 64 * 4
+        True
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+    meter = meter_of(torch.device(device))
+    meter.start()
+    try:
+        step()
+    except BaseException:
+        meter.stop()
+        raise
+    return meter.stop()
+
+
+class Meter(Protocol):
+    """Measures from `start` to `stop`."""
+
+    def start(self) -> None:
+        """Begin to measure.
+
+        Raises:
+            ProfilingError: a torch profiler is already running (CPU only).
+        """
+
+    def stop(self) -> Measurement:
+        """End, and return what was measured."""
+
+
+def meter_of(device: torch.device) -> Meter:
+    """Return what measures a step on `device`."""
+    return _CudaMeter(device) if device.type == "cuda" else _CpuMeter()
+
+
+def allocated_bytes(device: torch.device) -> int:
+    """Bytes that are allocated now; on a CPU those of all tensors that Python can see."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else sum(_live_storages().values())
+
+
+class _CudaMeter:
+    """Reads the allocator's own statistics."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start_bytes = 0
+        self._began = 0.0
+
+    def start(self) -> None:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._start_bytes, self._began = torch.cuda.memory_allocated(self._device), time.perf_counter()
+
+    def stop(self) -> Measurement:
+        torch.cuda.synchronize(self._device)
+        return Measurement(
+            seconds=time.perf_counter() - self._began,
+            peak_bytes=torch.cuda.max_memory_allocated(self._device),
+            start_bytes=self._start_bytes,
+            end_bytes=torch.cuda.memory_allocated(self._device),
+            device=torch.cuda.get_device_name(self._device),
+        )
+
+
+class _CpuMeter:
+    """Records every allocation and free, and replays them in order over what was alive."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, int] = {}
+        self._began = 0.0
+        self._profiler: private.MemoryProfiler | None = None
+
+    def start(self) -> None:
+        if private.profiler_is_running():
+            raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
+        gc.collect()  # garbage from before the step must not be freed inside it
+        self._live = _live_storages()
+        self._profiler, self._began = private.start_memory_profiler(), time.perf_counter()
+
+    def stop(self) -> Measurement:
+        assert self._profiler is not None
+        seconds = time.perf_counter() - self._began
+        profiler, self._profiler = self._profiler, None
+        allocations = private.stop_memory_profiler(profiler)
+        live = self._live
+        level = start_bytes = peak_bytes = sum(live.values())
+        for address, change, device_type, _ in allocations:
+            if device_type != "cpu":
+                continue
+            if change > 0:
+                live[address] = change
+                level += change
+                peak_bytes = max(peak_bytes, level)
+            else:
+                level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
+        return Measurement(
+            peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu"
+        )
+
+
+def _live_storages() -> dict[int, int]:
+    """Bytes of every CPU storage that Python can see, by address."""
+    visible = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
+    found: dict[int, int] = {}
+    for tensor in (*visible, *gradients):
+        if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+_REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Other classes (fake tensors, wrappers) need not have memory of their own."""

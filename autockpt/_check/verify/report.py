@@ -1,0 +1,133 @@
+"""What a verification found, as plain data: what ``autockpt verify --json`` prints. No torch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+__all__ = ["Difference", "Kind", "Verdict", "Verification"]
+
+Kind = Literal["output", "loss", "gradient", "input gradient", "buffer", "parameter", "generator"]
+Verdict = Literal["exact", "different", "not repeatable", "nothing recomputed"]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that is not bit for bit the same after two runs of the same step.
+
+    Attributes:
+        kind: what it is.
+        name: which one; for outputs the path in what the model returned.
+        step: in which of the steps, from 1.
+        what: how they differ where values cannot be compared (shape, dtype, None); else empty.
+        elements: how many elements it has; of a generator, bytes of its state.
+        different_elements: how many of them differ.
+        largest_difference: largest absolute difference; None where it is no number (infinities, generators).
+        relative_difference: that over the largest absolute value of the first run; None where that is 0 or no number.
+    """
+
+    kind: Kind
+    name: str
+    step: int
+    what: str = ""
+    elements: int = 0
+    different_elements: int = 0
+    largest_difference: float | None = None
+    relative_difference: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Kind and name, whatever the step: noise may show in one step and not in another."""
+        return self.kind, self.name
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a planned step does what the plain step does, bit for bit.
+
+    Attributes:
+        verdict: ``exact``: nothing differs, and segments did run again. ``different``: something differs that is the
+            same after every plain run, or the planned step failed. ``not repeatable``: plain runs differ from one
+            another, and the planned step only where they do; the plan is not to blame, nor is it cleared there.
+            ``nothing recomputed``: nothing differs, and nothing was tested either, since no segment ran again.
+        model: class of the model.
+        device: where it ran.
+        torch_version: under which torch.
+        deterministic: whether ``torch.use_deterministic_algorithms`` was on.
+        steps: how many steps, one after the other, each run had.
+        plain_runs: how many times the plain steps ran; more than twice where the second did not show enough.
+        segments: how many segments the plan has.
+        replays: how many times one of them ran again, in all steps.
+        not_replayed: the segments that never did, by their calls.
+        not_met: units of the others, to keep or to skip, that forward never came to.
+        compared: how many tensors were compared, by kind, in all steps.
+        differences: between plain and planned run, in the order of the step.
+        plain_differences: between plain runs, in the order of the step.
+        error: what the planned step raised and the plain one did not; None if nothing.
+        notes: what could not be put back between the runs.
+    """
+
+    SCHEMA: ClassVar[str] = "autockpt.verification/1"
+
+    schema: Literal["autockpt.verification/1"] = "autockpt.verification/1"
+    verdict: Verdict
+    model: str
+    device: str
+    torch_version: str
+    deterministic: bool
+    steps: int
+    plain_runs: int
+    segments: int
+    replays: int
+    not_replayed: tuple[str, ...] = ()
+    not_met: tuple[str, ...] = ()
+    compared: dict[Kind, int]
+    differences: tuple[Difference, ...] = ()
+    plain_differences: tuple[Difference, ...] = ()
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether segments ran again and nothing differs: the verdict is ``exact``."""
+        return self.verdict == "exact"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all plain runs were bit for bit the same."""
+        return not self.plain_differences
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference that plain runs do not show among themselves; None if there is none."""
+        noise = {difference.key for difference in self.plain_differences}
+        return next((difference for difference in self.differences if difference.key not in noise), None)
+
+    @property
+    def over_noise(self) -> float | None:
+        """How many times as far, at most, the planned run is from the plain one as plain runs are from one another.
+
+        Over the tensors that differ in both; None if there are none. Far above 1 the plan is suspect after all.
+        """
+        noise: dict[tuple[str, str], float] = {}
+        for each in self.plain_differences:
+            noise[each.key] = max(noise.get(each.key, 0.0), each.largest_difference or 0.0)
+        ratios = [
+            each.largest_difference / noise[each.key]
+            for each in self.differences
+            if each.largest_difference and noise.get(each.key)
+        ]
+        return max(ratios, default=None)
+
+    def __str__(self) -> str:
+        from .text import verification_text
+
+        return verification_text(self)
+
+    def _repr_html_(self) -> str:
+        from ..._show.pictures.html import verification_html
+        from .text import headline
+
+        return verification_html(self, headline(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))

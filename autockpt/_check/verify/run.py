@@ -1,0 +1,252 @@
+"""`verify`: which runs are made, from which state, and what they prove."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..._choose.pins import Patterns, refuse_pins
+from ..._choose.solve import solve_for
+from ..._data.errors import BudgetError, NotApplicable
+from ..._data.plan import Plan, Segment
+from ..._record import profile
+from ..._record.optimizer import Optimizers
+from ..._record.sandbox import Sandbox
+from ..._record.step import TrainingStep, training_step
+from ..._run.apply import goal_for
+from ..._run.frames import watching_replays
+from ..._run.install import install, installed_plan, set_aside, uninstall
+from ..._show.explain.names import label
+from .compare import compare
+from .outcome import Observed, observe
+from .report import Difference, Verdict, Verification
+
+__all__ = ["verify"]
+
+PATIENCE = 2
+"""More plain runs before the plan is blamed: noise (atomics on a GPU) need not show in the first two."""
+
+
+def verify(
+    model: torch.nn.Module,
+    inputs: object,
+    *,
+    plan: Plan | None = None,
+    budget: int | str | None = None,
+    max_overhead: float | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Optimizers | None = None,
+    solver: str = "auto",
+    steps: int = 1,
+    keep: Patterns = (),
+    recompute: Patterns = (),
+) -> Verification:
+    """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
+
+    Compared are outputs, loss, gradients of parameters and inputs, buffers, parameters and generators. The plain step
+    runs twice, so that what it does not repeat itself is not blamed on the plan. Everything is put back: parameters,
+    gradients, buffers, generators, flags, attributes, and the plan that was applied.
+
+    Backward runs outside autocast; hooks that run after a gradient was accumulated do not run, nor does an optimizer.
+    The plain step has to fit into memory: where it does not, take a smaller batch. Copies of the state, and one plain
+    run's outputs and gradients, wait on the host.
+
+    Args:
+        model: the model, in the mode (train or eval) in which it will train.
+        inputs: one batch: a tuple is passed positionally, a mapping by keyword.
+        plan: the plan to check; without it, and without a budget, the one that is applied to the model.
+        budget: check the plan that `solve` chooses for this budget. `apply` may choose another: it finds the
+            optimizer by itself, and leaves a margin on CUDA. To check the plan in use apply it first, and give neither.
+        max_overhead: check the plan that `solve` chooses for this recompute overhead.
+        loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
+            outputs that require gradients.
+        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
+            stands for a class of ``torch.optim`` with its defaults.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        steps: how many steps to run one after the other; buffers and generators go on from step to step.
+        keep: patterns of calls that must not run again, not with a plan; see `solve`.
+        recompute: patterns of calls that must run again.
+
+    Returns:
+        What was found; as text it begins with the verdict.
+
+    Raises:
+        BudgetError: the budget does not parse, more than one of plan, budget and overhead is given, or none and no
+            plan is applied.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, and what they consist of.
+        NotApplicable: the plan does not fit the model, the model has nothing to train or a plan on a part of it, or
+            there are no steps.
+        PinError: a pattern matches no call, no plan can honour the pins, or there is a plan already.
+        ProfilingError: the model cannot be recorded, or its outputs give no loss.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
+        UnknownSolver: there is no such solver.
+        Exception: whatever the plain step raises, with the model as it was.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.Dropout())
+        >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+        >>> verification = autockpt.verify(model, torch.randn(8, 32), plan=autockpt.Plan.of(["1", ["2", "3"]]))
+        >>> verification.exact, verification.replays
+        (True, 2)
+    """
+    if sum(given is not None for given in (plan, budget, max_overhead)) > 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
+        )
+    if steps < 1:
+        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
+    if goal is None:
+        refuse_pins(keep, recompute)
+    with set_aside(model) as applied:
+        _refuse_plans_inside(model)
+        if goal is not None:
+            recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
+            plan = solve_for(recorded, goal, solver=solver, keep=keep, recompute=recompute)
+        plan = applied if plan is None else plan
+        if plan is None:
+            raise BudgetError(
+                "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
+                "apply one to the model first"
+            )
+        install(model, plan)  # refuses a plan that does not fit before anything runs
+        uninstall(model)
+        step = training_step(model, inputs, loss)
+        arguments = (*step.args, *step.kwargs.values())
+        with Sandbox.around(model, inputs=arguments, parameters=True) as sandbox:
+            return _verify(step, plan, sandbox, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What came of the planned steps.
+
+    Attributes:
+        differences: from the plain steps.
+        error: what they raised.
+        replayed: the keys of the calls of each frame that was replayed, and of the units met in them.
+    """
+
+    differences: list[Difference]
+    error: str | None
+    replayed: list[tuple[str, ...]]
+
+
+def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Verification:
+    sandbox.restore()
+    plain = [[one.kept() for one in observe(step, sandbox)] for _ in range(steps)]
+    noise = _run_plain(step, sandbox, plain)
+    planned = _run_planned(step, plan, sandbox, plain)
+    order = {one.key: index for index, one in enumerate(plain[0])}
+    runs = 2
+    while runs < 2 + PATIENCE and _to_blame(planned, noise):
+        known = {difference.key for difference in noise}
+        noise += [each for each in _run_plain(step, sandbox, plain) if each.key not in known]
+        noise.sort(key=lambda each: (each.step, order.get(each.key, len(order))))
+        runs += 1
+    return Verification(
+        verdict=_verdict(planned, noise),
+        model=type(step.model).__name__,
+        device=torch.cuda.get_device_name(step.device) if step.device.type == "cuda" else step.device.type,
+        torch_version=str(torch.__version__),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        steps=steps,
+        plain_runs=runs,
+        segments=len(plan.segments),
+        replays=len(planned.replayed),
+        not_replayed=_not_replayed(plan, planned),
+        not_met=_not_met(step.model, plan, planned),
+        compared=dict(Counter(one.kind for outcome in plain for one in outcome)),
+        differences=tuple(planned.differences),
+        plain_differences=tuple(noise),
+        error=planned.error,
+        notes=tuple(sandbox.notes()),
+    )
+
+
+def _run_plain(step: TrainingStep, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> list[Difference]:
+    """Run the plain steps again; return what differs."""
+    sandbox.restore()
+    found = []
+    for number, expected in enumerate(plain, 1):
+        found += compare(number, expected, observe(step, sandbox))
+    return found
+
+
+def _run_planned(step: TrainingStep, plan: Plan, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> Planned:
+    """Run the steps as `plan` wants them; return what differs."""
+    sandbox.restore()
+    found: list[Difference] = []
+    error = None
+    install(step.model, plan)
+    try:
+        with watching_replays() as replayed:
+            for number, expected in enumerate(plain, 1):
+                try:
+                    outcome = observe(step, sandbox)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
+                    error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
+                    break
+                found += compare(number, expected, outcome)
+    finally:
+        uninstall(step.model)
+    return Planned(differences=found, error=error, replayed=replayed)
+
+
+def _to_blame(planned: Planned, noise: Sequence[Difference]) -> bool:
+    """Whether the planned steps went wrong in a way that is not explained by plain steps that do not repeat."""
+    known = {difference.key for difference in noise}
+    forward_repeats = not any(kind in ("output", "loss") for kind, _ in known)
+    if planned.error is not None and forward_repeats:
+        return True  # a forward that does not repeat itself cannot be replayed under any plan
+    return any(difference.key not in known for difference in planned.differences)
+
+
+def _verdict(planned: Planned, noise: Sequence[Difference]) -> Verdict:
+    if _to_blame(planned, noise):
+        return "different"
+    if noise:
+        return "not repeatable"
+    return "exact" if planned.replayed else "nothing recomputed"
+
+
+def _not_replayed(plan: Plan, planned: Planned) -> tuple[str, ...]:
+    replayed = {key for keys in planned.replayed for key in keys}
+    return tuple(_named(segment) for segment in plan.segments if not replayed.intersection(segment.calls))
+
+
+def _not_met(model: torch.nn.Module, plan: Plan, planned: Planned) -> tuple[str, ...]:
+    """Units of segments that were replayed, which forward never came to: a function that it does not call, say."""
+    first = {id(module): name for name, module in model.named_modules()}
+    canonical = {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+    replayed = {key for keys in planned.replayed for key in keys}
+    found = []
+    for segment in plan.segments:
+        if replayed.isdisjoint(segment.calls):
+            continue
+        for unit in (*segment.keep, *segment.skip):
+            name, sharp, rest = unit.partition("#")
+            if unit not in segment.calls and f"{canonical[name]}{sharp}{rest}" not in replayed:
+                found.append(unit)
+    return tuple(found)
+
+
+def _named(segment: Segment) -> str:
+    first, last = label(segment.calls[0]), label(segment.calls[-1])
+    return first if len(segment.calls) == 1 else f"{first} … {last}"
+
+
+def _refuse_plans_inside(model: torch.nn.Module) -> None:
+    inside = [name for name, module in model.named_modules() if name and installed_plan(module) is not None]
+    if inside:
+        raise NotApplicable(
+            f"a plan is applied to a part of the model, {inside[0]!r}, so that no step of the whole would be plain. "
+            "Remove that one first, or verify that part."
+        )

@@ -1,0 +1,66 @@
+"""Errors that users see; continues the tree of `autockpt.solvers.errors`.
+
+AutockptError (ValueError)
+├── BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver     from the solvers
+├── GrowthError          profiles that do not tell that of another size
+├── InvalidFile          a profile, plan or frontier file that does not parse or validate
+├── MissingExtra         something that is not installed; names the command that installs it
+├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
+├── PinError             pins that match nothing, contradict each other, or cannot be honoured
+├── ProfilingError       the model cannot be recorded
+├── ReplayError          a replay that does not repeat its forward
+└── UnknownProfile       a name that no recorded profile has
+"""
+
+from __future__ import annotations
+
+from ..solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver
+
+__all__ = [
+    "AutockptError",
+    "BudgetError",
+    "GrowthError",
+    "Infeasible",
+    "InvalidFile",
+    "InvalidProblem",
+    "MissingExtra",
+    "NotApplicable",
+    "PinError",
+    "ProfilingError",
+    "ReplayError",
+    "TooCostly",
+    "UnknownProfile",
+    "UnknownSolver",
+]
+
+
+class GrowthError(AutockptError):
+    """Profiles of two batch sizes that do not tell what a step of another size needs."""
+
+
+class InvalidFile(AutockptError):
+    """A file that is truncated, of another schema, or whose contents contradict each other."""
+
+
+class MissingExtra(AutockptError):
+    """Something is needed that is not installed; the message has the command that installs it."""
+
+
+class NotApplicable(AutockptError):
+    """A plan that does not fit the model, or a model for which no plan makes sense."""
+
+
+class PinError(AutockptError):
+    """A pin that matches no call, or pins that contradict each other or that no plan can honour."""
+
+
+class ProfilingError(AutockptError):
+    """The model cannot be recorded."""
+
+
+class ReplayError(AutockptError):
+    """A replay did not repeat what its forward did, so its gradients would be wrong."""
+
+
+class UnknownProfile(AutockptError, FileNotFoundError):
+    """Neither a file nor a recorded profile is called so; whoever is prepared for a missing file is for this too."""

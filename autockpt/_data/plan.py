@@ -1,0 +1,317 @@
+"""The plan: which calls are recomputed, with predicted peak and cost. Immutable, JSON, no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from . import files
+from .errors import InvalidFile
+from .goal import Goal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .._choose.timeline import MemoryTimeline
+    from .profile import Profile
+
+__all__ = ["Plan", "Refusal", "Segment", "split_key"]
+
+Bytes = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
+"""``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
+
+UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call inside a segment, or a torch function that a call's own code calls: ``h.3.attn#0/linear#1``.
+
+Occurrences of a function count, by its name without the path, within that one call's own code."""
+
+
+MemberKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the call in a key, and the torch function that its own code calls; empty where the call is meant.
+
+    Example:
+        >>> from autockpt._data.plan import split_key
+        >>> split_key("h.3.attn#0/linear#1"), split_key("h.3.attn#0")
+        (('h.3.attn#0', 'linear#1'), ('h.3.attn#0', ''))
+    """
+    name, _, rest = key.partition("#")  # names of modules may contain a slash
+    occurrence, _, function = rest.partition("/")
+    return f"{name}#{occurrence}", function
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run of consecutive sibling calls that are recomputed together.
+
+    Attributes:
+        calls: the calls, in forward order; among them torch functions that the parent's own code calls (glue).
+        parent: the call whose forward makes them; None lets `apply` find it from the names.
+        buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
+            every buffer inside is then snapshotted.
+        keep: units inside that the replay does not run again, since their results and what they save stay. A
+            function among `calls` may be one.
+        skip: units that it does not run again, since nothing that it needs reads their results.
+        remake: those of `keep` and `skip` of which it makes again, by one multiplication each, what they multiplied by
+            something that they save, such as the noise of a dropout; of those products nothing stays.
+        linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
+            boundary grows, and a warning says it.
+        recompute_seconds: predicted cost per step.
+        freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
+        boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
+        kept_bytes: predicted bytes that its units leave alive besides.
+    """
+
+    calls: Annotated[tuple[MemberKey, ...], msgspec.Meta(min_length=1)]
+    parent: CallKey | None = None
+    buffers: tuple[str, ...] | None = None
+    keep: tuple[UnitKey, ...] = ()
+    skip: tuple[UnitKey, ...] = ()
+    remake: tuple[UnitKey, ...] = ()
+    linked: tuple[MemberKey, ...] = ()
+    recompute_seconds: Seconds = 0.0
+    freed_bytes: Bytes = 0
+    boundary_bytes: Bytes = 0
+    kept_bytes: Bytes = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that is kept because it cannot be replayed exactly, and why."""
+
+    call: CallKey
+    reason: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which calls to recompute, with predicted peak and cost.
+
+    Attributes:
+        model: class of the model it was made for.
+        segments: what is recomputed; everything else is kept.
+        solver: who chose; ``manual`` for a plan written by hand.
+        status: ``optimal`` where no other choice among the candidates that keeps to `budget_bytes` is cheaper (what is
+            no candidate may be, see `gap`), else ``feasible``; or ``manual``.
+        goal: what was asked of the solver, in plans of `apply` less what that leaves as a margin; None for a plan
+            written by hand, and for one of a frontier.
+        budget_bytes: the peak that it keeps to: the budget, or its own peak where the lowest was asked for; None for a
+            plan written by hand.
+        peak_bytes: predicted peak of the whole step; 0 where nothing was predicted.
+        plain_peak_bytes: predicted peak of the plain step.
+        recompute_seconds: predicted extra forward seconds per step.
+        plain_seconds: recorded seconds of the plain step.
+        lower_bound_seconds: no method that keeps to the budget recomputes less, whichever operators it keeps,
+            recomputes or skips; None if no bound is known.
+        choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
+        profile_mode: how the profile was recorded (``real``, ``forward``, ``fake``); None for a plan by hand.
+        pinned_keep: patterns of calls that the solver had to keep.
+        pinned_recompute: patterns of calls that it had to recompute.
+        refused: calls kept because they cannot be replayed exactly.
+        notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
+    """
+
+    SCHEMA: ClassVar[str] = "autockpt.plan/1"
+
+    schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
+    model: str = ""
+    segments: tuple[Segment, ...] = ()
+    solver: str = "manual"
+    status: Literal["optimal", "feasible", "manual"] = "manual"
+    goal: Goal | None = None
+    budget_bytes: Bytes | None = None
+    peak_bytes: Bytes = 0
+    plain_peak_bytes: Bytes = 0
+    recompute_seconds: Seconds = 0.0
+    plain_seconds: Seconds = 0.0
+    lower_bound_seconds: Seconds | None = None
+    choice_bound_seconds: Seconds | None = None
+    profile_mode: Literal["real", "forward", "fake"] | None = None
+    pinned_keep: tuple[str, ...] = ()
+    pinned_recompute: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for segment in self.segments:
+            for call in segment.calls:
+                if call in seen:
+                    raise InvalidFile(f"call {call!r} stands in the plan twice")
+                seen.add(call)
+            glue = {call for call in segment.calls if split_key(call)[1]}
+            for unit in (*segment.keep, *segment.skip):
+                if unit in seen - glue:
+                    raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
+                seen.add(unit)
+                glue.discard(unit)
+            for unit in segment.remake:
+                if unit not in segment.keep and unit not in segment.skip:
+                    raise InvalidFile(f"{unit!r} is remade in the plan, and neither kept nor skipped")
+
+    @classmethod
+    def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:
+        """Make a plan by hand.
+
+        Args:
+            segments: one entry a segment: a call, or a run of sibling calls. A bare qualified name means
+                its first call in the step.
+
+        Returns:
+            A plan with no predictions.
+
+        Example:
+            >>> from autockpt import Plan
+            >>> [segment.calls for segment in Plan.of(["h.0", ["h.1", "h.2"]]).segments]
+            [('h.0#0',), ('h.1#0', 'h.2#0')]
+        """
+        runs = [[run] if isinstance(run, str) else list(run) for run in segments]
+        keys = [tuple(name if "#" in name else f"{name}#0" for name in run) for run in runs]
+        return cls(segments=tuple(Segment(calls=calls) for calls in keys))
+
+    @property
+    def recompute_overhead(self) -> float:
+        """Predicted recompute seconds over the plain step's seconds, a ratio; 0 where nothing was recorded."""
+        return self.recompute_seconds / self.plain_seconds if self.plain_seconds else 0.0
+
+    @property
+    def gap(self) -> float | None:
+        """No method could save more than this share: (cost - lower bound) / cost; None if no bound is known.
+
+        The bound is of operators alone, without the host's time, and need not be within reach.
+        """
+        return self._gap(self.lower_bound_seconds)
+
+    @property
+    def choice_gap(self) -> float | None:
+        """No other choice among the same candidates could save more than this share; None if no bound is known."""
+        return self._gap(self.choice_bound_seconds)
+
+    def _gap(self, bound_seconds: float | None) -> float | None:
+        if bound_seconds is None:
+            return None
+        if self.recompute_seconds <= bound_seconds:
+            return 0.0
+        return (self.recompute_seconds - bound_seconds) / self.recompute_seconds
+
+    def timeline(self, profile: Profile) -> MemoryTimeline:
+        """Predict the memory of the recorded step under this plan, step by step, split by what stands there.
+
+        Args:
+            profile: the recorded step, as a rule the one that the plan was made from. A plan written by hand has a
+                timeline too.
+
+        Returns:
+            The timeline. Its peak is `peak_bytes`, to the byte, where the plan was made from this profile.
+
+        Raises:
+            InvalidProblem: two segments overlap.
+            NotApplicable: the plan does not fit the recorded step.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> plan = autockpt.solve(profile, "min")
+            >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
+            True
+        """
+        from .._choose.timeline import predict_timeline
+
+        return predict_timeline(profile, self)
+
+    def explain(self, profile: Profile | None = None) -> str:
+        """Return the plan as text: totals, what is recomputed, what was refused and why.
+
+        Args:
+            profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
+                what is decided about each call, what that holds, frees and costs, and why.
+        """
+        from .._show.explain import explain_plan
+
+        return explain_plan(self, profile)
+
+    def plot(
+        self, profile: Profile, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None
+    ) -> Figure:
+        """Draw what this plan does to the recorded step, by matplotlib (``pip install "autockpt[plot]"``).
+
+        Args:
+            profile: the recorded step, as for `timeline`.
+            kind: ``memory``: what stands over the step, with the plain step, the budget and the peak; ``modules``: a
+                bar for each row of the module tree, as long as what it saves for backward, split into held and freed.
+            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+
+        Returns:
+            The figure; a notebook shows it as the value of a cell, and ``.savefig("plan.png")`` writes it.
+
+        Raises:
+            AutockptError: there is no such kind.
+            InvalidProblem: two segments overlap.
+            MissingExtra: matplotlib is not installed.
+            NotApplicable: the plan does not fit the recorded step.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> figure = autockpt.solve(profile, "min").plot(profile)
+        """
+        from .._show.pictures import plot_plan
+
+        return plot_plan(self, profile, kind, ax)
+
+    def trace(self, path: str | os.PathLike[str], profile: Profile) -> None:
+        """Write the planned step to `path` as a trace that https://ui.perfetto.dev and Chrome open.
+
+        Calls and replays are spans, the predicted memory is a counter, and the peak is marked. All of it is predicted;
+        the seconds of backward are shared out among its calls as those of forward are.
+
+        Args:
+            path: the file, JSON.
+            profile: the recorded step, as for `timeline`.
+
+        Raises:
+            InvalidProblem: two segments overlap.
+            NotApplicable: the plan does not fit the recorded step.
+            OSError: the file cannot be written.
+
+        Example:
+            >>> import os, torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> autockpt.solve(profile, "min").trace(os.devnull, profile)
+        """
+        from .._show.pictures.trace import trace_json
+
+        files.write(trace_json(profile, self), path)
+
+    def _repr_html_(self) -> str:
+        from .._show.pictures.html import plan_html
+
+        return plan_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to `path` as JSON."""
+        files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            InvalidFile: the file is truncated, of another schema, or contradicts itself.
+        """
+        return files.load(path, cls)

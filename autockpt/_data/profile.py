@@ -1,0 +1,202 @@
+"""The profile: what one model's training step holds, when, and what each call costs. JSON, no torch.
+
+The clock of a profile counts *ticks*: every allocation is one, and so is every marker (a call opened or
+closed, a tensor saved, read back or released). Frees between two ticks cannot move a peak, so a tensor is
+``[birth, death)`` in ticks and a number of bytes, and nothing else about time matters for memory.
+
+    tick     0    1    2    3    4    5    6    7    8    9    10   11
+             enter     pack      exit      │ unpack    release
+             root      │                   │ │         │
+    tensor        ├────┼─────────┤         │ │         │            natural: last Python reference
+                       └───────────────────┼─┴─────────┤            held by the save
+                                     forward_ticks
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from . import files
+from .consistency import validate
+from .plan import Bytes, Seconds
+from .tables import Argument, CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Argument",
+    "CallRecord",
+    "FunctionTable",
+    "OpTable",
+    "Profile",
+    "Recipe",
+    "SaveTable",
+    "Static",
+    "TensorTable",
+    "plain_peak_bytes",
+]
+
+
+class Profile(Part, frozen=True, kw_only=True):
+    """The recorded measurements of one model, batch shape, dtype, device and software version.
+
+    Attributes:
+        model: class of the model.
+        mode: ``real`` (a whole step ran), ``forward`` (forward ran, backward is synthesised from the
+            autograd graph) or ``fake`` (nothing ran; operators of fake tensors).
+        times: ``measured``, or ``roofline`` of `device`.
+        device: where it ran, or the named device of the roofline.
+        torch_version: version of torch.
+        recorded: date and time, ISO 8601.
+        recipe: how it was recorded, where it is one of those that are shipped.
+        plain_seconds: seconds of the plain step.
+        static: bytes that are there before the step.
+        optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
+        optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
+        ticks: length of the clock.
+        forward_ticks: tick at which forward, loss included, ended.
+        generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
+        replay_host_seconds: host seconds that a replayed segment costs beside its operators.
+        member_host_seconds: host seconds of each of its calls but the first.
+        save_host_seconds: host seconds of each tensor that a segment saves, parameters left out, in a unit too.
+        kept_host_seconds: host seconds that a kept unit costs beside those.
+        mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode
+            watches it.
+        calls: module calls in pre-order; the first is the root.
+        functions: torch functions that calls called in their own code.
+        ops: operators that calls ran.
+        tensors: storages born in the step.
+        saves: what autograd saved.
+        buffer_bytes: bytes of each buffer that forward changes, by qualified name.
+        notes: what could not be seen or put back, in words.
+    """
+
+    SCHEMA: ClassVar[str] = "autockpt.profile/2"
+
+    schema: Literal["autockpt.profile/2"] = "autockpt.profile/2"
+    model: str
+    mode: Literal["real", "forward", "fake"]
+    times: Literal["measured", "roofline"]
+    device: str
+    torch_version: str
+    recorded: str
+    recipe: Recipe | None = None
+    plain_seconds: Seconds
+    static: Static
+    optimizer: str = ""
+    optimizer_step_bytes: Bytes = 0
+    ticks: Index
+    forward_ticks: Index
+    generator_bytes: Bytes = 0
+    replay_host_seconds: Seconds = 0.0
+    member_host_seconds: Seconds = 0.0
+    save_host_seconds: Seconds = 0.0
+    kept_host_seconds: Seconds = 0.0
+    mode_host_seconds: Seconds = 0.0
+    calls: Annotated[tuple[CallRecord, ...], msgspec.Meta(min_length=1)]
+    functions: FunctionTable = FunctionTable()
+    ops: OpTable = OpTable()
+    tensors: TensorTable
+    saves: SaveTable
+    buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def explain(self) -> str:
+        """Return where memory and time go, as text."""
+        from .._show.explain import explain_profile
+
+        return explain_profile(self)
+
+    def plot(self, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None) -> Figure:
+        """Draw where memory goes, by matplotlib (``pip install "autockpt[plot]"``).
+
+        Args:
+            kind: ``memory``: what stands over the plain step, and where the peak is; ``modules``: a bar for each row of
+                the module tree, as long as what it saves for backward.
+            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
+
+        Returns:
+            The figure; a notebook shows it as the value of a cell, and ``.savefig("memory.png")`` writes it.
+
+        Raises:
+            AutockptError: there is no such kind.
+            MissingExtra: matplotlib is not installed.
+
+        Example:
+            >>> import torch, autockpt
+            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+            >>> profile = autockpt.profile(model, torch.randn(64, 8))
+            >>> (axes,) = profile.plot().axes
+            >>> axes.get_title(loc="left")
+            'Predicted memory over a step of Sequential'
+        """
+        from .._show.pictures import plot_profile
+
+        return plot_profile(self, kind, ax)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the plain step to `path` as a trace, as `Plan.trace` does."""
+        from .._show.pictures.trace import trace_json
+        from .plan import Plan
+
+        files.write(trace_json(self, Plan()), path)
+
+    def _repr_html_(self) -> str:
+        from .._show.pictures.html import profile_html
+
+        return profile_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile to `path` as JSON, packed by gzip where the path ends in ``.gz``."""
+        files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a profile that `save` wrote, or one of those that come with autockpt.
+
+        Args:
+            path: a file, or the name of a recorded profile, which `autockpt profiles` lists. A file that exists wins.
+
+        Raises:
+            InvalidFile: the file is truncated, of another schema, or contradicts itself.
+            UnknownProfile: the path is a bare word, no file is called so, and neither is a recorded profile.
+            OSError: the file cannot be read.
+
+        Example:
+            >>> from autockpt import Profile
+            >>> Profile.load("gpt2-xl").model
+            'GPT2LMHeadModel'
+        """
+        from .shipped import locate
+
+        return files.decode(locate(path).read_bytes(), cls, source=str(path))
+
+
+def plain_peak_bytes(static: Static, tensors: TensorTable, *, ticks: int, optimizer_step_bytes: int) -> int:
+    """Return the highest level of a recorded step and of the optimizer's after it, static bytes included.
+
+    Args:
+        static: what is there before the step.
+        tensors: what is born in it.
+        ticks: length of its clock.
+        optimizer_step_bytes: what the optimizer's step needs besides what lives at the end of backward.
+    """
+    change = [0] * (ticks + 1)
+    for size, birth, death in zip(tensors.bytes, tensors.birth, tensors.death, strict=True):
+        change[birth] += size
+        change[death] -= size
+    level = list(itertools.accumulate(change))
+    return static.total_bytes + max(*level, level[ticks - 1] + optimizer_step_bytes)

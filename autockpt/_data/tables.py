@@ -1,0 +1,270 @@
+"""The parts of a profile: what is static, calls, and tables of columns for what there is much of. No torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from .plan import Bytes, Seconds
+
+__all__ = [
+    "Argument",
+    "CallRecord",
+    "FunctionTable",
+    "Index",
+    "OpTable",
+    "Part",
+    "Recipe",
+    "SaveTable",
+    "Static",
+    "TensorTable",
+]
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+MaybeIndex = Annotated[int, msgspec.Meta(ge=-1)]
+Column = tuple[Index, ...]
+MaybeColumn = tuple[MaybeIndex, ...]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything in a profile: by keyword, no unknown fields.
+
+    Each part says frozen and kw_only again, since neither type checkers nor msgspec let both be inherited.
+    """
+
+
+class Static(Part, frozen=True, kw_only=True):
+    """Bytes that are there before the step begins and stay through it.
+
+    Attributes:
+        parameter_bytes: parameters, each storage once.
+        buffer_bytes: buffers, each storage once.
+        input_bytes: the batch.
+        gradient_bytes: gradients that existed before the step.
+        optimizer_bytes: optimizer state, 0 where no optimizer was given.
+        other_bytes: what else is alive, or was measured and is explained by none of these; negative where they
+            overstate what was measured.
+    """
+
+    parameter_bytes: Bytes
+    buffer_bytes: Bytes
+    input_bytes: Bytes
+    gradient_bytes: Bytes = 0
+    optimizer_bytes: Bytes = 0
+    other_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of all parts."""
+        own = self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
+        return own + self.other_bytes
+
+
+class Recipe(Part, frozen=True, kw_only=True):
+    """How a profile that is shipped was recorded.
+
+    Attributes:
+        batch: what one step trains on, in words.
+        precision: of parameters and operators, in words.
+        optimizer: class of the optimizer.
+        versions: of the packages that the model and its operators came from.
+        command: the command that records it again.
+    """
+
+    batch: str
+    precision: str
+    optimizer: str
+    versions: dict[str, str]
+    command: str
+
+
+class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One storage that came into a call or a torch function as an argument; an array in JSON.
+
+    Attributes:
+        tensor: index of the tensor, -1 for one that is older than the step (an input).
+        sources: the calls that returned this very object, unchanged since; empty where the caller's own code
+            made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
+        mutated: whether it was changed in place after the call began.
+        functions: the torch functions that returned it so, by index.
+        mixed: whether it came in as several objects that not all came from the same.
+    """
+
+    tensor: MaybeIndex
+    sources: Column = ()
+    mutated: bool = False
+    functions: Column = ()
+    mixed: bool = False
+
+
+class CallRecord(Part, frozen=True, kw_only=True):
+    """One invocation of a module, in pre-order.
+
+    Attributes:
+        name: qualified name; empty for the root.
+        occurrence: which call of that module within the step, from 0.
+        parent: index of the call whose forward made this one; -1 for the root.
+        stop: one past the last call of this call's subtree.
+        class_name: class of the module.
+        enter: tick at which forward began.
+        exit: tick at which forward ended.
+        enter_seconds: when forward began, from the start of the step's forward.
+        exit_seconds: when forward ended.
+        arguments: storages that came in, parameters and buffers left out.
+        outputs: tensors of this step that went out.
+        signature: equal for structurally identical calls.
+        draws: whether a random generator moved.
+        buffers: qualified names of the buffers whose values it changed.
+        refused: why it cannot be replayed exactly; empty where it can.
+        leaves_traces: whether more than its result tells that it ran, so that a replay cannot leave it out.
+    """
+
+    name: str
+    occurrence: Index
+    parent: MaybeIndex
+    stop: Index
+    class_name: str
+    enter: Index
+    exit: Index
+    enter_seconds: Seconds
+    exit_seconds: Seconds
+    arguments: tuple[Argument, ...] = ()
+    outputs: Column = ()
+    signature: str = ""
+    draws: bool = False
+    buffers: tuple[str, ...] = ()
+    refused: str = ""
+    leaves_traces: bool = False
+
+    @property
+    def key(self) -> str:
+        """``qualified.name#occurrence``, as plans write it."""
+        return f"{self.name}#{self.occurrence}"
+
+    @property
+    def forward_seconds(self) -> float:
+        """Seconds between the begin and the end of forward, children included."""
+        return self.exit_seconds - self.enter_seconds
+
+
+class FunctionTable(Part, frozen=True, kw_only=True):
+    """The torch functions that calls called in their own code, in the order of their begins, as columns.
+
+    The last two columns are empty in profiles that are older than they are.
+
+    Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
+    module called while gradients are off is no call, though it counts: what it calls is its caller's.
+
+    Attributes:
+        call: index of the innermost call whose code called it.
+        name: short name, as plans write it: ``linear``, ``scaled_dot_product_attention``.
+        occurrence: which function of that name within that call's own code, from 0.
+        enter: tick at which it began; births and saves between its ticks are its own.
+        exit: tick at which it ended.
+        seconds: its forward seconds, median over equal functions of equal calls.
+        reads: tensors that came in; those older than the step and the model's own left out, and none at all where it
+            looks only at shapes (``size``), so that it can run on hollow tensors.
+        makes: tensors born in it that went out or that autograd saved in it.
+        alias: whether an output shares storage with an argument (views, in-place).
+        mutates: whether it changed anything in place that is older than itself and that others use too; a buffer that
+            it alone is given in the whole step is its own affair.
+        draws: whether a default random generator moved.
+        refused: why its result cannot be handed out by a replay; empty where it can.
+        arguments: storages that came in, as those of a call; none for functions of calls that call no module, unless
+            one such call is all that there is.
+        unrepeatable: why it cannot run again by itself, as a call does; empty where it can.
+    """
+
+    call: Column = ()
+    name: tuple[str, ...] = ()
+    occurrence: Column = ()
+    enter: Column = ()
+    exit: Column = ()
+    seconds: tuple[Seconds, ...] = ()
+    reads: tuple[Column, ...] = ()
+    makes: tuple[Column, ...] = ()
+    alias: tuple[bool, ...] = ()
+    mutates: tuple[bool, ...] = ()
+    draws: tuple[bool, ...] = ()
+    refused: tuple[str, ...] = ()
+    arguments: tuple[tuple[Argument, ...], ...] = ()
+    unrepeatable: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+    def key(self, index: int) -> str:
+        """``name#occurrence``, as plans write it after the key of its call."""
+        return f"{self.name[index]}#{self.occurrence[index]}"
+
+
+class OpTable(Part, frozen=True, kw_only=True):
+    """The operators that ran in forward inside calls, views left out, in order, as columns.
+
+    Attributes:
+        function: index of the function that ran it, -1 if none did.
+        call: index of the innermost call that ran it.
+        name: ``aten.mm.default``; where operators could not be told apart, the name of the function.
+        seconds: its share of the function's seconds; those of a function's operators add up to the function's.
+        reads: tensors that it read.
+        makes: tensors born in it that it returned.
+        writes: older tensors that it changed in place.
+    """
+
+    function: MaybeColumn = ()
+    call: Column = ()
+    name: tuple[str, ...] = ()
+    seconds: tuple[Seconds, ...] = ()
+    reads: tuple[Column, ...] = ()
+    makes: tuple[Column, ...] = ()
+    writes: tuple[Column, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+class TensorTable(Part, frozen=True, kw_only=True):
+    """Storages born in the step, as columns.
+
+    Attributes:
+        bytes: size of each.
+        birth: tick of the allocation.
+        natural: tick from which only saves keep it alive.
+        death: tick at which it was gone in the recorded step.
+    """
+
+    bytes: Column
+    birth: Column
+    natural: Column
+    death: Column
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+class SaveTable(Part, frozen=True, kw_only=True):
+    """What autograd saved for backward, parameters and buffers left out, as columns.
+
+    Attributes:
+        tensor: index of the tensor, -1 for one that is older than the step (an input).
+        call: index of the innermost call that saved it.
+        pack: tick at which it was saved.
+        unpack: tick at which backward first read it; `Profile.ticks` if it never did.
+        release: tick at which autograd let it go.
+        seconds: when it was saved, from the start of the step's forward.
+        function: index of the function that saved it; -1 if none did (a custom autograd function, the loss).
+        op: index of the operator that saved it, -1 if not known.
+    """
+
+    tensor: MaybeColumn
+    call: Column
+    pack: Column
+    unpack: Column
+    release: Column
+    seconds: tuple[Seconds, ...]
+    function: MaybeColumn
+    op: MaybeColumn
+
+    def __len__(self) -> int:
+        return len(self.tensor)

@@ -1,0 +1,166 @@
+"""`apply`, `remove`, `plan_of`: a plan on a model, in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from .._choose.pins import Patterns, refuse_pins
+from .._data.errors import BudgetError
+from .._data.goal import Goal
+from .._data.plan import Plan
+from .._record.optimizer import Optimizers
+from ..solvers.registry import named
+from .governor import Governor, Request
+from .install import govern, install, installed_plan, uninstall
+
+__all__ = ["apply", "goal_for", "plan_of", "remove"]
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+MEASURED_STEPS = 2
+"""Steps measured after a plan was made, where measuring costs next to nothing."""
+
+
+def apply(
+    model: M,
+    budget: int | str | None = None,
+    *,
+    max_overhead: float | None = None,
+    plan: Plan | None = None,
+    inputs: object = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Optimizers | None = None,
+    solver: str = "auto",
+    time_limit_seconds: float = 3.0,
+    keep: Patterns = (),
+    recompute: Patterns = (),
+    plan_for: Mapping[str, tuple[int, ...]] | None = None,
+    measured_steps: int | None = None,
+) -> M:
+    """Make `model` train within `budget`, by recomputing what costs least to run again.
+
+    Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
+    applying again replaces the plan, and an error leaves the model as it was.
+
+    With `inputs` the plan is made now, else in the first training forward (in train mode, gradients on), on the batch
+    that it gets: a step is recorded without holding its activations, solved, and then run under its plan. (With
+    `inputs` a plain step is recorded, which must fit, or the device must say that it does not.) Later steps keep that
+    plan until one comes that needs more: a larger batch, one that begins with gradients (accumulation), or one after
+    layers were unfrozen; that step gets a new plan before it runs. What was planned, and what was measured, is logged
+    to the logger ``autockpt``.
+
+    Args:
+        model: any eager module.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
+            CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
+        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
+            within it.
+        plan: a plan to apply as it is, instead of either; it stays whatever batches come.
+        inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
+        loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
+            one element; for outputs that none of these is made of, three copies of them in single precision are
+            reserved (with `inputs`: the sum of the outputs is taken for the loss, and nothing reserved).
+        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
+            stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
+            parameters when the plan is made.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        time_limit_seconds: how long the solver may search.
+        keep: patterns of calls that must not run again, not with a plan; see `solve`.
+        recompute: patterns of calls that must run again.
+        plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. The first
+            plan is made for them.
+        measured_steps: how many steps to measure after a plan was made, to correct the prediction: 2 on CUDA, where
+            it resets the allocator's peak statistics; on a CPU 0, since there torch's profiler runs meanwhile.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
+            help, and the plan that reaches them. Raised by the forward that needs the plan where that is made later, as
+            the errors below.
+        NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
+        PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
+        ProfilingError: the model cannot be recorded.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
+        UnknownSolver: there is no such solver.
+        Exception: whatever the model's own forward raises.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+        >>> model = autockpt.apply(torch.nn.Sequential(*(block() for _ in range(8))), budget="2MB")
+        >>> model(torch.randn(256, 32)).square().mean().backward()
+        >>> len(autockpt.plan_of(model).segments) > 0
+        True
+    """
+    if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
+        )
+    if plan is not None:
+        refuse_pins(keep, recompute)
+        install(model, plan)
+        return model
+    named(solver)  # before anything runs
+    request = Request(
+        goal=goal_for(model, budget, max_overhead),
+        loss=loss,
+        optimizer=optimizer,
+        solver=solver,
+        time_limit_seconds=time_limit_seconds,
+        keep=keep,
+        recompute=recompute,
+        plan_for=plan_for or {},
+        measured_steps=_measured_steps(model) if measured_steps is None else measured_steps,
+    )
+    governor = Governor(request)
+    govern(model, governor, governor.prepare(model, inputs) if inputs is not None else None)
+    return model
+
+
+def remove(model: M) -> M:
+    """Take a plan off a model, leaving no trace; no effect where none is applied.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        NotApplicable: somebody else patched a forward over ours, which it names; or the plan is that of a larger model.
+    """
+    uninstall(model)
+    return model
+
+
+def plan_of(model: torch.nn.Module) -> Plan | None:
+    """Return the plan that is applied to `model`; None if there is none, or none yet."""
+    return installed_plan(model)
+
+
+def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
+    """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
+    total_bytes, memory = _memory(model)
+    return Goal.of(budget, max_overhead, total_bytes=total_bytes, memory=memory)
+
+
+def _measured_steps(model: torch.nn.Module) -> int:
+    return MEASURED_STEPS if any(parameter.is_cuda for parameter in model.parameters()) else 0
+
+
+def _memory(model: torch.nn.Module) -> tuple[int | None, str]:
+    """Bytes of memory where the model is, None if they are not known, and what memory that is."""
+    parameter = next(model.parameters(), None)
+    kind = "" if parameter is None else parameter.device.type
+    if parameter is not None and kind == "cuda":
+        return torch.cuda.get_device_properties(parameter.device).total_memory, "device memory"
+    if kind == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "physical memory"
+    return None, ""

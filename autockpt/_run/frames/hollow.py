@@ -1,0 +1,68 @@
+"""Hollow tensors: what a skipped unit returns in a replay, since nothing that is needed reads it.
+
+They have the shape, strides, dtype and device of the real one. Views of them are hollow too, and what looks only at
+their shape (`zeros_like`) is as it would be; anything else fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from ... import _torch_private
+from ..._data.errors import ReplayError
+
+__all__ = ["Hollow", "hollow"]
+
+
+class Hollow(Tensor):
+    """A tensor without values."""
+
+    meta: Tensor
+
+    __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, meta: Tensor, device: torch.device) -> Hollow:
+        new = _torch_private.tensor_without_storage(cls, meta, device)
+        new.meta = meta
+        return new
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view or func is _DETACH:  # a dozen in a block: of its first argument, and fast
+            viewed, *others = args
+            found, device = func(viewed.meta, *others, **kwargs), viewed.device
+            return Hollow(found, device) if isinstance(found, Tensor) else [Hollow(each, device) for each in found]
+        device = next(each.device for each in (*args, *kwargs.values()) if isinstance(each, Hollow))
+        if func.overloadpacket in _SHAPE_ONLY:
+            empty = tree_map_only(Hollow, lambda each: torch.empty_like(each.meta, device=device), (args, kwargs))
+            return func(*empty[0], **empty[1])
+        raise ReplayError(f"a replay needs the result of a call that its plan skips, for {func}. Keep that call.")
+
+
+_DETACH = torch.ops.aten.detach.default
+
+_SHAPE_ONLY = frozenset(
+    {
+        torch.ops.aten.empty_like,
+        torch.ops.aten.zeros_like,
+        torch.ops.aten.ones_like,
+        torch.ops.aten.full_like,
+        torch.ops.aten.new_empty,
+        torch.ops.aten.new_zeros,
+        torch.ops.aten.new_ones,
+        torch.ops.aten.new_full,
+    }
+)
+
+
+def hollow(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Hollow:
+    """Return a tensor that looks like this and has no values."""
+    return Hollow(torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)

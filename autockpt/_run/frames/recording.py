@@ -1,0 +1,185 @@
+"""A frame in the making: members join it while their parent's forward runs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from ... import _torch_private
+from .call import BOUNDARY, Call, Ref
+from .frame import Frame, unpack
+from .generators import GeneratorTrack, generators_of, states_of
+from .mismatch import mismatch
+from .selection import Selection
+from .slots import Held, Kept, OwnedSlot, Slot
+from .state import ModuleState
+from .thread import Scope, thread
+from .tree import encode, not_simple, tensors
+from .units import Inputs
+
+__all__ = ["Arguments", "Recording"]
+
+_State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
+
+
+class Arguments:
+    """The arguments of a member's call, taken apart.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        leaves: the tensors in both.
+        templates: all of them encoded, the positional ones first.
+    """
+
+    __slots__ = ("args", "kwargs", "leaves", "templates")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.leaves: list[Tensor] = []
+        self.templates = encode((*args, *kwargs.values()) if kwargs else args, self.leaves)
+
+
+class Recording:
+    """An open frame, with what is needed only while it is open.
+
+    Attributes:
+        segment: number of the plan's segment.
+        position: position in it of the last member that joined.
+    """
+
+    __slots__ = ("_frame", "_generators", "_known", "position", "segment")
+
+    def __init__(self, segment: int) -> None:
+        self.segment = segment
+        self.position = -1
+        self._frame = Frame()
+        self._generators = GeneratorTrack()
+        self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
+
+    def takes(self, segment: int, position: int) -> bool:
+        """Whether the member at `position` of `segment` may join."""
+        return segment == self.segment and position > self.position
+
+    def run(
+        self,
+        key: str,
+        forward: Callable[..., Any],
+        state: ModuleState,
+        arguments: Arguments,
+        *,
+        linked: bool,
+        selective: Scope | None,
+    ) -> Any:
+        """Run a member's forward so that the frame can run it again.
+
+        Args:
+            key: the call's key.
+            forward: the member's own forward.
+            state: the member's state, just taken.
+            arguments: what it is called with.
+            linked: whether one of the arguments should be a result of an earlier call.
+            selective: the scope, where units of the member are kept or skipped.
+
+        Returns:
+            What `forward` returns.
+        """
+        frame = self._frame
+        args, kwargs = arguments.args, arguments.kwargs
+        devices = state.devices
+        for leaf in arguments.leaves:
+            if not leaf.is_cpu:
+                devices.add(leaf.device)
+        refs = [self._refer(leaf) for leaf in arguments.leaves]
+        before = states_of(generators_of(devices, not_simple(arguments.templates)))
+        call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
+        number = len(frame.calls)
+        if linked and number and all(ref.call == BOUNDARY for ref in refs):
+            mismatch(key, "takes no result of the calls before it in its segment any more")
+        frame.calls.append(call)
+        pack = Pack(frame, state.owners())
+        outer = thread.selector
+        if selective is not None:
+            thread.selector = call.selection = Selection(selective.patches, pack, before, selective.counts)
+        _torch_private.push_hooks(pack.hook, unpack)
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            _torch_private.pop_hooks()
+            thread.selector = outer
+            pack.close()
+            state.settle()
+        call.end = len(frame.slots)
+        call.random = self._generators.needed(before)
+        for index, tensor in enumerate(tensors(result)):
+            self._know(tensor, Ref(number, index))
+        return result
+
+    def close(self) -> None:
+        """Let no further member join."""
+        self._frame.closed = True
+
+    def _refer(self, tensor: Tensor) -> Ref:
+        known = self._known.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
+            return known[2]
+        ref = Ref(BOUNDARY, len(self._frame.boundary))
+        self._frame.boundary.append(Held(tensor))
+        self._know(tensor, ref)
+        return ref
+
+    def _know(self, tensor: Tensor, ref: Ref) -> None:
+        self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), ref)
+
+
+def _state_of(tensor: Tensor) -> _State:
+    """Return what the caller's own code may change of a result before the next call, what it puts on it included."""
+    tags = [(name, id(value)) for name, value in tensor.__dict__.items()]
+    return _torch_private.version(tensor), tensor.requires_grad, tags
+
+
+class Pack:
+    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing.
+
+    Attributes:
+        inputs: arguments of the unit that is running.
+    """
+
+    __slots__ = ("_frame", "_owners", "inputs")
+
+    def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
+        self.inputs: Inputs | None = None
+        self._frame: Frame | None = frame
+        self._owners = owners
+
+    @property
+    def n_slots(self) -> int:
+        """How many slots the frame has so far."""
+        assert self._frame is not None
+        return len(self._frame.slots)
+
+    @_torch_private.never_compiled
+    def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Kept:
+        """Return what autograd is to hold for `tensor`."""
+        frame = self._frame
+        assert frame is not None
+        storage = _torch_private.storage_key(tensor)
+        owner = self._owners.get(storage)
+        if owner is not None:
+            if self.inputs is None:
+                frame.slots.append(None)
+            return OwnedSlot(owner, tensor)
+        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a unit, whose replay packs nothing
+            return Kept(tensor)
+        slot = Slot(frame, tensor)
+        frame.slots.append(weakref.ref(slot))
+        return slot
+
+    def close(self) -> None:
+        """Let go of the frame and of the parameters."""
+        self._frame = None
+        self._owners = {}

@@ -1,0 +1,246 @@
+"""What autograd holds for a member's saved tensors, and what a frame holds of the tensors from outside.
+
+Each knows how to give the tensor back, and refuses if it was changed in place meanwhile, as autograd does. All of this
+runs once or twice for every saved tensor, so what is cheap to write twice is not worth a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ... import _torch_private
+from .tree import tensors
+
+if TYPE_CHECKING:
+    from .frame import Frame
+
+__all__ = [
+    "Changed",
+    "Held",
+    "Kept",
+    "OwnedSlot",
+    "Slot",
+    "Tags",
+    "check_unchanged",
+    "reads_alike",
+    "tagged",
+    "tags_of",
+]
+
+
+class Changed(RuntimeError):
+    """A tensor was changed in place between its use in forward and its use in backward."""
+
+
+class Slot:
+    """Stands for a saved tensor that is dropped in forward and comes back with the frame's replay.
+
+    Attributes:
+        frame: the frame that can bring it back.
+        value: the tensor, after the replay. It lives here and dies with the slot.
+    """
+
+    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "value")
+
+    def __init__(self, frame: Frame, tensor: Tensor) -> None:
+        self.frame = frame
+        self.value: Tensor | None = None
+        self._version = 0
+        try:
+            self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            self._look = _sparse_look(tensor)
+        self._node = type(tensor.grad_fn)
+
+    def fill(self, tensor: Tensor, value: Tensor) -> str | None:
+        """Take the replay's `tensor`, which `value` is detached.
+
+        Returns:
+            In what it differs from what forward saved here; None if in nothing.
+        """
+        node = type(tensor.grad_fn)
+        # What comes from the boundary has a node in forward and none in the replay.
+        if node is not self._node and node is not _NO_NODE and self._node is not _NO_NODE:
+            return f"a result of {node.__name__} instead of {self._node.__name__}"
+        try:
+            look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            look = _sparse_look(tensor)
+        if look != self._look:
+            return _difference(look, self._look)
+        self._version = value._version
+        self.value = value
+        return None
+
+    def fill_from(self, tensor: Tensor, offset: int) -> str | None:
+        """Take a view of the storage of the replay's `tensor`, so far behind its first element.
+
+        Returns:
+            In what it differs from what forward saved here; None if in nothing.
+        """
+        shape, stride, dtype, device = self._look
+        if tensor.dtype != dtype or tensor.device != device:
+            return _difference((shape, stride, tensor.dtype, tensor.device), self._look)
+        value = tensor.detach()
+        if offset or value.shape != shape or value.stride() != stride:
+            value = value.as_strided(shape, stride, value.storage_offset() + offset)
+        self._version = value._version
+        self.value = value
+        return None
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor, replaying the frame if need be."""
+        value = self.value
+        if value is None:
+            value = self.frame.replayed(self)
+        if value._version != self._version:
+            check_unchanged(value, self._version, "a tensor")
+        return value
+
+
+class OwnedSlot:
+    """A saved tensor whose storage is a parameter's or a buffer's: that object itself, seen as forward saw it."""
+
+    __slots__ = ("_owner", "_version", "_view")
+
+    def __init__(self, owner: Tensor, tensor: Tensor) -> None:
+        self._owner = owner
+        self._version = owner._version
+        self._view: Any = None
+        if tensor is owner:
+            return
+        if reads_alike(tensor, owner):
+            self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
+        else:
+            self._view = tensor.detach()
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor."""
+        owner, view = self._owner, self._view
+        if owner._version != self._version:
+            check_unchanged(owner, self._version, "a parameter or buffer")
+        if view is None:
+            return owner
+        if isinstance(view, Tensor):
+            return view
+        return owner.detach().as_strided(*view) if torch.is_grad_enabled() else owner.as_strided(*view)
+
+
+class Kept:
+    """A tensor that a unit saved and that stays alive, seen by autograd through the member's hooks."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()  # with its node it would lead back to the slot that autograd holds
+        self._version = tensor._version
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor."""
+        tensor = self._tensor
+        if tensor._version != self._version:
+            check_unchanged(tensor, self._version, "a tensor that a kept call saved")
+        return tensor
+
+
+class Held:
+    """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
+
+    __slots__ = ("_geometry", "_packed", "_requires_grad", "_tags", "_unpack", "_version", "_watched")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._requires_grad = tensor.requires_grad
+        self._tags = tags_of(tensor)
+        self._geometry = _torch_private.geometry(tensor)
+        self._version = _torch_private.version(tensor)
+        self._unpack: Callable[[Any], Tensor] | None = None
+        self._packed: Any = tensor.detach()
+        self._watched: Tensor | None = self._packed
+        hooks = _torch_private.outer_hooks()
+        if hooks is not None:  # hooks around the model, such as save_on_cpu, decide where the boundary waits
+            pack, self._unpack = hooks
+            with torch.no_grad():
+                self._packed = pack(self._packed)
+            storage = _torch_private.storage_key(tensor)
+            if not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed)):
+                self._watched = None  # they copied it, so it may change, and die
+
+    def tensor(self) -> Tensor:
+        """Return the tensor as a leaf of a new graph."""
+        if self._watched is not None:
+            check_unchanged(self._watched, self._version, "a tensor that it reads")
+        tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
+        if _torch_private.geometry(tensor) != self._geometry:
+            tensor = _laid_out(tensor.detach(), *self._geometry)
+        return tagged(tensor.detach().requires_grad_(self._requires_grad), self._tags)
+
+
+def tags_of(tensor: Tensor) -> Tags:
+    """Return what Python has put on a tensor, such as the sizes of a causal mask, by name.
+
+    But tensors: they could lead back to the frame.
+    """
+    return [(name, value) for name, value in tensor.__dict__.items() if not isinstance(value, Tensor)]
+
+
+def tagged(tensor: Tensor, tags: Tags) -> Tensor:
+    """Put on a tensor what was on another; return it."""
+    for name, value in tags:
+        tensor.__dict__.setdefault(name, value)
+    return tensor
+
+
+def _laid_out(tensor: Tensor, shape: torch.Size, stride: tuple[int, ...]) -> Tensor:
+    """Copy a tensor into the layout that forward saw: hooks may bring back another, and kernels round by layout."""
+    single = tensor
+    for dimension, (length, step) in enumerate(zip(shape, stride, strict=True)):
+        if step == 0 and length > 1:  # expanded
+            single = single.narrow(dimension, 0, 1)
+    laid = torch.empty_strided(single.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return laid.copy_(single).expand(shape)
+
+
+def check_unchanged(tensor: Tensor, expected: int, what: str) -> None:
+    """Refuse a tensor that is not as it was when forward read it, in the words that autograd uses.
+
+    Raises:
+        Changed: its version has moved.
+    """
+    found = _torch_private.version(tensor)
+    if found != expected:
+        raise Changed(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"{what} of a recomputed segment, of shape {tuple(tensor.shape)}, is at version {found}; expected version "
+            f"{expected}. Keep the call, or change the tensor only after backward."
+        )
+
+
+def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
+    """Whether a tensor makes the same numbers of the same bytes as `whole` does, so that a view of that can be it."""
+    return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
+
+
+Tags: TypeAlias = list[tuple[str, Any]]
+_Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+_NO_NODE = type(None)
+
+
+def _sparse_look(tensor: Tensor) -> _Look:
+    """Describe a tensor of a compressed sparse layout, which has no strides."""
+    return tensor.shape, (), tensor.dtype, tensor.device
+
+
+def _difference(found: _Look, expected: _Look) -> str:
+    """Say in what two tensors differ that look different."""
+    shape, stride, dtype, device = found
+    if shape != expected[0]:
+        return f"a tensor of shape {tuple(shape)} instead of {tuple(expected[0])}"
+    if stride != expected[1]:
+        return f"a tensor of strides {stride} instead of {expected[1]}"
+    if dtype != expected[2]:
+        return f"a tensor of {dtype} instead of {expected[2]}"
+    return f"a tensor on {device} instead of {expected[3]}"

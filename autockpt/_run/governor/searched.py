@@ -1,0 +1,58 @@
+"""What may be recomputed is searched once for steps of sizes near each other; the others state it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..._choose.candidates import Candidates
+from ..growth import same_structure
+from .foresight import Known
+
+__all__ = ["Searched", "searched_for"]
+
+NEAR = 2.0
+"""How much longer a dimension of one batch may be than that of another for the same ways to recompute to be worth
+having: attention's scores grow with the square of what its projections grow with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What a search found.
+
+    Attributes:
+        known: the steps that it searched.
+        candidates: what may be recomputed in them.
+    """
+
+    known: Known
+    candidates: Candidates
+
+
+def searched_for(known: Known, among: Iterable[Searched], *, to_its_end: bool) -> Searched | None:
+    """Find a search that tells what may be recomputed in other steps too.
+
+    Args:
+        known: the other steps.
+        among: the searches.
+        to_its_end: whether it must not have run out of time; in any case one that did not is preferred.
+
+    Returns:
+        The search; None if there is no such.
+
+    O(size of a profile) each.
+    """
+    hurried = None
+    for each in among:
+        if not _serves(each.known, known):
+            continue
+        if not each.candidates.notes:
+            return each
+        hurried = each
+    return None if to_its_end else hurried
+
+
+def _serves(searched: Known, known: Known) -> bool:
+    """Whether steps are of one structure, and of sizes near each other."""
+    near = searched.batch.kind == known.batch.kind and searched.batch.ratio_to(known.batch) <= NEAR
+    return near and not same_structure(searched.profile, known.profile)

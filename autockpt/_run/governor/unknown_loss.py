@@ -1,0 +1,83 @@
+"""The loss of a step that nobody has told: one that the model returns, or else an amount of memory.
+
+    after forward   the outputs, and one copy that backward needs (the logarithms of softmax)
+    its backward    a gradient of that copy, then the gradient of the outputs, both whole; then the copy goes
+
+That is what a cross-entropy takes, in single precision, since autocast computes losses in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from ..frames.tree import tensors
+
+__all__ = ["RESERVED_COPIES", "assumed_loss"]
+
+RESERVED_COPIES = 3
+"""How many copies of the outputs, in single precision at least, are reserved for a loss that is not known."""
+
+
+def assumed_loss(outputs: Any) -> torch.Tensor:
+    """Return the loss that the outputs hold, or a stand-in that takes as much memory as a loss of them would.
+
+    Args:
+        outputs: of the model.
+
+    Returns:
+        The output named ``loss``. Else the sum of the outputs that have one element and, for all that none of these was
+        made of, of a scalar whose backward takes the memory of a cross-entropy: beside an auxiliary loss, or a scale
+        of the logits, comes a loss of the logits. Its gradients have the right shapes and mean nothing.
+    """
+    named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if isinstance(named, torch.Tensor) and named.requires_grad:
+        return named.sum()
+    differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
+    losses = [tensor for tensor in differentiable if tensor.numel() == 1]
+    made_of = _graph_of(losses)
+    others = [tensor for tensor in differentiable if tensor.grad_fn not in made_of]
+    if others:
+        losses.append(_Reserve.apply(*others))  # type: ignore[no-untyped-call]
+    if not losses:
+        return torch.zeros(())
+    return losses[0] if len(losses) == 1 else torch.stack([loss.reshape(()) for loss in losses]).sum()
+
+
+def _graph_of(losses: Iterable[torch.Tensor]) -> set[Node | None]:
+    """The autograd nodes that lead to some tensors."""
+    todo = [loss.grad_fn for loss in losses]
+    found = set(todo)
+    while todo:
+        node = todo.pop()
+        following = {after for after, _ in node.next_functions} - found if node is not None else set()
+        found |= following
+        todo.extend(following)
+    return found
+
+
+class _Reserve(torch.autograd.Function):
+    """Holds and allocates what a loss would."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*(_copy(output) for output in outputs))
+        ctx.dtypes = [output.dtype for output in outputs]
+        return outputs[0].new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gradients = []
+        for copy, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True):
+            of_copy = torch.zeros_like(copy)
+            gradients.append(torch.zeros_like(copy).to(dtype))
+            del of_copy
+        return tuple(gradients)
+
+
+def _copy(output: torch.Tensor) -> torch.Tensor:
+    precise = output.dtype.itemsize >= torch.float32.itemsize
+    return torch.empty_like(output, dtype=output.dtype if precise else torch.float32)

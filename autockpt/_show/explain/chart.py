@@ -1,0 +1,82 @@
+"""A memory timeline as a small chart of text."""
+
+from __future__ import annotations
+
+import textwrap
+from itertools import pairwise
+
+from ..._choose.timeline import MemoryStep, MemoryTimeline
+from ...solvers.units import format_bytes
+from .names import place
+
+__all__ = ["timeline_chart"]
+
+ROWS = 10
+
+LAYERS = (
+    ("█", "static", ("static_bytes",)),
+    ("▓", "gradients", ("gradient_bytes",)),
+    ("▒", "activations and outputs", ("activation_bytes", "output_bytes")),
+    ("░", "boundaries", ("boundary_bytes",)),
+    ("+", "restored", ("restored_bytes",)),
+    ("·", "transients", ("transient_bytes",)),
+)
+"""From the bottom up: glyph, what it stands for, and the parts that it adds up."""
+
+
+def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
+    """Draw what stands over the step, the highest step of each column, at most `width` columns wide."""
+    peak_bytes, n_steps = timeline.peak_bytes, len(timeline.steps)
+    labels = [format_bytes(round(peak_bytes * share)) for share in (1, 0.5, 0)]
+    margin = max(map(len, labels))
+    n_columns = min(width - margin - 2, n_steps)
+    edges = [column * n_steps // n_columns for column in range(n_columns + 1)]
+    columns = [
+        _column(max(timeline.steps[start:stop], key=lambda step: step.level_bytes), peak_bytes)
+        for start, stop in pairwise(edges)
+    ]
+    lines = ["Predicted memory over the step"]
+    for row in range(ROWS, 0, -1):
+        label = {ROWS: labels[0], ROWS // 2: labels[1]}.get(row, "")
+        drawn = "".join(column[row - 1] for column in columns)
+        lines.append(f"{label.rjust(margin)} ┤{drawn}".rstrip() if label else f"{'':>{margin}} │{drawn}".rstrip())
+    lines.append(f"{labels[2].rjust(margin)} ┼{_phases(timeline, edges)}")
+    peak = timeline.steps[timeline.peak]
+    at = next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
+    said = f"peak, {place(peak.name)}"
+    before = margin + 2 + at
+    fits = before + 2 + len(said) <= width
+    lines.append(f"{'':>{before}}↑ {said}" if fits else _left(said, before, width))
+    glued = "\u00a0"  # a line never ends between a glyph and its name
+    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, name, _ in LAYERS)
+    wrapped = textwrap.wrap(legend, width, initial_indent=" " * (margin + 2), subsequent_indent=" " * (margin + 2))
+    lines += [line.replace(glued, " ") for line in wrapped]
+    return "\n".join(lines)
+
+
+def _column(step: MemoryStep, peak_bytes: int) -> str:
+    """The glyphs of one column, from the bottom up."""
+    glyphs, level_bytes = "", 0
+    for glyph, _, parts in LAYERS:
+        level_bytes += sum(getattr(step, part) for part in parts)
+        glyphs += glyph * (round(ROWS * level_bytes / peak_bytes) - len(glyphs))
+    return glyphs.ljust(ROWS)
+
+
+def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
+    """The axis, with the name of each phase where it begins and there is room."""
+    axis = ""
+    for phase in ("forward", "backward", "optimizer"):
+        steps = [i for i, step in enumerate(timeline.steps) if step.phase == phase]
+        if steps:
+            room = 1 + sum(edge <= steps[-1] for edge in edges[1:]) - len(axis)  # up to the column of its last step
+            if room > 0:
+                axis += (f"├{phase}" if room > len(phase) else "├").ljust(room, "─")
+    return axis.ljust(len(edges) - 1, "─")
+
+
+def _left(said: str, before: int, width: int) -> str:
+    """What is said of the peak, to the left of the arrow, or on a line of its own where that is too long."""
+    if len(said) + 1 <= before:
+        return f"{said} ↑".rjust(before + 1)
+    return f"{'':>{before}}↑\n" + textwrap.fill(said, width)

@@ -1,0 +1,115 @@
+"""Calls by names for people: a row's, and those of segments that look alike."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ..._data.plan import Segment, split_key
+from ..._data.profile import CallRecord
+
+__all__ = ["alike", "from_parent", "label", "place", "span", "span_of_segments", "unit_labels", "without_layer"]
+
+_ANY = "*"  # stands for the number of a layer
+
+
+def label(call: str) -> str:
+    """Return the call for people: the occurrence only where it is not the first, the root by name.
+
+    Torch functions follow the call whose code calls them: ``encoder/cat#1``, or ``cat#1`` of the root.
+    """
+    call, function = split_key(call)
+    name, _, occurrence = call.partition("#")
+    if function:
+        return f"{label(call)}/{function}" if name else function
+    name = name or "the whole model"
+    return name if occurrence == "0" else f"{name}#{occurrence}"
+
+
+def place(step: str) -> str:
+    """Return a step of the judge for people: ``backward of h.1.mlp``, ``forward of the whole model``."""
+    what, _, call = step.partition(" of ")
+    return f"{what} of {label(call)}" if "#" in call else step
+
+
+def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
+    """Name units for people: ``attn.c_proj``, ``attn/scaled_dot_product_attention#0``."""
+    if len(segment.calls) > 1:
+        return tuple(map(label, keys))
+    return tuple(label(key).removeprefix(label(segment.calls[0])).removeprefix(".") for key in keys)
+
+
+def alike(families: Sequence[Sequence[int]], calls: Sequence[CallRecord]) -> list[list[int]]:
+    """Group the children of calls that look alike.
+
+    Args:
+        families: for each of the calls, its children in order. They are as many, since the calls look alike.
+        calls: every call of the profile.
+
+    Returns:
+        Groups in forward order: consecutive children that look alike, over all the families.
+    """
+
+    def look(position: int) -> tuple[object, ...]:
+        i = families[0][position]
+        return calls[i].class_name, calls[i].signature, calls[i].stop - i, _template(calls[i].key)
+
+    merged = []
+    for _, group in itertools.groupby(range(len(families[0])), key=look):
+        positions = list(group)
+        merged.append([family[k] for family in families for k in positions])
+    return merged
+
+
+def _template(call: str) -> str:
+    """Return the call with the numbers in its name blanked: ``h.3.mlp#0`` and ``h.4.mlp#0`` look alike."""
+    return ".".join("*" if part.isdigit() else part for part in call.partition("#")[0].split("."))
+
+
+def from_parent(call: CallRecord, calls: Sequence[CallRecord]) -> str:
+    """Return the call's key, its name without that of the parent call."""
+    parent = calls[call.parent].name if call.parent >= 0 else ""
+    return call.key.removeprefix(f"{parent}.") if parent else call.key
+
+
+def span(calls: Sequence[str]) -> str:
+    """Return the calls as ``transformer.h.0 … h.2``: the first, then of the last what differs."""
+    if len(calls) == 1:
+        return "" if calls[0] == "#0" else label(calls[0])
+    first, last = label(calls[0]).split("."), label(calls[-1]).split(".")
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    if shared and last[shared : shared + 1] and not last[shared][0].isalpha():
+        shared -= 1  # a bare number says too little
+    return f"{'.'.join(first)} … {'.'.join(last[shared:])}"
+
+
+def span_of_segments(segments: Sequence[Segment]) -> str:
+    """Return the calls of segments that differ in the number of one layer: ``h.{0-3, 7}.ln … mlp``."""
+    calls, _ = without_layer(segments[0].calls)
+    layers = [layer for _, layer in map(without_layer, (segment.calls for segment in segments)) if layer is not None]
+    return span(calls).replace(_ANY, _ranges(layers), 1) if layers else span(calls) or "the whole model"
+
+
+def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
+    """Replace the first number in the calls' names by a placeholder, where all share it; return it too."""
+    parts = [call.split(".") for call in calls]
+    names = [call.partition("#")[0].split(".") for call in calls]
+    at = next((i for i, part in enumerate(names[0]) if part.isdigit()), None)
+    if at is None or any(name[: at + 1] != names[0][: at + 1] for name in names):
+        return calls, None
+    return tuple(
+        ".".join([*part[:at], part[at].replace(names[0][at], _ANY, 1), *part[at + 1 :]]) for part in parts
+    ), int(names[0][at])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ``3`` for one number, ``{0-3, 7}`` for several."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"

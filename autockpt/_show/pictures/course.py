@@ -1,0 +1,178 @@
+"""When in the step everything happens: a plan's memory timeline on a clock of seconds. Plain data, no torch.
+
+A profile has seconds for what forward does, and for the step as a whole. Backward runs the other way round: what was
+saved at the last second of forward is read first, so that the seconds that backward took are shared out as those of
+forward are, in reverse. A replay is put in where backward first reads what it brings back, and delays all that follows.
+
+    forward                  backward, plain
+    ├ h.0 ┼──── h.1 ────┤    ├──── h.1 ────────┼── h.0 ──┤
+                             backward, h.1 recomputed
+                             ├replay h.1┼──── h.1 ────────┼── h.0 ──┤
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._choose.candidates.planned import find_planned
+from ..._choose.timeline import MemoryTimeline, split_levels
+from ..._data.plan import Plan
+from ..._data.profile import Profile
+from ..explain.names import label
+
+__all__ = ["Clock", "Course", "Replay", "follow"]
+
+OPTIMIZER_SHARE = 0.03
+"""Share of the step's seconds that stands for the optimizer step, which no profile times."""
+
+TICK_SECONDS = 1e-6
+"""What a tick counts where a profile has no seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A segment that runs again.
+
+    Attributes:
+        name: its calls, for people.
+        start_seconds: when, from the start of the step.
+        seconds: how long it takes.
+    """
+
+    name: str
+    start_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Ticks of a profile as predicted seconds of a step, from its start; neither ever runs backwards.
+
+    Attributes:
+        ticks: some ticks, in ascending order.
+        seconds: when each of them is in the plain step.
+        replay_ticks: the ticks at which replays begin, in ascending order.
+        delays: seconds of the first so many of them together, from none to all.
+    """
+
+    ticks: npt.NDArray[np.float64]
+    seconds: npt.NDArray[np.float64]
+    replay_ticks: tuple[int, ...]
+    delays: tuple[float, ...]
+
+    def at(self, tick: int) -> float:
+        """Return when `tick` is; where a replay begins there, before it."""
+        plain = float(np.interp(tick, self.ticks, self.seconds))
+        return plain + self.delays[bisect.bisect_left(self.replay_ticks, tick)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A step under a plan, in predicted seconds.
+
+    Attributes:
+        timeline: what stands.
+        edges: when each of its steps begins, and the last ends.
+        clock: when each tick is.
+        forward_seconds: when forward ends.
+        backward_seconds: when backward ends.
+        replays: what runs again, in order.
+        timed: whether the profile has seconds; if not, a tick counts `TICK_SECONDS`.
+    """
+
+    timeline: MemoryTimeline
+    edges: tuple[float, ...]
+    clock: Clock
+    forward_seconds: float
+    backward_seconds: float
+    replays: tuple[Replay, ...]
+    timed: bool
+
+    @property
+    def peak_seconds(self) -> float:
+        """When the peak stands."""
+        peak = self.timeline.steps[self.timeline.peak]
+        if peak.phase == "optimizer":
+            return (self.backward_seconds + self.edges[-1]) / 2
+        return (self.clock.at(peak.top_tick) + self.clock.at(peak.top_tick + 1)) / 2
+
+
+def follow(profile: Profile, plan: Plan) -> Course:
+    """Predict when in the step under `plan` everything happens.
+
+    Args:
+        profile: the recorded step.
+        plan: the plan; one without segments gives the plain step.
+
+    Returns:
+        The course. Its levels are the judge's; its seconds end with those of the plain step and of the replays.
+
+    Raises:
+        InvalidProblem: two segments overlap.
+        NotApplicable: the plan does not fit the recorded step.
+
+    O(tensors + saves + ticks).
+    """
+    planned = find_planned(profile, plan)
+    timeline = split_levels(profile, planned, range(len(planned.runs)))
+    found = []
+    for candidate, run in zip(planned.problem.candidates, planned.runs, strict=True):
+        replay = candidate.additions[0].start  # the first addition is the replay itself
+        names = [label(planned.profile.calls[member].key) for member in run.members]
+        name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+        found.append((planned.edges[replay], name, candidate.recompute_seconds))
+    found.sort(key=lambda each: each[0])
+    knots = _plain_knots(profile)
+    timed = knots[-1][1] > 0
+    if not timed:
+        knots = [(0, 0.0), (profile.ticks, profile.ticks * TICK_SECONDS)]
+    clock = Clock(
+        ticks=np.array([tick for tick, _ in knots], np.float64),
+        seconds=np.array([seconds for _, seconds in knots], np.float64),
+        replay_ticks=tuple(tick for tick, _, _ in found),
+        delays=tuple(itertools.accumulate((seconds for _, _, seconds in found), initial=0.0)),
+    )
+    end = clock.at(profile.ticks)
+    edges = [clock.at(step.tick) for step in timeline.steps]
+    has_optimizer = timeline.steps[-1].phase == "optimizer"
+    replays = []
+    for (tick, name, seconds), delay in zip(found, clock.delays, strict=False):
+        start = float(np.interp(tick, clock.ticks, clock.seconds)) + delay
+        replays.append(Replay(name=name, start_seconds=start, seconds=seconds))
+    return Course(
+        timeline=timeline,
+        edges=(*edges, end * (1 + OPTIMIZER_SHARE) if has_optimizer else end),
+        clock=clock,
+        forward_seconds=clock.at(profile.forward_ticks),
+        backward_seconds=end,
+        replays=tuple(replays),
+        timed=timed,
+    )
+
+
+def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
+    """When some ticks of the plain step are, each tick once, in ascending order."""
+    calls, saves = profile.calls, profile.saves
+    known = [(0, 0.0)]
+    known += [(call.enter, call.enter_seconds) for call in calls] + [(call.exit, call.exit_seconds) for call in calls]
+    known += [
+        (pack, seconds)
+        for pack, seconds in zip(saves.pack, saves.seconds, strict=True)
+        if pack <= profile.forward_ticks
+    ]
+    forward_seconds = max(seconds for _, seconds in known)
+    known.append((profile.forward_ticks, forward_seconds))
+    backward_seconds = max(profile.plain_seconds - forward_seconds, 0.0)
+    for unpack, seconds in zip(saves.unpack, saves.seconds, strict=True):
+        if unpack < profile.ticks:
+            mirrored = 1 - min(seconds / forward_seconds, 1.0) if forward_seconds else 0.0
+            known.append((unpack, forward_seconds + backward_seconds * mirrored))
+    known.append((profile.ticks, forward_seconds + backward_seconds))
+    known.sort()
+    latest = dict(zip((tick for tick, _ in known), itertools.accumulate((each for _, each in known), max), strict=True))
+    return list(latest.items())

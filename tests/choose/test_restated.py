@@ -1,0 +1,68 @@
+"""Candidates of one step stated for another size say what a plan's segments would in it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autockpt
+from autockpt import Plan
+from autockpt._choose.candidates import Candidates, find_candidates
+from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.candidates.restated import restate
+from autockpt._choose.solve import segments_of
+from autockpt.solvers import simulate
+from autockpt.solvers.speed import PRESET
+from tests.zoo import UNet, t5, tokens
+
+SAMPLE = 25
+"""Candidates that are held against plans of their own."""
+
+
+def transformer(size: int) -> tuple[nn.Module, dict[str, Any]]:
+    """With dropout inside attention, whose products are made again."""
+    model, _ = t5()
+    return model.train(), tokens(500, size, 32)
+
+
+def unet(size: int) -> tuple[nn.Module, dict[str, Any]]:
+    """With glue around its blocks, and buffers."""
+    return UNet(8), {"image": torch.randn(size, 3, 32, 32)}
+
+
+@pytest.mark.parametrize("build", [transformer, unet])
+def test_what_is_stated_for_another_size_is_what_a_plan_would_say_there(build: Any) -> None:
+    torch.manual_seed(0)
+    small, large = (autockpt.profile(*build(size)) for size in (2, 6))
+    found = find_candidates(small)
+    restated = restate(found, large)
+    everything = range(len(found.runs))
+    assert segments_of(restated, everything) != segments_of(found, everything)
+    assert [c.preset for c in restated.problem.candidates] == [c.preset for c in found.problem.candidates]
+    assert PRESET in {c.preset for c in restated.problem.candidates}
+    assert (restated.refused, restated.notes) == (found.refused, found.notes)
+    segments = segments_of(restated, everything)
+    assert any(segment.remake for segment in segments) == (build is transformer)
+    assert any("/" in call for segment in segments for call in segment.calls)  # glue
+    for index in random.Random(0).sample(everything, SAMPLE):
+        segment = segments[index]
+        alone = find_planned(large, Plan(segments=(segment,)))
+        assert segments_of(alone, [0]) == (segment,)
+        assert of(alone, 0) == of(restated, index)
+    assert restate(restated, small).problem == found.problem
+
+
+def of(candidates: Candidates, index: int) -> tuple[object, ...]:
+    """What a candidate holds, costs and comes to, in no problem's own numbers."""
+    stated, problem = candidates.problem.candidates[index], candidates.problem
+    return (
+        stated.name,
+        stated.recompute_seconds,
+        sorted(candidates.profile.tensors.birth[candidates.tensors[hold.tensor]] for hold in stated.holds),
+        sorted(addition.bytes for addition in stated.additions),
+        simulate(problem, (index,)).peak_bytes,
+    )

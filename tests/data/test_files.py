@@ -1,0 +1,69 @@
+"""Files packed by gzip: read by what they begin with, written by what they are called."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from autockpt import InvalidFile, Plan, Profile
+from autockpt._data import files
+
+from ..handmade import chain_profile
+
+
+def test_what_ends_in_gz_is_packed_and_reads_back(tmp_path: Path) -> None:
+    profile, plan = chain_profile(), Plan.of(["h.0"])
+    packed, plain = tmp_path / "profile.json.gz", tmp_path / "profile.json"
+    profile.save(packed)
+    profile.save(plain)
+    assert gzip.decompress(packed.read_bytes()) == plain.read_bytes()
+    assert Profile.load(packed) == Profile.load(plain) == profile
+    plan.save(tmp_path / "plan.gz")
+    assert Plan.load(tmp_path / "plan.gz") == plan
+    renamed = packed.rename(tmp_path / "renamed.json")
+    assert Profile.load(renamed) == profile
+
+
+def test_packing_leaves_no_name_and_no_time() -> None:
+    packed = files.pack(b"text")
+    assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # magic, deflate, no flags (so no name), time 0
+    assert files.unpack(packed, source="here") == b"text"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "plan.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        Plan().save(path)
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("keep", [2, 12, -4])
+def test_a_damaged_file_says_so(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "profile.json.gz"
+    path.write_bytes(files.pack(files.encode(chain_profile()))[:keep])
+    with pytest.raises(InvalidFile, match=r"profile\.json\.gz is packed by gzip and damaged"):
+        Profile.load(path)
+
+
+def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(bytes(10**6)))
+    monkeypatch.setattr(files, "MAXIMUM_UNPACKED_BYTES", 10**6)
+    with pytest.raises(InvalidFile, match="is not a valid"):  # just small enough, and no JSON
+        Profile.load(path)
+    monkeypatch.setattr(files, "MAXIMUM_UNPACKED_BYTES", 10**6 - 1)
+    asked: list[int] = []
+
+    class Watched(gzip.GzipFile):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(size or 0)
+            return super().read(size)
+
+    monkeypatch.setattr(gzip, "GzipFile", Watched)
+    with pytest.raises(InvalidFile, match=r"more than 999,999 bytes.*gunzip"):
+        Profile.load(path)
+    assert asked == [10**6]

@@ -1,0 +1,159 @@
+"""The recorded profiles: they load, are what they say, are solved by every solver, and can be recorded again."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from autockpt import Profile, UnknownProfile
+from autockpt._choose.candidates import find_candidates
+from autockpt._data import files
+from autockpt._data.shipped import RecordedProfile, is_name, locate, names, recorded_profiles
+from autockpt.solvers import SOLVERS, Infeasible, Problem, simulate, solve
+from autockpt.solvers.errors import ProblemTooLarge
+from autockpt.solvers.units import format_bytes, format_seconds
+
+NAMES = [
+    "bert-large",
+    "gpt2-xl",
+    "llama-1b",
+    "llama-8b",
+    "mixtral-small",
+    "resnet-152",
+    "resnet-50",
+    "sd-unet",
+    "swin-base",
+    "t5-large",
+    "vit-large",
+    "whisper-medium",
+]
+
+MOST_BYTES = 400_000
+
+
+@functools.cache
+def recorded() -> dict[str, RecordedProfile]:
+    return {each.name: each for each in recorded_profiles()}
+
+
+def test_the_recorded_profiles_are_these() -> None:
+    assert names() == NAMES == list(recorded())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_small_and_just_as_it_would_be_written(name: str) -> None:
+    packed = locate(name).read_bytes()
+    assert packed.startswith(files.GZIP_MAGIC)
+    assert len(packed) < MOST_BYTES
+    profile = Profile.load(name)  # validated
+    assert files.encode(profile) == files.unpack(packed, source=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_summary_says_what_the_profile_says(name: str) -> None:
+    profile, summary = Profile.load(name), recorded()[name]
+    assert profile.recipe is not None and profile.recipe.command.split()[-1] == name
+    assert (profile.mode, profile.times, profile.device in ("a100", "h100", "rtx4090")) == ("fake", "roofline", True)
+    assert profile.optimizer.startswith(profile.recipe.optimizer) and profile.static.optimizer_bytes
+    for field in ("model", "recipe", "mode", "times", "device", "torch_version", "recorded", "plain_seconds"):
+        assert getattr(summary, field) == getattr(profile, field)
+
+
+@pytest.mark.parametrize(("name", "solver"), [*itertools.product(NAMES, SOLVERS)])
+def test_every_solver_solves_it(name: str, solver: str) -> None:
+    problem, budget_bytes = quarter_of_the_way_down(name)
+    if solver == "exhaustive":
+        with pytest.raises(ProblemTooLarge):
+            solve(problem, budget_bytes, solver=solver)
+    elif solver == "none":
+        with pytest.raises(Infeasible) as lowest:
+            solve(problem, budget_bytes, solver=solver)
+        assert lowest.value.minimum_bytes == recorded()[name].plain_peak_bytes > budget_bytes
+    else:
+        try:
+            solution = solve(problem, budget_bytes, solver=solver, time_limit_seconds=1.0)
+        except Infeasible as error:
+            assert solver == "speed"  # it leaves matrix products alone, and with them most of what they save
+            assert budget_bytes < error.minimum_bytes < recorded()[name].plain_peak_bytes
+            return
+        timeline = simulate(problem, solution.chosen)
+        assert solution.peak_bytes == timeline.peak_bytes <= budget_bytes
+        assert solution.recompute_seconds == timeline.recompute_seconds > 0
+
+
+@functools.lru_cache(maxsize=1)  # tests of one profile follow one another
+def quarter_of_the_way_down(name: str) -> tuple[Problem, int]:
+    """The problem of a profile, and a budget between the plain peak and that of recomputing everything."""
+    problem = find_candidates(Profile.load(name), menu_seconds=0.0).problem
+    with pytest.raises(Infeasible) as lowest:
+        solve(problem, 1, solver="all")
+    return problem, (3 * recorded()[name].plain_peak_bytes + lowest.value.minimum_bytes) // 4
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "llama-1b" else pytest.param(name, marks=pytest.mark.sweep) for name in NAMES]
+)
+def test_recording_it_again_gives_the_same_file(name: str) -> None:
+    before = Profile.load(name)
+    assert before.recipe is not None
+    here = {package: version(package).partition("+")[0] for package in before.recipe.versions}
+    if here != before.recipe.versions:
+        pytest.skip(f"recorded with {before.recipe.versions}, here are {here}")
+    from autockpt.profiles.recipes import record
+
+    again = record(name)
+    assert again == msgspec.structs.replace(before, recorded=again.recorded)
+
+
+def test_the_recipes_are_those_of_the_files() -> None:
+    from autockpt.profiles.recipes import RECIPES
+
+    assert sorted(RECIPES) == NAMES
+    for name, setup in RECIPES.items():
+        recipe = recorded()[name].recipe
+        assert (setup.batch, setup.precision, setup.device) == (recipe.batch, recipe.precision, recorded()[name].device)
+
+
+def test_the_readme_has_a_row_for_each() -> None:
+    text = (Path(__file__).parents[2] / "profiles" / "README.md").read_text()
+    for each in recorded().values():
+        start = f"| `{each.name}` | "
+        (row,) = [line for line in text.splitlines() if line.startswith(start)]
+        cells = [cell.strip() for cell in row.split("|")[2:-1]]
+        recipe = each.recipe
+        figures = [format_bytes(each.plain_peak_bytes), format_seconds(each.plain_seconds)]
+        assert cells == [recipe.batch, recipe.precision, recipe.optimizer, each.device, *figures]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("gpt2_xl", "the nearest name is 'gpt2-xl'"),
+        ("llama", "the nearest names are 'llama-8b', 'llama-1b'"),
+        ("GPT2-XL", "names are 'gpt2-xl'"),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_name_is_told_the_nearest(wrong: str, near: str) -> None:
+    with pytest.raises(UnknownProfile, match="autockpt profiles") as caught:
+        Profile.load(wrong)
+    assert isinstance(caught.value, FileNotFoundError)
+    assert (near in str(caught.value)) and ("nearest" in str(caught.value)) == bool(near)
+    assert repr(wrong) in str(caught.value)
+
+
+def test_only_a_bare_word_that_is_no_file_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_name("gpt2-xl")
+    for path in ("gpt2-xl.json", "./gpt2-xl", "folder/gpt2-xl", tmp_path / "gpt2-xl"):
+        assert not is_name(path)
+    Path("gpt2-xl").mkdir()
+    assert is_name("gpt2-xl")
+    Path("gpt2-xl").rmdir()
+    Path("gpt2-xl").write_text("mine")
+    assert not is_name("gpt2-xl")
