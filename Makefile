@@ -3,10 +3,12 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+OLD := .venv-old
+OLD_COMMIT := 8cfb884
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest lint types format demo notebooks docs picture clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest old lint types format demo notebooks docs picture clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,7 +22,7 @@ fuzz: install  ## draw 2,000 models and plans, and compare planned steps with pl
 	$(VENV)/bin/python -m tests.fuzz
 
 bench: install  ## run the benchmarks and write down what they find (takes hours)
-	for each in budgets.run budgets.twenty budgets.ragged saved_bytes.run overhead.run recording.run solving.run \
+	for each in budgets.run budgets.twenty budgets.ragged saved_bytes.run overhead.run recording.run solving \
 		host_cost.run frontier.run; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
 
 profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)
@@ -55,8 +57,10 @@ format: install  ## rewrite files in the house style
 test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions that pyproject.toml claims
 	$(OLDEST)/bin/python -m pytest $(PARALLEL)
 
+old: $(OLD)/.installed  ## make .venv-old: the version that others are compared with, over the same libraries
+
 clean:  ## remove environments, builds and caches
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(OLD) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,FOLDER,CONSTRAINTS)
@@ -76,3 +80,14 @@ $(VENV)/.docs: $(VENV)/.installed
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(call make-venv,$(OLDEST),constraints-oldest.txt)
+
+# Its own autockpt comes first on the path, then all that .venv holds; .venv's editable autockpt stays out, since Python
+# reads no .pth file of a folder that a .pth file names.
+$(OLD)/.installed: $(VENV)/.installed
+	rm -rf $(OLD) && $(PYTHON) -m venv --without-pip $(OLD)
+	mkdir $(OLD)/source && git archive $(OLD_COMMIT) | tar -x -C $(OLD)/source
+	$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(OLD) $(OLD)/source
+	$(VENV)/bin/python -m pip --python $(OLD)/bin/python install --quiet --no-deps $(OLD)/autockpt-*.whl
+	$(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])' \
+		> "$$($(OLD)/bin/python -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
+	rm -rf $(OLD)/source && touch $(OLD)/.installed

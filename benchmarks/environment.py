@@ -61,4 +61,4 @@ def write(folder: Path, raw: dict[str, Any], text: str) -> None:
 
 def _module() -> str:
     path = Path(sys.argv[0]).resolve()
-    return ".".join(path.with_suffix("").parts[path.parts.index("benchmarks") :])
+    return ".".join(path.with_suffix("").parts[path.parts.index("benchmarks") :]).removesuffix(".__main__")

@@ -5,11 +5,10 @@ No weights are needed: the steps are recorded in fake mode, or come with autockp
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,9 @@ GOAL_BYTES = 1 << 30
 """The process's memory, after GPT-3."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(PROFILES), choices=list(PROFILES))
-    asked = parser.parse_args().models
-    models = {name: run_model(record()) for name, record in PROFILES.items() if name in asked}
+def run_models(names: Iterable[str]) -> None:
+    """Run some models, and write down what was found."""
+    models = {name: run_model(record()) for name, record in PROFILES.items() if name in names}
     write(Path(__file__).parent, {"models": models}, report(models))
 
 
@@ -173,7 +170,3 @@ def report(models: dict[str, Any]) -> str:
 def percent(share: float | None) -> str:
     """A share, where it is known."""
     return "" if share is None else f"{share:.2%}"
-
-
-if __name__ == "__main__":
-    main()
