@@ -5,7 +5,6 @@ constraints that are all differences (R ≤ A, A ≤ R where an item cannot be h
 
     choose a set of nodes, with each node all that it implies, of least weight
     R of a unit  ─implies─▶  A of what it reads and makes          A of an item that cannot be held  ─implies─▶  R
-    R of a unit  ─implies─▶  R of what follows it
     K (something of the unit is available) carries the host seconds of keeping it: A ─▶ K, and K − R is paid
 
 Times are counted in whole femtoseconds, so that all arithmetic is exact.
@@ -60,8 +59,6 @@ class Closure:
             ticks[r_node[u]] += round(unit.seconds * TICKS) - keep_ticks
             ticks[k_node[u]] += keep_ticks
             implies[r_node[u]] += [a_node[t] for t in (*unit.reads, *unit.makes)]
-            if unit.follows is not None:
-                implies[r_node[unit.follows]].append(r_node[u])
             if keep_ticks:
                 implies[r_node[u]].append(k_node[u])
                 for t in unit.makes:

@@ -54,8 +54,6 @@ class Unit:
         keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
         recomputable: whether it may run again.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
-        follows: index of the unit of which this one is a part that can run again alone, and reads what the rest made:
-            where that one runs again, so does this one.
     """
 
     name: str
@@ -65,7 +63,6 @@ class Unit:
     keepable: bool = True
     recomputable: bool = True
     caller: int = -1
-    follows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +143,6 @@ class Dataflow:
             for t in unit.reads:
                 made = not self.makers[t] or self.makers[t][0] < u
                 _require(made, f"{where} reads item {t} before it is made")
-            first = unit.follows
-            reads = first is None or (0 <= first < u and not set(unit.reads).isdisjoint(self.units[first].makes))
-            _require(reads, f"{where} follows unit {first}, of which it reads nothing")
         for u in self.must_recompute:
             unit = self.units[u]
             _require(
@@ -207,27 +201,17 @@ class Dataflow:
                     if u not in found:
                         found.add(u)
                         needed.extend(self.units[u].reads)
-                        groups += [self.groups[v] for v in self.followers[u]]
         return frozenset(found)
 
     @cached_property
     def functions(self) -> Counter[int]:
-        """How many torch functions there are by caller, each once whatever follows it."""
-        return Counter(unit.caller for unit in self.units if unit.caller >= 0 and unit.follows is None)
+        """How many torch functions there are by caller."""
+        return Counter(unit.caller for unit in self.units if unit.caller >= 0)
 
     @cached_property
     def needs_mode(self) -> tuple[bool, ...]:
         """Per unit, whether it is one of several functions of a call: only a function mode tells it from the others."""
         return tuple(self.functions[unit.caller] > 1 for unit in self.units)
-
-    @cached_property
-    def followers(self) -> tuple[tuple[int, ...], ...]:
-        """Per unit, those that follow it."""
-        followers: list[list[int]] = [[] for _ in self.units]
-        for u, unit in enumerate(self.units):
-            if unit.follows is not None:
-                followers[unit.follows].append(u)
-        return tuple(tuple(each) for each in followers)
 
     @property
     def plain_bytes(self) -> int:
@@ -239,13 +223,9 @@ class Dataflow:
         members = [u for u, unit in enumerate(self.units) if any(self.items[t].saved for t in unit.makes)]
         last = max(members, default=-1)
         groups = {self.groups[u] for u in range(last + 1)} | {self.groups[u] for u in self.must_recompute}
-        for u, unit in enumerate(self.units):  # in forward order, so that what follows a follower comes after it
-            if unit.follows is not None and self.groups[unit.follows] in groups:
-                groups.add(self.groups[u])
         chosen = {u for u, unit in enumerate(self.units) if self.groups[u] in groups and unit.recomputable}
         while True:  # a group is recomputed whole or not at all, and what cannot be held must be recomputed
             wrong = {u for u in chosen if any(self._lacks(t, chosen) for t in self.units[u].reads)}
-            wrong |= {u for u in chosen if not chosen.issuperset(self.followers[u])}
             left_out = {g for u, g in enumerate(self.groups) if u not in chosen or u in wrong}
             smaller = {u for u in chosen if self.groups[u] not in left_out}
             if smaller == chosen:
@@ -274,9 +254,6 @@ class Dataflow:
         for u, g in enumerate(self.groups):
             name, other = self.units[u].name, self.units[g].name
             _require((u in again) == (g in again), f"units {name!r} and {other!r} write one tensor: both or neither")
-        for u, unit in enumerate(self.units):
-            alone = unit.follows in again and u not in again
-            _require(not alone, f"unit {unit.name!r} runs again where unit {unit.follows} does")
         held = self.held(again)
         for t in held:
             # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.
@@ -313,11 +290,7 @@ class Dataflow:
             return 0.0
         seconds = sum(self.units[u].seconds for u in again)
         seconds += host.segment_seconds + host.kept_unit_seconds * len(keep)
-        idle = Counter(
-            self.units[u].caller
-            for u in (*keep, *(u for u in skip if u < stop))
-            if self.units[u].follows is None  # else part of a function that is counted already
-        )
+        idle = Counter(self.units[u].caller for u in (*keep, *(u for u in skip if u < stop)))
         seen = sum(every for caller, every in self.functions.items() if 0 < idle[caller] < every)
         return seconds + host.seen_function_seconds * seen
 

@@ -200,9 +200,6 @@ class _Sweep:
             allowed &= (states & ended) == 0
         for t in self.grouped[u]:
             allowed &= (self._standing(t, states) == AGAIN) == again
-        if not again and unit.follows is not None:
-            read = next(t for t in unit.reads if t in self.flow.units[unit.follows].makes)
-            allowed &= self._standing(read, states) != AGAIN
         missing: list[int] = []
         alone_bytes = 0  # read by this unit only
         if again:

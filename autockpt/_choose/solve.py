@@ -255,7 +255,6 @@ def _segment(candidates: Candidates, index: int) -> Segment:
         buffers=run.buffers,
         keep=run.idle.keep,
         skip=run.idle.skip,
-        remake=run.idle.remake,
         linked=tuple(
             calls[member].key
             for position, member in enumerate(run.members)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from .errors import InvalidFile
+from .older import modernise
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -101,7 +102,7 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
             raise InvalidFile(
                 f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
             )
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(modernise(data), type=kind)
     except msgspec.MsgspecError as error:
         raise InvalidFile(f"{source} is not a valid {schema} file: {error}") from None
 

@@ -60,8 +60,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         keep: units inside that the replay does not run again, since their results and what they save stay. A
             function among `calls` may be one.
         skip: units that it does not run again, since nothing that it needs reads their results.
-        remake: those of `keep` and `skip` of which it makes again, by one multiplication each, what they multiplied by
-            something that they save, such as the noise of a dropout; of those products nothing stays.
         linked: those of `calls` that take a result of an earlier one as it is; where they stop doing so the
             boundary grows, and a warning says it.
         recompute_seconds: predicted cost per step.
@@ -75,7 +73,6 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     buffers: tuple[str, ...] | None = None
     keep: tuple[UnitKey, ...] = ()
     skip: tuple[UnitKey, ...] = ()
-    remake: tuple[UnitKey, ...] = ()
     linked: tuple[MemberKey, ...] = ()
     recompute_seconds: Seconds = 0.0
     freed_bytes: Bytes = 0
@@ -151,9 +148,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                     raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
                 seen.add(unit)
                 glue.discard(unit)
-            for unit in segment.remake:
-                if unit not in segment.keep and unit not in segment.skip:
-                    raise InvalidFile(f"{unit!r} is remade in the plan, and neither kept nor skipped")
 
     @classmethod
     def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:

@@ -97,8 +97,8 @@ def host_costs() -> HostCosts:
         "long": _plan(f"{block}#0" for block in blocks),
         "several": Plan(segments=tuple(Segment(calls=_parts(block)) for block in blocks)),
         "calls": _plan((f"{block}#0" for block in blocks), [f"{{}}.parts.{unit}#0" for unit in later]),
-        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/dropout#1"], remake=True),
-        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{i}" for i in later], remake=True),
+        "function": _plan((f"{block}#0" for block in blocks), ["{}#0/dropout#1"]),
+        "functions": _plan((f"{block}#0" for block in blocks), [f"{{}}#0/dropout#{i}" for i in later]),
     }
     steps: dict[str, list[float]] = {name: [] for name in plans}
     forwards: list[list[Timed]] = []
@@ -160,11 +160,11 @@ def _parts(block: str) -> tuple[str, ...]:
     return tuple(f"{block}.parts.{unit}#0" for unit in range(UNITS))
 
 
-def _plan(calls: Iterable[str], keep: Sequence[str] = (), *, remake: bool = False) -> Plan:
+def _plan(calls: Iterable[str], keep: Sequence[str] = ()) -> Plan:
     segments = []
     for call in calls:
         units = tuple(unit.format(call.removesuffix("#0")) for unit in keep)
-        segments.append(Segment(calls=(call,), keep=units, remake=units if remake else ()))
+        segments.append(Segment(calls=(call,), keep=units))
     return Plan(segments=tuple(segments))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .._data.errors import NotApplicable
 from .._data.plan import Plan, Segment, split_key
-from .frames import Choice, Decision, Place, why_unrepeatable
+from .frames import Choice, Place, why_unrepeatable
 
 __all__ = ["Wanted", "listed"]
 
@@ -31,7 +31,7 @@ class Wanted:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.parents: set[int] = set()
         self.places: dict[int, dict[int, Place]] = {}
-        self.units: dict[int, dict[int, Decision]] = {}
+        self.units: dict[int, dict[int, bool]] = {}
         self.functions: dict[int, dict[int, Choice]] = {}
         self.glue: dict[int, dict[int, dict[str, Place]]] = {}
         self.children: set[int] = set()
@@ -185,8 +185,7 @@ _LATE_NOISE = (
 
 def _decisions(segment: Segment) -> Choice:
     """What is decided about each unit of a segment."""
-    kept, remade = set(segment.keep), set(segment.remake)
-    return {key: Decision(key in kept, key in remade) for key in (*segment.keep, *segment.skip)}
+    return dict.fromkeys(segment.keep, True) | dict.fromkeys(segment.skip, False)
 
 
 def name_of(key: str) -> str:

@@ -14,7 +14,6 @@ from torch.autograd import forward_ad
 __all__ = [
     "any_autocast_enabled",
     "attention_backends",
-    "base_of",
     "container_handlers",
     "cuda_in_use",
     "default_generator",
@@ -22,7 +21,6 @@ __all__ = [
     "geometry",
     "never_compiled",
     "outer_hooks",
-    "packed",
     "plain_torch_function",
     "pop_hooks",
     "preserved_version",
@@ -158,25 +156,6 @@ def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
         return tensor.shape, tensor.stride()
     except RuntimeError:  # compressed sparse layouts
         return tensor.shape, ()
-
-
-def base_of(tensor: Tensor) -> Tensor:
-    """Return the tensor that autograd knows `tensor` to be a view of; itself if it is none."""
-    return tensor if tensor._base is None else tensor._base
-
-
-def packed(node: Any, name: str) -> Any:
-    """Return what a pack hook made of a tensor that an operator's autograd node saves, without unpacking it.
-
-    Args:
-        node: the node.
-        name: of the tensor, as torch's derivatives call it: ``result``, ``self``.
-
-    Returns:
-        That object; None where the node saves no such tensor, or not in this case.
-    """
-    saved = getattr(node, f"_raw_saved_{name}", None)
-    return None if saved is None else saved.data
 
 
 def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) -> T:

@@ -192,9 +192,10 @@ def write_readme(where: dict[str, Any], models: dict[str, Any]) -> None:
     summary = (
         f"{sum(row['within'] for row in rows)} of {len(rows)} measured peaks within their budgets; "
         f"{sum(row['exact'] for row in rows)} of {len(rows)} bit for bit exact; "
-        f"{done} of {len(recomputing)} plans with segments replayed and freed bytes; |predicted − measured| / measured: "
-        f"median {errors[len(errors) // 2]:.4%}, worst {errors[-1]:.4%}; {sum(row['used'] for row in rows)} of "
-        f"{len(rows)} use {WELL_USED:.0%} of the budget, or could keep nothing more; "
+        f"{done} of {len(recomputing)} plans with segments replayed and freed bytes; "
+        f"|predicted − measured| / measured: median {errors[len(errors) // 2]:.4%}, worst {errors[-1]:.4%}; "
+        f"{sum(row['used'] for row in rows)} of {len(rows)} use {WELL_USED:.0%} of the budget, or could keep nothing "
+        f"more; "
         f"cost never rises with the budget: {'yes' if falling(models) else 'NO'}."
     )
     said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")

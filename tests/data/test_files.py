@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from autockpt import InvalidFile, Plan, Profile
+from autockpt import Frontier, InvalidFile, Plan, Profile
 from autockpt._data import files
 
 from ..handmade import chain_profile
@@ -67,3 +68,33 @@ def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
     with pytest.raises(InvalidFile, match=r"more than 999,999 bytes.*gunzip"):
         Profile.load(path)
     assert asked == [10**6]
+
+
+def test_a_plan_with_remade_units_is_read_and_runs_those_calls_again() -> None:
+    remade = {
+        "calls": ["h.0#0"],
+        "keep": ["h.0.drop#0"],
+        "skip": ["h.0.up#0"],
+        "remake": ["h.0.drop#0"],
+        "kept_bytes": 8,
+    }
+    other = {"calls": ["h.1#0"], "keep": ["h.1.up#0"], "remake": []}
+    plan = {"schema": "autockpt.plan/1", "segments": [remade, other], "notes": ["one"]}
+    read = files.decode(msgspec.json.encode(plan), Plan, source="plan.json")
+    assert [(segment.calls, segment.keep, segment.skip) for segment in read.segments] == [
+        (("h.0#0",), (), ()),
+        (("h.1#0",), ("h.1.up#0",), ()),
+    ]
+    assert read.notes[0] == "one"
+    assert read.notes[1].startswith("units of h.0#0 were remade by an earlier version")
+    frontier = {"schema": "autockpt.frontier/1", "plans": [{"plain_seconds": 1.0}, plan]}
+    assert files.decode(msgspec.json.encode(frontier), Frontier, source="f.json").plans[1].segments == read.segments
+
+
+@pytest.mark.parametrize("segments", [3, [3], [{"remake": ["a#0"]}], [{"calls": 3, "remake": ["a#0"]}], {"remake": 1}])
+def test_a_damaged_plan_with_remade_units_is_refused(segments: object) -> None:
+    plan = {"schema": "autockpt.plan/1", "segments": segments, "model": "remake", "notes": 3, "remake": 1}
+    text = msgspec.json.encode(plan)
+    assert b'"remake"' in text
+    with pytest.raises(InvalidFile, match="not a valid"):
+        files.decode(text, Plan, source="plan.json")

@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-import autockpt
 from autockpt import Plan, Segment
 from autockpt._choose.candidates import Candidates, find_candidates, is_glue
 from autockpt._choose.candidates.planned import find_planned
 from autockpt._choose.solve import segments_of
-from autockpt._data.errors import NotApplicable
 from autockpt.solvers import simulate
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.zoo import ZOO, Case
@@ -88,12 +86,11 @@ class Attentive(nn.Module):
         return x + out
 
 
-def test_the_judge_is_right_about_whole_calls_of_which_products_are_made_again() -> None:
+def test_the_judge_is_right_about_a_whole_call_that_is_kept() -> None:
     torch.manual_seed(0)
     plain = Reference(Case(nn.Sequential(*(Attentive() for _ in range(3))), {"input": torch.randn(4, 64, WIDTH)}))
-    for remake in ((), ("1.attention#0",)):
-        segment = Segment(calls=("1#0",), keep=("1.attention#0",), remake=remake)
-        check(plain, find_planned(plain.profile, Plan(segments=(segment,))), [0])
+    segment = Segment(calls=("1#0",), keep=("1.attention#0",))
+    check(plain, find_planned(plain.profile, Plan(segments=(segment,))), [0])
 
 
 class Scaled(nn.Module):
@@ -132,30 +129,6 @@ def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
         planned = find_planned(plain.profile, Plan(segments=(segment,)))
         assert planned.runs[0].idle.skip == skip
         check(plain, planned, [0])
-
-
-class Block(nn.Module):
-    """A call with a dropout between what makes its argument and what saves its result."""
-
-    def __init__(self, *noisy: nn.Module) -> None:
-        super().__init__()
-        self.into, self.noisy, self.out = nn.Linear(WIDTH, WIDTH), nn.Sequential(*noisy), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.out(self.noisy(torch.tanh(self.into(x))).view(x.shape))
-        return x + out
-
-
-@pytest.mark.parametrize(
-    "noisy", [(nn.Flatten(), nn.Dropout(0.2)), (nn.Dropout(0.2), nn.Flatten())], ids=["of a view", "returned in a view"]
-)
-def test_a_whole_call_is_not_remade_for_products_that_are_not_its_alone(noisy: tuple[nn.Module, ...]) -> None:
-    """Where a frame finds no product the step held more bytes than was predicted."""
-    torch.manual_seed(0)
-    profile = autockpt.profile(nn.Sequential(*(Block(*noisy) for _ in range(3))), torch.randn(4, 64, WIDTH))
-    segment = Segment(calls=("1#0",), keep=("1.noisy#0",), remake=("1.noisy#0",))
-    with pytest.raises(NotApplicable, match="keeps or skips units that the recorded step"):
-        find_planned(profile, Plan(segments=(segment,)))
 
 
 def check(plain: Reference, candidates: Candidates, chosen: list[int]) -> None:

@@ -47,7 +47,6 @@ class Verdict:
         detail: the error, or the reason.
         segments: number of calls of each segment of the plan.
         selective: how many of them keep or skip units.
-        remaking: how many of them remake some of these.
         glued: how many of them contain torch functions of their callers' own code.
         replays: how many frames were replayed.
         refused: the reasons of the profile's refused calls.
@@ -57,7 +56,6 @@ class Verdict:
     detail: str = ""
     segments: tuple[int, ...] = ()
     selective: int = 0
-    remaking: int = 0
     glued: int = 0
     replays: int = 0
     refused: tuple[str, ...] = ()
@@ -103,11 +101,9 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
             case,
             keep=tuple(segment.keep for segment in plan.segments),
             skip=tuple(segment.skip for segment in plan.segments),
-            remake=tuple(segment.remake for segment in plan.segments),
         )
     lengths = tuple(len(segment.calls) for segment in plan.segments)
     selective = sum(bool(segment.keep or segment.skip) for segment in plan.segments)
-    remaking = sum(bool(segment.remake) for segment in plan.segments)
     glued = sum(any(split_key(key)[1] for key in segment.calls) for segment in plan.segments)
     kinds = kinds_in(case.tree)
     by_hand = case.choice.blind or case.choice.units == "names"
@@ -123,16 +119,16 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
                 _is_loud(error) or (beyond and not isinstance(error, AssertionError))
             ):
                 return Verdict(
-                    "loud", f"{type(error).__name__}: {error}", lengths, selective, remaking, glued, replays(), refused
+                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, replays(), refused
                 )
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
             ) from error
     different = [name for name in expected.keys() | found.keys() if not _equal(expected.get(name), found.get(name))]
     if not different:
-        return Verdict("exact", "", lengths, selective, remaking, glued, replays(), refused)
+        return Verdict("exact", "", lengths, selective, glued, replays(), refused)
     if beyond:
-        return Verdict("beyond replay", beyond[0], lengths, selective, remaking, glued, replays(), refused)
+        return Verdict("beyond replay", beyond[0], lengths, selective, glued, replays(), refused)
     raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
 
 

@@ -55,7 +55,7 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         spans = named or _blind(profile)
         wanted = range(len(named)) if named else _taken(profile, spans, choice)
         segments = [_by_hand(profile, spans[number]) for number in wanted]
-        for chosen in ("keep", "skip", "remake"):
+        for chosen in ("keep", "skip"):
             for number, units in enumerate(getattr(case, chosen)):
                 segments[number] = msgspec.structs.replace(segments[number], **{chosen: units})
     else:
@@ -67,10 +67,7 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
         taken = _taken(candidates.profile, [candidates.runs[number].members for number in order], choice)
         segments = [_segment(candidates, order[number]) for number in taken]
     if choice.unnamed:
-        segments = [
-            Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip, remake=segment.remake)
-            for segment in segments
-        ]
+        segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
     return Plan(segments=tuple(segments))
 
 

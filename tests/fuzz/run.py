@@ -85,7 +85,7 @@ class Tally:
             f"{sum(verdict.replays for verdict in verdicts)} replays",
             f"{len(lengths)} segments, {sum(length > 1 for length in lengths)} of them runs of several calls, "
             f"{sum(verdict.selective for verdict in verdicts)} keep or skip units, in {self.selective} plans "
-            f"({self.selective_share:.0%}); {sum(verdict.remaking for verdict in verdicts)} remake some of them",
+            f"({self.selective_share:.0%})",
             f"{sum(verdict.glued for verdict in verdicts)} segments with glue, in {self.glued} plans",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),

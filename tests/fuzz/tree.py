@@ -112,10 +112,9 @@ class Case(_Brief):
     calls: tuple[tuple[str, ...], ...] | None = None
     keep: tuple[tuple[str, ...], ...] = ()
     skip: tuple[tuple[str, ...], ...] = ()
-    remake: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
-        units = f", keep={self.keep!r}, skip={self.skip!r}, remake={self.remake!r}" if self.keep or self.skip else ""
+        units = f", keep={self.keep!r}, skip={self.skip!r}" if self.keep or self.skip else ""
         return f"Case({self.tree!r}, {self.how!r}, {self.choice!r}, {self.calls!r}{units})"
 
 

@@ -1,4 +1,4 @@
-"""Segments that keep, skip or remake units: from menus, drawn by the menus' own rules, or by any names at all."""
+"""Segments that keep or skip units: from menus, drawn by the menus' own rules, or by any names at all."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def by_rules(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
         again = _closed(flow, {group for group in sorted(set(flow.groups)) if drawn.random() > share})
         flow.decisions(again)  # raises if that is against the rules
         own = book.functions_of_run(members)
-        rows, remade = ({own[row] for row in rows} for rows in block.idle(again))
-        idle = name_idle(book, members, rows, remade) if rows else None
+        rows = {own[row] for row in block.idle(again)}
+        idle = name_idle(book, members, rows) if rows else None
     draft = make_draft(book, members, idle) if idle else None
     calls = profile.calls
     inside = calls[members[0] : calls[members[-1]].stop]
@@ -81,7 +81,6 @@ def by_rules(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
         buffers=tuple(dict.fromkeys(name for each in inside for name in each.buffers)),
         keep=draft.run.idle.keep if draft else (),
         skip=draft.run.idle.skip if draft else (),
-        remake=draft.run.idle.remake if draft else (),
     )
 
 
@@ -100,7 +99,6 @@ def by_names(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
         calls=tuple(calls[member].key for member in members),
         keep=tuple(sorted(keep)),
         skip=tuple(sorted(set(some).difference(keep))),
-        remake=tuple(name for name in some if drawn.random() < 0.5),
     )
 
 
@@ -110,7 +108,6 @@ def _closed(flow: Dataflow, groups: Collection[int]) -> frozenset[int]:
     while True:
         again = frozenset(unit for unit, group in enumerate(flow.groups) if group in chosen)
         more = {flow.groups[u] for t in flow.held(again) if not flow.holdable[t] for u in flow.makers[t]}
-        more |= {flow.groups[v] for u in again for v in flow.followers[u]}
         more -= chosen
         if not more:
             return again

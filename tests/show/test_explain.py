@@ -24,7 +24,6 @@ def test_the_text_of_a_selective_segment() -> None:
             calls=(f"h.{i}#0",),
             keep=(f"h.{i}.attn#0/scaled_dot_product_attention#0", f"h.{i}.mlp.up#0"),
             skip=(f"h.{i}.mlp.down#0",),
-            remake=(f"h.{i}.attn#0/scaled_dot_product_attention#0",),
             freed_bytes=8 * MIB,
             boundary_bytes=MIB,
             kept_bytes=3 * MIB,
@@ -34,8 +33,7 @@ def test_the_text_of_a_selective_segment() -> None:
     ]
     assert explain_plan(Plan(segments=tuple(segments))).split("\n\n")[-1] == (
         "In h.{0-1} 3.00 MiB are kept instead of being computed again; keep\n"
-        "[attn/scaled_dot_product_attention#0, mlp.up]; skip [mlp.down]; remake\n"
-        "[attn/scaled_dot_product_attention#0]\n"
+        "[attn/scaled_dot_product_attention#0, mlp.up]; skip [mlp.down]\n"
     )
 
 

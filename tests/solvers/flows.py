@@ -35,7 +35,6 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 keepable=free_hand or not (in_place or not draw(st.integers(0, 5))),
                 recomputable=free_hand or bool(draw(st.integers(0, 7))),
                 caller=draw(st.integers(-1, 2)),
-                follows=None if free_hand else _followed(draw, units, reads),
             )
         )
     items = tuple(
@@ -52,12 +51,6 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
     except InvalidProblem:  # something can neither be kept nor recomputed
         units = [replace(u, recomputable=True) for u in units]
         return Dataflow(units=tuple(units), items=items)
-
-
-def _followed(draw: st.DrawFn, units: list[Unit], reads: list[int]) -> int | None:
-    """At times a unit that makes something of what is read."""
-    makers = [u for u, unit in enumerate(units) if not set(reads).isdisjoint(unit.makes)]
-    return draw(st.sampled_from(makers)) if makers and not draw(st.integers(0, 3)) else None
 
 
 hosts = st.builds(

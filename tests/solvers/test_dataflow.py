@@ -51,20 +51,6 @@ def test_host_seconds_are_charged_where_they_arise() -> None:
     assert ROW.decisions([0], host).keep == (1, 2)
 
 
-def test_a_unit_that_follows_another_runs_alone_or_with_it() -> None:
-    flow = Dataflow(
-        units=(
-            Unit(name="dropout", seconds=8.0, reads=(0,), makes=(1,)),
-            Unit(name="dropout's product", seconds=1.0, reads=(0, 1), makes=(2,), follows=0),
-        ),
-        items=(Item(bytes=10, saved=True), Item(bytes=10, saved=True), Item(bytes=10, saved=True)),
-    )
-    assert flow.whole() == (0, 1)
-    assert (flow.decisions([1]).held, flow.decisions([1]).recompute_seconds) == ((0, 1), 1.0)
-    with pytest.raises(InvalidProblem, match='unit "dropout\'s product" runs again where unit 0 does'):
-        flow.decisions([0])
-
-
 def test_nothing_recomputed_is_the_plain_block() -> None:
     decided = ROW.decisions([])
     assert decided.held_bytes == ROW.plain_bytes == 100
@@ -102,8 +88,6 @@ def test_the_whole_block_can_be_carried_out(flow: Dataflow) -> None:
         ([Unit(name="a", seconds=-1.0)], "costs -1.0 seconds"),
         ([Unit(name="a", seconds=float("nan"))], "costs nan seconds"),
         ([Unit(name="a", seconds=0.0, reads=(2,))], "item 2 of 2"),
-        ([Unit(name="a", seconds=0.0, makes=(0,)), Unit(name="b", seconds=0.0, follows=0)], "'b' follows unit 0"),
-        ([Unit(name="a", seconds=0.0, makes=(0,), follows=1), Unit(name="b", seconds=0.0)], "'a' follows unit 1"),
         ([Unit(name="a", seconds=0.0, reads=(0,), makes=(0,))], "reads item 0 before it is made"),
         ([Unit(name="a", seconds=0.0, reads=(0,)), Unit(name="b", seconds=0.0, makes=(0,))], "before it is made"),
         (

@@ -142,4 +142,4 @@ def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
 
 def _what(run: Run) -> tuple[object, ...]:
     """What a run stands for, whatever it holds and costs."""
-    return run.members, run.idle.keep, run.idle.skip, run.idle.remake
+    return run.members, run.idle.keep, run.idle.skip

@@ -1,7 +1,7 @@
 """A run as a menu sees it: its torch functions as units, and their tensors as items.
 
 run     ln ── c_attn ── view ── sdpa ── c_proj        what is free (view) is no unit
-units   0     1                 2       3             a product that can be made again is a second unit of its function
+units   0     1                 2       3
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ...solvers.dataflow import Dataflow, Item, Unit
 from .book import Book
 from .idle import is_free
-from .products import NO_PRODUCTS
 
 __all__ = ["Block", "is_keepable", "state_block"]
 
@@ -22,20 +21,16 @@ class Block:
     """The torch functions of a run as units.
 
     Attributes:
-        rows: the functions that are units, by their place among those of the run. One whose products can be made again
-            is two, and these are the second.
+        rows: the functions that are units, by their place among those of the run.
         flow: the units, in the order of `rows`.
     """
 
     rows: tuple[int, ...]
     flow: Dataflow
 
-    def idle(self, again: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
-        """Functions that do not run again if these units do, and those of them whose products are made again."""
-        runs = frozenset(again)
-        idle = {self.rows[u] for u, unit in enumerate(self.flow.units) if unit.follows is None and u not in runs}
-        products = {self.rows[u] for u in runs if self.flow.units[u].follows is not None}
-        return frozenset(idle), frozenset(idle & products)
+    def idle(self, again: Collection[int]) -> frozenset[int]:
+        """Functions that do not run again if these units do."""
+        return frozenset(row for unit, row in enumerate(self.rows) if unit not in frozenset(again))
 
 
 def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
@@ -80,8 +75,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
     for row, f in enumerate(own):
         if is_free(book, f):
             continue
-        products = book.products.get(f, NO_PRODUCTS)
-        makes = [item(tensor) for tensor in (*functions.makes[f], *writes[f]) if tensor not in products.makes]
+        makes = [item(tensor) for tensor in (*functions.makes[f], *writes[f])]
         keepable = is_keepable(book, f)
         if not keepable:  # nor can it be left out: it runs in every replay
             makes.append(len(items))
@@ -90,24 +84,13 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
         units.append(
             Unit(
                 name=f"{profile.calls[functions.call[f]].key}/{functions.key(f)}",
-                seconds=max(functions.seconds[f] - products.seconds, 0.0),
+                seconds=functions.seconds[f],
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in functions.reads[f])),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable,
                 caller=book.caller(f, members),
             )
         )
-        if products.makes:
-            rows.append(row)
-            units.append(
-                Unit(
-                    name=units[-1].name,
-                    seconds=products.seconds,
-                    reads=tuple(item(tensor) for tensor in sorted(products.held | products.given)),
-                    makes=tuple(item(tensor) for tensor in sorted(products.makes)),
-                    follows=len(units) - 1,
-                )
-            )
     unmade = {t for t in number if start <= book.birth_call[t] < stop} - {t for f in own for t in functions.makes[f]}
     if unmade:
         return None  # made by code that is no torch function

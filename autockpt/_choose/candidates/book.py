@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ..._data.profile import Profile
 from .glue import is_glue
-from .products import MULTIPLIES, Products, find_products
 
 __all__ = ["Book", "Ints"]
 
@@ -58,11 +57,6 @@ class Book:
         self._partial = self._partial_seconds()
 
     @functools.cached_property
-    def products(self) -> dict[int, Products]:
-        """By torch function, what a replay can make again that does not run it."""
-        return find_products(self.profile)
-
-    @functools.cached_property
     def writers(self) -> dict[int, tuple[int, ...]]:
         """By tensor that is changed in place, the calls whose operators do so; what it was born in is none of them."""
         ops = self.profile.ops
@@ -92,12 +86,6 @@ class Book:
             for number, tensor in enumerate(makes[f])
             if tensor in changed
         )
-
-    @functools.cached_property
-    def multiplying(self) -> frozenset[int]:
-        """Torch functions that run a multiplication, whether or not its product can be made again."""
-        ops = self.profile.ops
-        return frozenset(f for f, name in zip(ops.function, ops.name, strict=True) if name == MULTIPLIES)
 
     @functools.cached_property
     def casts(self) -> frozenset[int]:

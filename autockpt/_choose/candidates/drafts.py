@@ -32,14 +32,12 @@ class Idle:
     """What a replay of a call leaves alone: units that are kept or skipped. No bytes and no seconds.
 
     Attributes:
-        given: tensors that came into the unit of each torch function that does not run again, by its index, or are
-            made again in it: what it saves of them the replay fills in.
+        given: tensors that came into the unit of each torch function that does not run again, by its index: what
+            it saves of them the replay fills in.
         calls: ``[start, stop)`` of module calls that do not run again.
         stashed: tensors that the replay is handed.
         keep: keys of the units that the replay does not run again, and whose results it reads.
         skip: keys of the units that it does not run again, and whose results nothing in it reads.
-        remake: keys of those of both of which it makes products by what they save again.
-        remade: torch functions whose products are made again.
         seen: how many functions and calls the function modes meet that leave units alone.
     """
 
@@ -48,8 +46,6 @@ class Idle:
     stashed: frozenset[int] = frozenset()
     keep: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    remake: tuple[str, ...] = ()
-    remade: frozenset[int] = frozenset()
     seen: int = 0
 
 
@@ -194,7 +190,7 @@ def _born_idle(book: Book, members: tuple[int, ...], idle: Idle) -> frozenset[in
     born = np.array([f in idle.given for f in function.tolist()], dtype=np.bool_)
     for start, stop in idle.calls:
         born |= (call >= start) & (call < stop)
-    return frozenset((low + np.flatnonzero(born)).tolist()).difference(*(book.products[f].makes for f in idle.remade))
+    return frozenset((low + np.flatnonzero(born)).tolist())
 
 
 def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> float:
@@ -209,8 +205,7 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     own = [f for member in members for f in book.functions_of(member) if book.begins(f, end)]
     again = [f for f in own if f not in idle.given]
     around = max(whole - sum(functions.seconds[f] for f in own), 0.0)
-    products = sum(book.products[f].seconds for f in idle.remade)
-    return sum(functions.seconds[f] for f in again) + products + around * len(again) / max(len(own), 1)
+    return sum(functions.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
 def _idle_seconds(profile: Profile, idle: Idle) -> float:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from .book import Book
 from .drafts import Idle
 from .glue import is_glue
-from .products import NO_PRODUCTS, Products
 
 __all__ = ["is_free", "name_idle"]
 
@@ -34,13 +33,11 @@ class _Needs(NamedTuple):
     Attributes:
         idle: them, but for those that come after its end in any case.
         readers: by tensor, the functions that need it in the replay; -1 for what is no function.
-        again: those whose products are made again.
         ends_in: the function in which the replay ends before that has done anything; -1 where it has.
     """
 
     idle: frozenset[int]
     readers: dict[int, set[int]]
-    again: frozenset[int]
     ends_in: int
 
     def read(self, made: Iterable[int], inside: Collection[int]) -> set[int]:
@@ -48,32 +45,28 @@ class _Needs(NamedTuple):
         return {tensor for tensor in made if self.readers[tensor].difference(inside)}
 
 
-def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remade: Collection[int] = ()) -> Idle:
+def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int]) -> Idle:
     """Name what is left alone where some torch functions do not run again.
 
     Args:
         book: the profile.
         members: the calls of what is recomputed.
         idle: the functions inside it that are kept or skipped.
-        remade: those of them whose products are made again, where the replay needs these at all.
 
     Returns:
         Them as units. A unit is kept where the replay reads what it made, and skipped elsewhere.
     """
     functions, calls = book.profile.functions, book.profile.calls
-    products = {f: book.products[f] for f in idle if f in remade and f in book.products}
-    needs = _needs(book, members, idle, products)
-    made_again = frozenset(tensor for f in needs.again for tensor in products[f].makes)
+    needs = _needs(book, members, idle)
     # By name it would cost the host something, and without it costs nothing.
     units = [unit for unit in _units(book, members, needs) if unit.functions != (needs.ends_in,)]
     given: dict[int, frozenset[int]] = {}
-    stashed = {tensor for f in needs.again for tensor in products[f].held}
+    stashed: set[int] = set()
     for unit in units:
         if unit.kept:
-            stashed |= unit.results - made_again
+            stashed |= unit.results
         came = functions.reads[unit.functions[0]] if unit.call < 0 else (a.tensor for a in calls[unit.call].arguments)
-        own = (products[f].makes for f in needs.again.intersection(unit.functions))
-        given.update(dict.fromkeys(unit.functions, frozenset(came).union(*own)))
+        given.update(dict.fromkeys(unit.functions, frozenset(came)))
     watched = {book.caller(unit.functions[0], members) for unit in units if unit.call < 0 or is_glue(calls[unit.call])}
     return Idle(
         given=given,
@@ -81,8 +74,6 @@ def name_idle(book: Book, members: tuple[int, ...], idle: Collection[int], remad
         stashed=frozenset(stashed),
         keep=tuple(unit.key for unit in units if unit.kept),
         skip=tuple(unit.key for unit in units if not unit.kept),
-        remake=tuple(unit.key for unit in units if not needs.again.isdisjoint(unit.functions)),
-        remade=needs.again,
         # What watches members that are glue is no part of the run: drafts charge it.
         seen=sum(book.seen(call) for call in watched if not is_glue(calls[call])),
     )
@@ -96,7 +87,7 @@ def is_free(book: Book, function: int) -> bool:
     return functions.alias[function] or not functions.reads[function]  # else it reads values: `item`
 
 
-def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products: Mapping[int, Products]) -> _Needs:
+def _needs(book: Book, members: tuple[int, ...], idle: Collection[int]) -> _Needs:
     """Find out what a replay needs, from its last slot to its first."""
     functions, saves = book.profile.functions, book.profile.saves
     filled: dict[int, set[int]] = defaultdict(set)  # what idle functions saved and the replay makes
@@ -105,8 +96,7 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
     for i in book.saves_of(members[0], book.profile.calls[members[-1]].stop):
         f = saves.function[i]
         savers.add(f)
-        remakes = products.get(f, NO_PRODUCTS).makes
-        if f not in idle or saves.tensor[i] in functions.reads[f] or saves.tensor[i] in remakes:
+        if f not in idle or saves.tensor[i] in functions.reads[f]:
             end = max(end, saves.pack[i])
             filled[f].add(saves.tensor[i])
     # What comes after it does not run in any case: a name is for what it saves.
@@ -114,16 +104,11 @@ def _needs(book: Book, members: tuple[int, ...], idle: Collection[int], products
     readers: dict[int, set[int]] = defaultdict(set)
     for tensor in filled[-1]:  # saved by what is no function, such as a custom autograd function
         readers[tensor].add(-1)
-    again: set[int] = set()
     for f in reversed(book.functions_of_run(members)):
         if functions.enter[f] <= end and not is_free(book, f):  # a view of what is hollow is hollow
             for tensor in filled[f] if f in left else functions.reads[f]:
                 readers[tensor].add(f)
-            if f in products and any(readers[tensor] for tensor in products[f].makes):
-                again.add(f)
-                for tensor in products[f].given:
-                    readers[tensor].add(f)
-    return _Needs(left, readers, frozenset(again), _ends_in(book, members, idle, end, filled))
+    return _Needs(left, readers, _ends_in(book, members, idle, end, filled))
 
 
 def _ends_in(
@@ -150,8 +135,8 @@ def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:
     """Cover idle functions with units, in forward order.
 
     A call inside a member of which everything is idle is one unit: that costs the host less than a function mode.
-    Where products are made again, they must be the unit's alone; and it holds all that it returns, or nothing, so that
-    all must be read: what is not would be held in vain, and may be changed later.
+    It holds all that it returns, or nothing, so that all must be read: what is not would be held in vain, and may be
+    changed later.
     """
     calls, functions = book.profile.calls, book.profile.functions
     units: list[_Named] = []
@@ -165,9 +150,6 @@ def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:
                 continue
             record = calls[child]
             whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
-            whole = whole and (
-                len(own) == 1 or needs.again.isdisjoint(own) or _keeps_to_itself(book, child, needs.again)
-            )
             made = {tensor for f in inside for tensor in functions.makes[f]}
             results = made.intersection(record.outputs)
             read = needs.read(made, inside)
@@ -183,16 +165,6 @@ def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:
         read = needs.read(functions.makes[f], (f,))
         units.append(_Named(_key(book, f), (f,), -1, frozenset(functions.makes[f]), bool(read)))
     return sorted(units, key=lambda unit: unit.functions[0])
-
-
-def _keeps_to_itself(book: Book, call: int, again: Collection[int]) -> bool:
-    """Whether a call as one unit makes just the products of `again` again, all by what it saves, and returns none.
-
-    Of others the replay would have to find a factor among the call's arguments, of which it may be a view.
-    """
-    outputs = book.profile.calls[call].outputs
-    own = (f for f in book.functions_of(call) if f in book.multiplying)
-    return all(f in again and not book.products[f].given and book.products[f].makes.isdisjoint(outputs) for f in own)
 
 
 def _key(book: Book, function: int) -> str:

@@ -85,7 +85,6 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
         return NOTHING_IDLE
     functions, run = book.profile.functions, set(book.functions_of_run(members))
     idle: set[int] = set()
-    remade: set[int] = set()
     unknown: list[str] = []
     for unit in (*segment.keep, *segment.skip):
         key, function = split_key(unit)
@@ -99,16 +98,14 @@ def _idle(book: Book, index: dict[str, int], members: tuple[int, ...], segment: 
         if not own:
             unknown.append(unit)
         idle |= own
-        if unit in segment.remake:
-            remade |= own & book.products.keys()
     if unknown:
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips {', '.join(map(repr, unknown))}, and nothing of that "
             f"name ran in it in the recorded step of {book.profile.model}: take it out, or give the profile that the "
             "plan was made from"
         )
-    found = name_idle(book, members, idle, remade)
-    alike = sorted(found.keep) == sorted(segment.keep) and sorted(found.remake) == sorted(segment.remake)
+    found = name_idle(book, members, idle)
+    alike = sorted(found.keep) == sorted(segment.keep)
     # What no replay comes to needs no name, and may have one.
     if not (alike and set(found.skip) <= set(segment.skip)):
         raise NotApplicable(

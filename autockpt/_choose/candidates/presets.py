@@ -100,7 +100,7 @@ def _left_alone(book: Book, call: int, kept: tuple[int, ...]) -> frozenset[int] 
         block.flow.decisions(again)
     except InvalidProblem:  # something kept is changed in place by what runs again
         return None
-    return block.idle(again)[0] if again else None
+    return block.idle(again) if again else None
 
 
 def _needed(flow: Dataflow, kept: set[int]) -> set[int]:
@@ -110,7 +110,6 @@ def _needed(flow: Dataflow, kept: set[int]) -> set[int]:
     again: set[int] = set()
     while True:
         groups = {flow.groups[unit] for t in wanted for unit in flow.makers[t]} - stays
-        groups |= {flow.groups[unit] for unit, each in enumerate(flow.units) if each.follows in again}
         more = {unit for unit, group in enumerate(flow.groups) if group in groups}
         if more == again:
             return again

@@ -4,9 +4,6 @@ children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e
 runs        begin and end with a call that saves something, with the glue just before them where that pays
 windows     glue before, up to `LONGEST` blocks with the glue between them, glue behind; small calls there count as glue
 
-children    linear  gelu  dropout  linear  gelu  dropout        each a single torch function
-around      up to `BEFORE` calls before a dropout, up to `BEHIND` behind it
-
 a block     ln_1  attn  add  ln_2  mlp  add                     add: called by the block's own code
 stretches   ln_1 to attn, ln_2 to mlp, and each of the four
 """
@@ -22,7 +19,7 @@ from .book import Book
 from .glue import is_glue
 from .idle import is_free
 
-__all__ = ["around_products", "closed", "runs_of", "stretches", "windows"]
+__all__ = ["closed", "runs_of", "stretches", "windows"]
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
@@ -36,10 +33,6 @@ LONGEST = 3
 
 FEW_UNITS = 2
 """A call with no more torch functions, such as an embedding or a norm, is no more than glue around a larger block."""
-
-BEFORE, BEHIND = 4, 3
-"""Calls of a single function around one whose products are made again: what brings its argument back, and what saves
-its result."""
 
 SHORT_CHAIN = 10
 """Longer chains have windows of a single block only: the more blocks there are, the less is lost by choosing for each
@@ -185,29 +178,6 @@ def stretches(book: Book, calls: Iterable[int]) -> Iterator[tuple[int, ...]]:
             parts.setdefault(bisect.bisect_left(own, record[child].enter), []).append(child)
         runs = [members for part in parts.values() for members in (tuple(part), *((child,) for child in part))]
         yield from (members for members in dict.fromkeys(runs) if not book.reason(members))
-
-
-def around_products(book: Book, calls: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Find short runs of calls of a single torch function each around one whose products can be made again.
-
-    Where such calls are no part of a block, no other menu offers that.
-
-    Args:
-        book: the profile.
-        calls: in forward order.
-
-    Yields:
-        Runs of siblings among the calls.
-    """
-    single = {call: own[0] for call in calls if len(own := book.functions_of(call)) == 1}
-    for call in [call for call, f in single.items() if f in book.products]:
-        siblings = book.children[book.profile.calls[call].parent]
-        at = siblings.index(call)
-        for first in range(max(at - BEFORE, 0), at + 1):
-            for stop in range(at + 1, min(at + 1 + BEHIND, len(siblings)) + 1):
-                members = tuple(siblings[first:stop])
-                if len(members) > 1 and all(member in single for member in members) and not book.reason(members):
-                    yield members
 
 
 def _from_before(children: Sequence[int], first: int, last: int, book: Book) -> Iterator[tuple[int, ...]]:

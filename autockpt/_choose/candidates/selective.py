@@ -18,7 +18,7 @@ from .block import Block, is_keepable, state_block
 from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
-from .runs import around_products, closed, stretches, windows
+from .runs import closed, stretches, windows
 
 __all__ = ["MENU_SECONDS", "selective_drafts"]
 
@@ -69,9 +69,7 @@ def selective_drafts(
         book: the profile.
         calls: the calls in forward order, such as the blocks of a model.
         replayable: those of all calls that can be recomputed.
-        time_limit_seconds: for all menus together; one that runs out of time is shorter. Windows, and runs around
-            products that can be made again, get what the calls leave, and stretches what these leave; of each of these
-            shares, menus in which keeping is free get half of what the others leave.
+        time_limit_seconds: for all menus together.
 
     Returns:
         The drafts, without those that leave nothing out, and a sentence for each call's menu that may lack some, and
@@ -81,7 +79,7 @@ def selective_drafts(
     larger = closed(book, calls, MANY_UNITS)
     single = [(call,) for call in dict.fromkeys(_with_parts(book, [*calls, *larger], replayable))]
     drafts, searched = _drafts(book, single, time_limit_seconds)
-    around = [*windows(book, calls, MOST_UNITS), *windows(book, larger, MOST_UNITS), *around_products(book, calls)]
+    around = [*windows(book, calls, MOST_UNITS), *windows(book, larger, MOST_UNITS)]
     later = [(list(dict.fromkeys(around)), DRAFTS_PER_KIND)]
     # Without host costs the menu of a whole call is nearly as good, and more candidates take longer to search.
     if book.profile.mode_host_seconds or book.profile.kept_host_seconds:
@@ -150,10 +148,10 @@ def _of_menu(
     """Draft the entries of a menu for each of the runs that are alike, unless drafts known for a run beat them."""
     drafts = []
     for entry in menu.entries:
-        idle_rows, remade_rows = block.idle(entry.recompute)
+        idle_rows = block.idle(entry.recompute)
         if not idle_rows:
             continue
-        drafted = (_draft_of_rows(book, members, idle_rows, remade_rows) for members in group)
+        drafted = (_draft_of_rows(book, members, idle_rows) for members in group)
         found = (draft for draft in drafted if draft is not None)
         first = next(found, None)
         if first is None or any(_beats(other, first) for other in known.get(first.run.members, ())):
@@ -175,15 +173,13 @@ def _beats(other: Draft, draft: Draft) -> bool:
     return others_bytes >= freed_bytes and other.seconds <= draft.seconds
 
 
-def _draft_of_rows(
-    book: Book, members: tuple[int, ...], idle_rows: Collection[int], remade_rows: Collection[int]
-) -> Draft | None:
+def _draft_of_rows(book: Book, members: tuple[int, ...], idle_rows: Collection[int]) -> Draft | None:
     """Draft a run of which the functions in some rows of its block do not run again."""
     own = book.functions_of_run(members)
-    return _draft(book, members, {own[row] for row in idle_rows}, {own[row] for row in remade_rows})
+    return _draft(book, members, {own[row] for row in idle_rows})
 
 
-def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int]) -> Draft | None:
+def _draft(book: Book, members: tuple[int, ...], idle: set[int]) -> Draft | None:
     """Draft a run of which some functions do not run again, without the calls at its ends that need no replay."""
     while len(members) > 1 and _all_idle(book, members[0], idle):
         members = members[1:]
@@ -196,7 +192,7 @@ def _draft(book: Book, members: tuple[int, ...], idle: set[int], remade: set[int
     if book.reason(members):
         return None  # what was cut off made an argument that the rest changes
     own = book.functions_of_run(members)
-    return make_draft(book, members, name_idle(book, members, idle.intersection(own), remade.intersection(own)))
+    return make_draft(book, members, name_idle(book, members, idle.intersection(own)))
 
 
 def _all_idle(book: Book, call: int, idle: Collection[int]) -> bool:

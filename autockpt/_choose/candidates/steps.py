@@ -103,7 +103,7 @@ def _name(calls: tuple[CallRecord, ...], run: Run) -> str:
     """Name a candidate for people."""
     first, last = calls[run.members[0]].key, calls[run.members[-1]].key
     name = first if first == last else f"{first} … {last}"
-    idle = [f"{unit} (remade)" if unit in run.idle.remake else unit for unit in (*run.idle.keep, *run.idle.skip)]
+    idle = (*run.idle.keep, *run.idle.skip)
     return f"{name} but {', '.join(idle)}" if idle else name
 
 

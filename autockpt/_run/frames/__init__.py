@@ -20,13 +20,12 @@ from .governed import Governor, governed_forward
 from .members import Handle, Place, patched_forward
 from .patches import Patches
 from .thread import is_recomputing
-from .units import Choice, Decision
+from .units import Choice
 from .unrepeatable import why_unrepeatable
 from .watching import watching_replays
 
 __all__ = [
     "Choice",
-    "Decision",
     "Governor",
     "Handle",
     "Patches",

@@ -21,7 +21,7 @@ from .recording import Arguments, Recording
 from .selection import Function, FunctionWatch, as_unit, own_code
 from .state import ModuleState, given_buffers, holder_of
 from .thread import Scope, thread
-from .units import Choice, Decision
+from .units import Choice
 
 __all__ = ["Handle", "Place", "patched_forward"]
 
@@ -52,7 +52,7 @@ class Place:
     linked: bool = False
     selective: bool = False
     functions: Choice | None = None
-    unit: Decision | None = None
+    unit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Handle:
     had_forward: bool
     parent: bool
     places: dict[int, Place] = field(default_factory=dict)
-    units: dict[int, Decision] = field(default_factory=dict)
+    units: dict[int, bool] = field(default_factory=dict)
     functions: dict[int, Choice] = field(default_factory=dict)
     glue: dict[int, dict[str, Place]] = field(default_factory=dict)
     plan: Plan | None = None

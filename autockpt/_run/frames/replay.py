@@ -18,7 +18,7 @@ from .slots import Changed
 from .state import Autocast, Undo
 from .thread import thread
 from .tree import decode, encode, not_simple, tensors
-from .units import Decision, Sources, Unit
+from .units import Unit
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -172,7 +172,7 @@ class Replay:
             return self._hand_out(entry, args, kwargs)
         return forward(*args, **kwargs) if entry is None else watched(self, handle.name, entry, forward, args, kwargs)
 
-    def unit(self, key: str, decision: Decision, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key.rpartition("/")[2].partition("#")[0])
         return self._hand_out(entry, args, kwargs) if isinstance(entry, Unit) else run(*args, **kwargs)
@@ -206,13 +206,12 @@ class Replay:
             generators = [*generators, *given_among(others)]
         if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
             self._stop(f"came to {unit.key} in another way than its forward did")
-        sources = Sources(leaves)
         for source, offset in unit.sources:
             reference = self._slots[self._next]
             slot = None if reference is None else reference()
             self._next += 1
             if slot is not None and slot.value is None:
-                tensor = sources.tensor(source)
+                tensor = leaves[source]
                 if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
                     difference = slot.fill_from(tensor, offset)
                     if difference is not None:
@@ -225,7 +224,7 @@ class Replay:
             set_states([(generators[number], state)])
         if unit.hollow:
             self._hollow.append(unit.key)
-        return unit.hand_out(sources)
+        return unit.hand_out(leaves)
 
     def _hint(self) -> str:
         """Say which units were skipped: whatever reads their results fails, in one way or another."""

@@ -18,10 +18,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ... import _torch_private
 from ..._data.errors import NotApplicable
 from .generators import States, given_among, states_of
-from .mismatch import mismatch
 from .thread import thread
 from .tree import CONTAINERS, encode, not_simple
-from .units import Choice, Decision, Inputs, Unit
+from .units import Choice, Inputs, Unit
 
 if TYPE_CHECKING:
     from .members import Handle
@@ -59,7 +58,7 @@ class Selector(Protocol):
     def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the member, or hand out its result."""
 
-    def unit(self, key: str, decision: Decision, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit, or hand out its result."""
 
 
@@ -90,20 +89,20 @@ class Selection:
         if self._busy or not handle.selects or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         key = f"{handle.name}#{occurrence}"
-        decision = handle.units.get(occurrence)
-        if decision is not None:
-            return self.unit(key, decision, forward, args, kwargs)
+        kept = handle.units.get(occurrence)
+        if kept is not None:
+            return self.unit(key, kept, forward, args, kwargs)
         choice = handle.functions.get(occurrence)
         self.entries.append(choice)
         return forward(*args, **kwargs) if choice is None else watched(self, key, choice, forward, args, kwargs)
 
-    def unit(self, key: str, decision: Decision, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a unit; what it saves stays with autograd, but for what the replay has of it."""
         place = len(self.entries)
         self.entries.append(None)  # where it raises and the member goes on, so will the replay
         leaves: list[torch.Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        inputs = Inputs(leaves, remade=decision.remade)
+        inputs = Inputs(leaves)
         versions = _torch_private.versions(leaves)
         generators = [*self.generators, *given_among(others)] if others else self.generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
@@ -124,10 +123,8 @@ class Selection:
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
         moved = [(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]]
-        unit = Unit(key, start, inputs, result, decision=decision, generators=len(generators), random=moved)
+        unit = Unit(key, start, inputs, result, kept=kept, generators=len(generators), random=moved)
         self.entries[place] = unit
-        if decision.remade and moved and not inputs.found:
-            mismatch(key, "makes nothing by a product that its replay could make again")
         return result
 
 
@@ -137,10 +134,10 @@ def own_code(key: str, choice: Choice, forward: Function, /, *args: Any, **kwarg
     return watched(thread.selector, key, choice, forward, args, kwargs)
 
 
-def as_unit(key: str, decision: Decision, function: Function, /, *args: Any, **kwargs: Any) -> Any:
+def as_unit(key: str, kept: bool, function: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Run a torch function that is a member and nothing but a unit."""
     assert thread.selector is not None
-    return thread.selector.unit(key, decision, function, args, kwargs)
+    return thread.selector.unit(key, kept, function, args, kwargs)
 
 
 def watched(

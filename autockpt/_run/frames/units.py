@@ -4,8 +4,7 @@
     replay    norm    stash ─▶ gelu    hollow             [down] skipped: nothing needed reads its result
                └────────▶ what [up] saved of its argument
 
-What a unit saves stays with autograd, as in a plain step, but for its own arguments: those the replay makes again. Of
-a unit that is remade it makes products by a saved tensor again as well, which hence need not be held.
+What a unit saves stays with autograd, as in a plain step, but for its own arguments: those the replay makes again.
 """
 
 from __future__ import annotations
@@ -18,31 +17,14 @@ from torch import Tensor
 from ... import _torch_private
 from ..._data.errors import NotApplicable
 from .hollow import hollow
-from .products import Product, product_of
 from .slots import Tags, check_unchanged, reads_alike, tagged, tags_of
 from .tree import decode, encode
 
-__all__ = ["Choice", "Decision", "Inputs", "Sources", "Unit"]
+__all__ = ["Choice", "Inputs", "Unit"]
 
 
-class Decision(NamedTuple):
-    """What becomes of a unit in the replay, which does not run it.
-
-    Attributes:
-        kept: whether its result is at hand; else it is skipped.
-        remade: whether products by what it saves are made again instead of being held.
-    """
-
-    kept: bool
-    remade: bool = False
-
-
-Choice: TypeAlias = dict[str, Decision]
-"""Functions that a call's own code does not run again in a replay, as ``name#occurrence``."""
-
-
-Source: TypeAlias = int | Product
-"""The number of an argument, or what is made again of arguments."""
+Choice: TypeAlias = dict[str, bool]
+"""Functions that a call's own code does not run again in a replay, as ``name#occurrence``; whether each is kept."""
 
 
 class _Stashed(NamedTuple):
@@ -72,34 +54,24 @@ class _Hollow(NamedTuple):
 
 
 class _Sourced(NamedTuple):
-    """A result that is one of the unit's arguments, or made again of them."""
+    """A result that is one of the unit's arguments."""
 
-    source: Source
+    source: int
     tags: Tags
 
-    def value(self, sources: Sources) -> Tensor:
-        return tagged(sources.tensor(self.source), self.tags)
+    def value(self, arguments: list[Tensor]) -> Tensor:
+        return tagged(arguments[self.source], self.tags)
 
 
 class Inputs:
-    """What a replay has of the unit that is running: its arguments, by storage, and products made of them.
+    """The arguments of the unit that is running, by storage; the pack hook asks for them."""
 
-    The pack hook asks for them.
-    """
+    __slots__ = ("leaves", "sources", "storages")
 
-    __slots__ = ("_products", "_remade", "leaves", "sources", "storages")
-
-    def __init__(self, leaves: list[Tensor], *, remade: bool) -> None:
+    def __init__(self, leaves: list[Tensor]) -> None:
         self.leaves = leaves
         self.storages = {_torch_private.storage_key(leaf): number for number, leaf in enumerate(leaves)}
-        self.sources: list[tuple[Source, int]] = []
-        self._remade = remade
-        self._products: dict[int, tuple[Any, Product]] = {}
-
-    @property
-    def found(self) -> bool:
-        """Whether anything was made that is made again."""
-        return bool(self._products)
+        self.sources: list[tuple[int, int]] = []
 
     def takes(self, tensor: Tensor, storage: int) -> bool:
         """Whether a replay can make `tensor` from an argument; then the next slot stands for it.
@@ -108,47 +80,15 @@ class Inputs:
             tensor: what is saved.
             storage: its storage's key.
         """
-        source: Source | None = self.storages.get(storage)
-        whole = self.leaves[source] if isinstance(source, int) else _torch_private.base_of(tensor)
-        if source is None and self._remade:
-            source = self.product(whole, storage)
-        if source is None or whole.layout is not torch.strided or not reads_alike(tensor, whole):
+        source = self.storages.get(storage)
+        if source is None:
+            return False
+        whole = self.leaves[source]
+        if whole.layout is not torch.strided or not reads_alike(tensor, whole):
             return False
         offset = int(tensor.storage_offset()) - int(whole.storage_offset())
         self.sources.append((source, offset))
         return True
-
-    def product(self, tensor: Tensor, storage: int) -> Product | None:
-        """Return what a replay can make `tensor` from, one for all that share its storage; None if it cannot."""
-        node = tensor.grad_fn
-        known, product = self._products.get(storage, (None, None))
-        if known is None or known is not node:  # nothing here holds the product, and what dies leaves its key to others
-            product = product_of(tensor, self.leaves)
-            if product is not None:
-                self._products[storage] = node, product
-        return product
-
-
-class Sources:
-    """What a replay gives a unit: its arguments, and products made of them where they are asked for.
-
-    Attributes:
-        arguments: the tensors among its arguments.
-    """
-
-    __slots__ = ("_made", "arguments")
-
-    def __init__(self, arguments: list[Tensor]) -> None:
-        self.arguments = arguments
-        self._made: dict[Product, Tensor] = {}
-
-    def tensor(self, source: Source) -> Tensor:
-        """Return an argument or a product."""
-        if isinstance(source, int):
-            return self.arguments[source]
-        if source not in self._made:
-            self._made[source] = source.again(self.arguments)
-        return self._made[source]
 
 
 class Unit:
@@ -159,7 +99,7 @@ class Unit:
         start: number of slots in the frame when it began.
         arguments: how many tensors it was given.
         generators: how many there were, those of the member first and then those that it was given.
-        sources: for each slot since, the argument or product that it is a view of, and how far behind its first element
+        sources: for each slot since, the argument that it is a view of, and how far behind its first element
             it begins.
         result: its result, encoded.
         leaves: the tensors in the result.
@@ -175,7 +115,7 @@ class Unit:
         inputs: Inputs,
         result: Any,
         *,
-        decision: Decision,
+        kept: bool,
         generators: int,
         random: list[tuple[int, bytes]],
     ) -> None:
@@ -192,7 +132,7 @@ class Unit:
         self.random = random
         leaves: list[Tensor] = []
         self.result = encode((result,), leaves)
-        self.leaves = [self._result(leaf, inputs, decision) for leaf in leaves]
+        self.leaves = [self._result(leaf, inputs, kept) for leaf in leaves]
 
     @property
     def name(self) -> str:
@@ -204,12 +144,12 @@ class Unit:
         """Whether its result cannot be read."""
         return any(isinstance(leaf, _Hollow) for leaf in self.leaves)
 
-    def hand_out(self, sources: Sources) -> Any:
-        """Return what the unit returned in forward, for a replay that gave it `sources`."""
-        leaves = [leaf.value(sources) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
+    def hand_out(self, arguments: list[Tensor]) -> Any:
+        """Return what the unit returned in forward, for a replay that gave it `arguments`."""
+        leaves = [leaf.value(arguments) if isinstance(leaf, _Sourced) else leaf.value() for leaf in self.leaves]
         return decode(self.result, leaves)[0]
 
-    def _result(self, leaf: Tensor, inputs: Inputs, decision: Decision) -> _Stashed | _Hollow | _Sourced:
+    def _result(self, leaf: Tensor, inputs: Inputs, kept: bool) -> _Stashed | _Hollow | _Sourced:
         for number, argument in enumerate(inputs.leaves):
             if leaf is argument:
                 return _Sourced(number, tags_of(leaf))
@@ -218,9 +158,6 @@ class Unit:
             raise NotApplicable(
                 f"{self.key} returns a view of its argument. Recompute it, which costs next to nothing."
             )
-        product = inputs.product(leaf, storage) if decision.remade and _torch_private.base_of(leaf) is leaf else None
-        if decision.kept:
-            if product is not None:
-                return _Sourced(product, tags_of(leaf))
+        if kept:
             return _Stashed(leaf.detach(), _torch_private.version(leaf), leaf.requires_grad, tags_of(leaf))
         return _Hollow(*_torch_private.geometry(leaf), leaf.dtype, leaf.device, leaf.requires_grad)

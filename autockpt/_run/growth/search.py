@@ -23,7 +23,7 @@ MOST_GUESSES = 5
 """After so many straight lines what is left is halved instead, which ends soon for certain."""
 
 Name = tuple[tuple[str, ...], ...]
-"""What a candidate stands for at every size: calls, and kept, skipped and remade units."""
+"""What a candidate stands for at every size: calls, and kept and skipped units."""
 
 
 class Fitting:
@@ -148,7 +148,6 @@ def _name(candidates: Candidates, index: int) -> Name:
         tuple(candidates.profile.calls[member].key for member in run.members),
         run.idle.keep,
         run.idle.skip,
-        run.idle.remake,
     )
 
 

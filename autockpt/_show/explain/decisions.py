@@ -36,7 +36,6 @@ REASONS = {
     "inside": "inside a segment",
     "read": "inside a segment, whose replay reads its result",
     "not read": "inside a segment, whose replay does without its result",
-    "remade": "inside a segment, whose replay multiplies again by what it saves, such as the noise of a dropout",
     "refused": "cannot be replayed exactly, see below",
     "frees nothing": "what it saves would be held all the same",
     "no lower peak": "recomputing it as well would not lower the predicted peak",
@@ -263,7 +262,7 @@ def _decisions(calls: Sequence[CallRecord], plan: Plan) -> list[tuple[Decision, 
                     continue
                 split(calls[index[call]].parent)
                 for inner in range(index[call], calls[index[call]].stop):
-                    found[inner] = decision, "remade" if key in segment.remake else reason
+                    found[inner] = decision, reason
     for split_call in apart:
         decision, reason = found[split_call]
         found[split_call] = "partly", reason if decision == "recomputed" else ""

@@ -44,7 +44,6 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
         kept_bytes: what the units that are not run again leave alive besides.
         keep: those of them whose results the replay reads, named from the segment's call on where it is one.
         skip: the others.
-        remake: those of both of which the replay makes products by what they save again.
         recompute_seconds: mean over these segments.
     """
 
@@ -56,7 +55,6 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     kept_bytes: int
     keep: tuple[str, ...]
     skip: tuple[str, ...]
-    remake: tuple[str, ...]
     recompute_seconds: float
 
 
@@ -111,7 +109,7 @@ def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
     for segment in plan.segments:
         calls, _ = without_layer(segment.calls)
         sizes = segment.freed_bytes, segment.boundary_bytes, segment.kept_bytes
-        units = (unit_labels(segment, keys) for keys in (segment.keep, segment.skip, segment.remake))
+        units = (unit_labels(segment, keys) for keys in (segment.keep, segment.skip))
         groups.setdefault((calls, *sizes, *units), []).append(segment)
     rows = [
         SegmentRow(
@@ -123,7 +121,6 @@ def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
             kept_bytes=alike[0].kept_bytes,
             keep=unit_labels(alike[0], alike[0].keep),
             skip=unit_labels(alike[0], alike[0].skip),
-            remake=unit_labels(alike[0], alike[0].remake),
             recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
         )
         for alike in groups.values()
@@ -282,7 +279,7 @@ def _decided(row: DecisionRow) -> list[str]:
 def _selective(row: SegmentRow, width: int) -> str:
     """Say what a replay does not run again."""
     said = [f"In {row.calls} {format_bytes(row.kept_bytes)} are kept instead of being computed again"]
-    for what, units in (("keep", row.keep), ("skip", row.skip), ("remake", row.remake)):
+    for what, units in (("keep", row.keep), ("skip", row.skip)):
         if units:
             said.append(f"{what} [{', '.join(units)}]")
     return fill("; ".join(said), width)

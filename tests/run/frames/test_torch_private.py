@@ -126,19 +126,6 @@ def test_versions_count_changes_in_place_through_views_and_detached_copies() -> 
     assert _torch_private.versions([x, uncounted]) == [before + 1, -1]
 
 
-def test_a_node_tells_what_hooks_made_of_what_it_saves_and_a_view_its_base() -> None:
-    x, noise = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2)
-    with saved_tensors_hooks(lambda tensor: [tensor], lambda tensors: pytest.fail("unpacked")):
-        product = x * noise
-    assert product.grad_fn is not None
-    (saved,) = _torch_private.packed(product.grad_fn, "other")
-    assert saved is noise
-    assert _torch_private.packed(product.grad_fn, "self") is None
-    assert _torch_private.packed(product.grad_fn, "result") is None
-    assert _torch_private.base_of(product.view(4)[1:]) is product
-    assert _torch_private.base_of(product) is product
-
-
 def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
     key = _torch_private.storage_key(weight)

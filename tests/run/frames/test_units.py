@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from autockpt._check.measure import measure
 from autockpt._data.errors import NotApplicable, ReplayError
 from autockpt._data.plan import Plan, Segment
-from autockpt._run.frames.units import Sources, Unit
+from autockpt._run.frames.units import Unit
 from autockpt._run.install import install
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, batch, penalised, summed
@@ -153,9 +153,9 @@ def test_functions_are_counted_in_their_own_calls_code_only() -> None:
     seen: list[str] = []
     hand_out = Unit.hand_out
 
-    def noting(self: Unit, sources: Sources) -> Any:
+    def noting(self: Unit, arguments: list[Tensor]) -> Any:
         seen.append(self.key)
-        return hand_out(self, sources)
+        return hand_out(self, arguments)
 
     install(model, plan(["blocks.0"], units))
     with pytest.MonkeyPatch.context() as patch:
