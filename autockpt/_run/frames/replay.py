@@ -15,7 +15,7 @@ from .generators import given_among, restore_states, set_states, states_of
 from .hollow import Hollow
 from .selection import Entry, Function, watched
 from .slots import Changed
-from .state import Autocast, Undo
+from .state import Autocast, Undo, take_back
 from .thread import thread
 from .tree import decode, encode, not_simple, tensors
 from .units import Unit
@@ -148,8 +148,7 @@ class Replay:
             return self._hooked(call, args, kwargs)
         finally:
             thread.selector = outer
-            for function, arguments in reversed(undo):
-                function(*arguments)
+            take_back(undo)
 
     def _hooked(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
         _torch_private.push_hooks(self._pack, _given)

@@ -4,6 +4,9 @@
     replay    ├─ put back ───────── the member's forward ─────── undone ┤
 
 Taking holds references, not bytes, but for the values of buffers that forward changes.
+
+The modules belong to other threads too: one may ask for the `state_dict` while another replays. So a replay sets
+entries one by one, over what was there: no dict is emptied for a moment, and none is put in before it has its entries.
 """
 
 from __future__ import annotations
@@ -20,9 +23,20 @@ from ..._data.errors import ReplayError
 from .slots import Held, check_unchanged
 from .tree import tensors
 
-__all__ = ["Autocast", "ModuleState", "given_buffers", "holder_of"]
+__all__ = ["Autocast", "ModuleState", "given_buffers", "holder_of", "take_back"]
 
 Undo = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def take_back(undo: Undo) -> None:
+    """Make the calls in `undo`, from the last to the first; all of them, also where one is interrupted."""
+    try:
+        while undo:
+            function, arguments = undo.pop()
+            function(*arguments)
+    finally:
+        if undo:
+            take_back(undo)
 
 
 class ModuleState:
@@ -156,6 +170,7 @@ class ModuleState:
         """
         # A replay may end before forward puts back what it has changed for a while: all is compared again, not only
         # what differs now.
+        swapped: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
         flags: list[tuple[dict[str, Any], bool]] = []
         undo.append((_set_flags, (flags,)))
         for member, training, children, parameters, buffers in self._tree:
@@ -169,29 +184,33 @@ class ModuleState:
             flags.append((contents, contents["training"]))
             contents["training"] = training
             if contents["_parameters"] is not parameters or contents["_buffers"] is not buffers:
-                for name, owned in (("_parameters", parameters), ("_buffers", buffers)):
-                    undo.append((contents.__setitem__, (name, contents[name])))
-                    contents[name] = owned
+                swapped += [(contents, "_parameters", parameters), (contents, "_buffers", buffers)]
         for buffers in self._buffers:
-            undo.append((_reset, (buffers, dict(buffers))))
+            undo.append((_restore, (buffers, dict(buffers))))
         if _torch_private.versions(self._tensors) != self._versions:
             for (_, name), tensor, version in zip(self._names, self._tensors, self._versions, strict=True):
                 check_unchanged(tensor, version, f"parameter or buffer {name!r}")
         present = [owned.get(name) for owned, name in self._names]
         absent: set[int] = set()
-        if not all(map(operator.is_, present, self._tensors)):
+        bound = all(map(operator.is_, present, self._tensors))
+        if not bound:
             absent.update(number for number, (owned, name) in enumerate(self._names) if name not in owned)
-            _bind(self._names, self._tensors, ())
         undo.append((_bind, (self._names, present, absent)))
+        if not bound:
+            _bind(self._names, self._tensors, ())
         wanted = [tensor.requires_grad for tensor in self._tensors]
+        undo.append((_want, (self._tensors, wanted)))
         if wanted != self._wants:
             _want(self._tensors, self._wants)
-        undo.append((_want, (self._tensors, wanted)))
         scratch: dict[int, Tensor] = {}
         for buffer in self._changing:  # two modules may have one buffer, and read there what the other wrote
             if id(buffer.tensor) not in scratch:
                 scratch[id(buffer.tensor)] = buffer.scratch()
             buffer.owned[buffer.name] = scratch[id(buffer.tensor)]
+        if swapped:  # now that they have their entries; and these are the first to be swapped again
+            for contents, name, owned in swapped:
+                undo.append((contents.__setitem__, (name, contents[name])))
+                contents[name] = owned
         for owned, name, held in self._attributes:
             _put(owned, name, held.tensor(), undo)
 
@@ -310,6 +329,20 @@ def _put(owned: dict[str, Any], name: str, tensor: Tensor, undo: Undo) -> None:
     owned[name] = tensor
 
 
-def _reset(owned: dict[str, Any], contents: dict[str, Any]) -> None:
-    owned.clear()
-    owned.update(contents)
+def _restore(owned: dict[str, Any], found: dict[str, Any]) -> None:
+    """Have the entries that were found, each set by itself: who reads meanwhile finds every one of them."""
+    for name, tensor in found.items():
+        if owned.get(name, _ABSENT) is not tensor:
+            owned[name] = tensor
+    if list(owned) == list(found):
+        return
+    for name in list(owned):  # forward itself has added some, or taken some out
+        if name not in found:
+            owned.pop(name, None)
+    if list(owned) != list(found):
+        for name, tensor in found.items():
+            owned.pop(name, None)
+            owned[name] = tensor
+
+
+_ABSENT = object()
