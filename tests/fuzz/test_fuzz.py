@@ -51,9 +51,9 @@ def no_keywords() -> Any:
 def flags_of_now() -> Any:
     put_back: Callable[..., None] = ModuleState.put_back
 
-    def broken(self: ModuleState, undo: Any) -> None:
+    def broken(self: ModuleState, undo: Any, claim: Any) -> None:
         now = [(member, member.training) for member, *_ in self._tree]
-        put_back(self, undo)
+        put_back(self, undo, claim)
         for member, flag in now:
             member.training = flag
 

@@ -3,7 +3,8 @@
 `members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
 `recording`, which makes a `frame` of `slots`. A `selection` finds the `units` inside that a replay does not run; it
 remembers the `patches` by which it does.
-`state`, `generators` and `tree` hold what a replay puts back.
+`state`, `generators` and `tree` hold what a replay puts back; by `claims`, replays in several threads wait for each
+other.
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
 on), closures and globals that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; draws from

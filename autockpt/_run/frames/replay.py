@@ -11,6 +11,7 @@ from torch import Tensor
 from ... import _torch_private
 from ..._data.errors import ReplayError
 from .call import Call, Ref
+from .claims import Claim
 from .generators import given_among, restore_states, set_states, states_of
 from .hollow import Hollow
 from .selection import Entry, Function, watched
@@ -129,12 +130,17 @@ class Replay:
             first = len(args) - len(call.keywords)
             kwargs = dict(zip(call.keywords, args[first:], strict=True))
             del args[first:]
+        claim = Claim()
+        with claim.running:
+            return self._put_back_and_run(call, args, kwargs, claim)
+
+    def _put_back_and_run(self, call: Call, args: list[Any], kwargs: dict[str, Any], claim: Claim) -> Any:
         undo: Undo = []
         outer = thread.selector
         thread.selector = None if call.selection is None else self
         self._entry = 0
         try:
-            call.module.put_back(undo)
+            call.module.put_back(undo, claim)
             if call.selection is not None:
                 call.selection.patches.put_on(undo)
             if call.autocast is not None:

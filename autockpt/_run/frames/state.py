@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ... import _torch_private
 from ..._data.errors import ReplayError
+from .claims import Claim
 from .slots import Held, check_unchanged
 from .tree import tensors
 
@@ -158,16 +159,19 @@ class ModuleState:
             for buffer in self._changing:
                 buffer.release_if_unchanged()
 
-    def put_back(self, undo: Undo) -> None:
+    def put_back(self, undo: Undo, claim: Claim) -> None:
         """Put the state back, with scratch copies of the buffers that forward changes.
 
         Args:
             undo: is given the calls that undo it, to be made from the last to the first.
+            claim: takes what is replaced, so that replays in other threads wait.
 
         Raises:
             RuntimeError: a parameter or buffer has changed in place since forward began.
             ReplayError: a module in the tree was exchanged since.
         """
+        if self._buffers:  # before anything is read: what is found here is what will be there afterwards
+            claim.take(self._buffers)
         # A replay may end before forward puts back what it has changed for a while: all is compared again, not only
         # what differs now.
         swapped: list[tuple[dict[str, Any], str, dict[str, Any]]] = []
@@ -194,6 +198,9 @@ class ModuleState:
         absent: set[int] = set()
         bound = all(map(operator.is_, present, self._tensors))
         if not bound:
+            differing = zip(self._names, present, self._tensors, strict=True)
+            claim.take(owned for (owned, _), found, tensor in differing if found is not tensor)
+            present = [owned.get(name) for owned, name in self._names]
             absent.update(number for number, (owned, name) in enumerate(self._names) if name not in owned)
         undo.append((_bind, (self._names, present, absent)))
         if not bound:
@@ -208,6 +215,7 @@ class ModuleState:
                 scratch[id(buffer.tensor)] = buffer.scratch()
             buffer.owned[buffer.name] = scratch[id(buffer.tensor)]
         if swapped:  # now that they have their entries; and these are the first to be swapped again
+            claim.take(contents for contents, _, _ in swapped)
             for contents, name, owned in swapped:
                 undo.append((contents.__setitem__, (name, contents[name])))
                 contents[name] = owned

@@ -1,4 +1,4 @@
-"""What a thread knows about the plans that run in it: the one mutable state at module level."""
+"""What a thread knows about the plans that run in it: with the claims of replays, all mutable state at module level."""
 
 from __future__ import annotations
 
