@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from autockpt._data.plan import Plan
 from autockpt._run.frames import is_recomputing
 from autockpt._run.frames.claims import Claim
 from autockpt._run.frames.state import Undo, take_back
 from autockpt._run.install import install
-from autockpt._data.plan import Plan
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, summed
 
