@@ -21,7 +21,7 @@ from .errors import (
 )
 from .least import least_peak
 from .lives import Lives
-from .menu import Entry, Menu, make_menu
+from .menu import make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
 from .registry import SOLVERS, solve
 from .rotor import ChainSchedule, solve_chain
@@ -44,14 +44,12 @@ __all__ = [
     "ChainStep",
     "Dataflow",
     "Decisions",
-    "Entry",
     "Hold",
     "HostSeconds",
     "Infeasible",
     "InvalidProblem",
     "Item",
     "Lives",
-    "Menu",
     "Problem",
     "ProblemTooLarge",
     "Save",

@@ -12,7 +12,6 @@ Times are counted in whole femtoseconds, so that all arithmetic is exact.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,15 +99,12 @@ class Closure:
         return sum(self.held_bytes[n] for n in chosen), sum(self.ticks[n] for n in chosen), (*self.always, *units)
 
 
-def hull(
-    flow: Dataflow, host: HostSeconds | None = None, *, deadline: float = float("inf")
-) -> tuple[tuple[tuple[int, ...], ...], bool]:
-    """Choices on the lower hull of (held bytes, seconds), most bytes first, and whether those are all.
+def hull(flow: Dataflow, host: HostSeconds | None = None) -> tuple[tuple[int, ...], ...]:
+    """Choices on the lower hull of (held bytes, seconds), most bytes first.
 
     Args:
         flow: the dataflow.
         host: what keeping a unit costs; costs that do not add up over units are left out.
-        deadline: on the clock of `time.perf_counter`.
 
     Returns:
         Units to recompute, per vertex of the hull.
@@ -122,22 +118,18 @@ def hull(
     most_ticks = 1 + sum(abs(s) for s in closure.ticks)
     first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes
     last = closure.cheapest(most_ticks, 1)
-    found, complete = [first], True
+    found = [first]
     open_pairs = deque([(first, last)] if first[:2] != last[:2] else [])
-    while open_pairs:  # widest pairs first, so that what is found in a short time lies all over the hull
+    while open_pairs:
         left, right = open_pairs.popleft()
         byte_price, tick_price = right[1] - left[1], left[0] - right[0]
-        middle = left
-        if time.perf_counter() < deadline:
-            middle = closure.cheapest(byte_price, tick_price)
-        else:
-            complete = False
+        middle = closure.cheapest(byte_price, tick_price)
         if byte_price * middle[0] + tick_price * middle[1] < byte_price * left[0] + tick_price * left[1]:
             open_pairs += [(left, middle), (middle, right)]
         else:
             found.append(right)
     found.sort(key=lambda choice: -choice[0])
-    return tuple(units for _, _, units in found), complete
+    return tuple(units for _, _, units in found)
 
 
 def minimum_closure(weights: Sequence[int], implies: Sequence[Sequence[int]]) -> list[int]:

@@ -208,11 +208,6 @@ class Dataflow:
         """How many torch functions there are by caller."""
         return Counter(unit.caller for unit in self.units if unit.caller >= 0)
 
-    @cached_property
-    def needs_mode(self) -> tuple[bool, ...]:
-        """Per unit, whether it is one of several functions of a call: only a function mode tells it from the others."""
-        return tuple(self.functions[unit.caller] > 1 for unit in self.units)
-
     @property
     def plain_bytes(self) -> int:
         """Bytes held where nothing is recomputed: all that is saved and not free."""

@@ -15,7 +15,7 @@ from ..solvers import Infeasible, Solution, least_peak, simulate
 from ..solvers import solve as solve_problem
 from ..solvers.families import judged
 from .bound import least_recompute_seconds
-from .candidates import MENU_SECONDS, Candidates, find_candidates
+from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
 from .pins import Patterns, named_pins, pin
 
@@ -35,7 +35,6 @@ def solve(
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
-    menu_seconds: float = MENU_SECONDS,
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`, or is the lowest.
 
@@ -53,8 +52,6 @@ def solve(
         keep: patterns of calls that must not run again: qualified names, in which ``*`` stands for anything, dots
             too; ``"h.3.mlp#1"`` is the second call of a module. A segment around one may keep it as a unit.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
-        menu_seconds: for finding the ways worth having to recompute a part of a block, before the solver begins.
-            Where they run out blocks are recomputed whole, or by what was found, and the plan's notes say so.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -81,7 +78,6 @@ def solve(
         time_limit_seconds=time_limit_seconds,
         keep=keep,
         recompute=recompute,
-        menu_seconds=menu_seconds,
     )
 
 
@@ -106,7 +102,6 @@ def solve_for(
     time_limit_seconds: float = 3.0,
     keep: Patterns = (),
     recompute: Patterns = (),
-    menu_seconds: float = MENU_SECONDS,
     found: Candidates | None = None,
     bounded: bool = True,
 ) -> Plan:
@@ -115,7 +110,7 @@ def solve_for(
     Says how near the choice comes to what is possible where that is to be `bounded`.
     """
     most_seconds = goal.most_seconds(profile.plain_seconds)
-    found = found or find_candidates(profile, menu_seconds=menu_seconds)
+    found = found or find_candidates(profile)
     candidates = pin(found, keep=keep, recompute=recompute)
     if goal.budget_bytes is not None:
         solution = _within(profile, found, candidates, goal.budget_bytes, solver, time_limit_seconds)
@@ -223,7 +218,7 @@ def make_plan(
         pinned_keep=candidates.pinned_keep,
         pinned_recompute=candidates.pinned_recompute,
         refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
-        notes=(*profile.notes, *candidates.notes, *solution.notes),
+        notes=(*profile.notes, *solution.notes),
     )
 
 

@@ -138,10 +138,9 @@ def _find(
     record = files.decode(data, Profile, source=source)
     if asked is None:
         return record, None
-    from .._choose.candidates import MENU_SECONDS
     from .._choose.solve import solve
 
-    with progress("solving", limit_seconds=asked.time_limit_seconds + MENU_SECONDS):
+    with progress("solving", limit_seconds=asked.time_limit_seconds):
         plan = solve(
             record,
             asked.budget,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from .._choose.candidates import MENU_SECONDS
 from .._data import files
 from .._data.profile import Profile
 from .._show.explain import explain_plan
@@ -73,7 +72,7 @@ def solve(
     with errors(as_json=as_json):
         data, source = read(profile)
         record = files.decode(data, Profile, source=source)
-        with progress(f"solving for {budget or max_overhead}", limit_seconds=time_limit + MENU_SECONDS):
+        with progress(f"solving for {budget or max_overhead}", limit_seconds=time_limit):
             plan = find_plan(
                 record,
                 budget,

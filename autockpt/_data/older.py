@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-RAN_AGAIN = (
-    "units of {calls} were remade by an earlier version of autockpt; these calls run again as a whole instead. "
+RUNS_AGAIN = (
+    "units in {calls} were remade by an earlier version of autockpt; these calls run again as a whole instead. "
     "Results stay exact; peak and cost are not the predicted ones. Solve the profile again for a plan that is"
 )
 
@@ -26,17 +26,23 @@ def modernise(data: bytes) -> bytes:
         return data
     document = msgspec.json.decode(data, type=dict[str, Any])
     for plan in (document, *_objects(document.get("plans"))):
-        again = [segment for segment in _objects(plan.get("segments")) if segment.pop("remake", None)]
-        for segment in again:
-            for units in ("keep", "skip", "kept_bytes"):
-                segment.pop(units, None)
-        notes = plan.setdefault("notes", [])
-        if again and isinstance(notes, list):
-            calls = ", ".join(str(call) for segment in again for call in segment.get("calls") or ())
-            notes.append(RAN_AGAIN.format(calls=calls))
+        calls = []
+        for segment in _objects(plan.get("segments")):
+            if segment.pop("remake", None):
+                for units in ("keep", "skip", "kept_bytes"):
+                    segment.pop(units, None)
+                calls += _list(segment.get("calls"))
+        if calls:
+            note = RUNS_AGAIN.format(calls=", ".join(map(str, calls)))
+            plan["notes"] = [*_list(plan.get("notes", [])), note]
     return msgspec.json.encode(document)
 
 
+def _list(value: Any) -> list[Any]:
+    """Return a list as it is, and nothing of what should be one; whoever decodes the document says what is wrong."""
+    return value if isinstance(value, list) else []
+
+
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; whoever decodes the document says what is wrong with anything else."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    """Return the objects in a list."""
+    return [each for each in _list(value) if isinstance(each, dict)]

@@ -48,7 +48,7 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
         assert block is not None
         own = book.functions_of(call)
         free_seconds = sum(profile.functions.seconds[f] for f in own if is_free(book, f))
-        for entry in make_menu(block.flow).entries:
+        for entry in make_menu(block.flow):
             idle = {own.start + row for row in block.idle(entry.recompute)}
             draft = make_draft(book, (call,), name_idle(book, (call,), idle))
             assert draft is not None

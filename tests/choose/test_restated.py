@@ -44,7 +44,7 @@ def test_what_is_stated_for_another_size_is_what_a_plan_would_say_there(build: A
     assert segments_of(restated, everything) != segments_of(found, everything)
     assert [c.preset for c in restated.problem.candidates] == [c.preset for c in found.problem.candidates]
     assert PRESET in {c.preset for c in restated.problem.candidates}
-    assert (restated.refused, restated.notes) == (found.refused, found.notes)
+    assert restated.refused == found.refused
     segments = segments_of(restated, everything)
     assert any("/" in call for segment in segments for call in segment.calls)  # glue
     for index in random.Random(0).sample(everything, SAMPLE):

@@ -86,7 +86,7 @@ def test_a_plan_with_remade_units_is_read_and_runs_those_calls_again() -> None:
         (("h.1#0",), ("h.1.up#0",), ()),
     ]
     assert read.notes[0] == "one"
-    assert read.notes[1].startswith("units of h.0#0 were remade by an earlier version")
+    assert read.notes[1].startswith("units in h.0#0 were remade by an earlier version")
     frontier = {"schema": "autockpt.frontier/1", "plans": [{"plain_seconds": 1.0}, plan]}
     assert files.decode(msgspec.json.encode(frontier), Frontier, source="f.json").plans[1].segments == read.segments
 

@@ -89,7 +89,7 @@ def test_every_solver_solves_it(name: str, solver: str) -> None:
 @functools.lru_cache(maxsize=1)  # tests of one profile follow one another
 def quarter_of_the_way_down(name: str) -> tuple[Problem, int]:
     """The problem of a profile, and a budget between the plain peak and that of recomputing everything."""
-    problem = find_candidates(Profile.load(name), menu_seconds=0.0).problem
+    problem = find_candidates(Profile.load(name)).problem
     with pytest.raises(Infeasible) as lowest:
         solve(problem, 1, solver="all")
     return problem, (3 * recorded()[name].plain_peak_bytes + lowest.value.minimum_bytes) // 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from typing import Any
 
 import msgspec
@@ -14,10 +13,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._choose.candidates import Candidates, _blocks_and_glue, find_candidates
+from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates.block import state_block
 from autockpt._choose.candidates.book import Book
-from autockpt._choose.candidates.selective import selective_drafts
 from autockpt._choose.solve import segments_of
 from autockpt._run.install import install
 from autockpt._show.explain import report_plan
@@ -290,48 +288,6 @@ def test_where_the_host_costs_nothing_only_whole_blocks_have_menus() -> None:
     found = find_candidates(free)
     members = [found.runs[index].members for index in selective(found)]
     assert members and not any(len(found.profile.calls[calls[0]].key.split(".")) > 1 for calls in members)
-
-
-class DrawsThenClips(nn.Module):
-    """Lets one part change in place what the part before it made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.parts = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Dropout(0.3), nn.ReLU(inplace=True))
-        self.parts.extend([nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x).sin()
-        for part in self.parts:
-            y = part(y)
-        out: Tensor = (x + y).tanh()
-        return out
-
-
-def test_what_is_left_of_a_run_is_offered_only_if_it_can_be_replayed() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*(DrawsThenClips() for _ in range(3)))
-    profile = autockpt.profile(model, torch.randn(ROWS, WIDTH))
-    offered = 0
-    for seed in range(6):
-        draw = random.Random(seed)
-        seconds = tuple(draw.choice([1e-6, 1e-4, 1e-2]) for _ in profile.functions.seconds)
-        drawn = msgspec.structs.replace(
-            profile,
-            functions=msgspec.structs.replace(profile.functions, seconds=seconds),
-            replay_host_seconds=0.0,
-            save_host_seconds=0.0,
-            kept_host_seconds=0.0,
-            mode_host_seconds=1e-5,
-        )
-        stated, blocks = _blocks_and_glue(drawn)
-        book = Book(stated)
-        for draft in selective_drafts(book, blocks, [i for i in range(1, len(stated.calls)) if not book.reason((i,))])[
-            0
-        ]:
-            assert book.reason(draft.run.members) == "", draft.run
-            offered += len(draft.run.members) > 1
-    assert offered
 
 
 def test_explain_tells_units_and_what_is_decided_about_them() -> None:

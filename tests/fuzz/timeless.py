@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._choose.candidates import selective
 from autockpt._record import calibrate, clocks, recorder, timing
-from autockpt.solvers import closure, menu, pareto
 
 __all__ = ["without_times"]
 
@@ -21,19 +19,12 @@ HOST = calibrate.HostCosts(
 
 @contextlib.contextmanager
 def without_times() -> Iterator[None]:
-    """Let every profile that is recorded inside the block have made-up times: a look at the clock is a microsecond.
-
-    Menus look at one that goes faster, so that they end too, and always at the same entries.
-    """
+    """Let every profile that is recorded inside the block have made-up times: a look at the clock is a microsecond."""
     looks = itertools.count()
     leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
-    hasty = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-3)
     with (
-        contextlib.ExitStack() as stack,
         mock.patch.object(clocks, "time", leisurely),
         mock.patch.object(recorder, "host_costs", lambda: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
-        for module in (selective, closure, menu, pareto):
-            stack.enter_context(mock.patch.object(module, "time", hasty))
         yield

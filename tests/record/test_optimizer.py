@@ -68,7 +68,7 @@ def record(build: Callable[[], tuple[nn.Module, torch.Tensor]]) -> Recorded:
     torch.manual_seed(0)
     model, batch = build()
     profile = autockpt.profile(model, batch, optimizer=torch.optim.SGD(model.parameters(), foreach=False))
-    levels = simulate(find_candidates(profile, menu_seconds=0.0).problem, ()).level_bytes
+    levels = simulate(find_candidates(profile).problem, ()).level_bytes
     return Recorded(model, batch, profile.static.total_bytes, tuple(levels))
 
 

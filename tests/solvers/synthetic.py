@@ -319,10 +319,10 @@ def block_flow(unit: int = 4 * 2**20) -> Dataflow:
     return Dataflow(units=tuple(units), items=items)
 
 
-def menus(n_layers: int = 96, *, unit: int = 4 * 2**20, most_entries: int = 30, gradient_bytes: int = 0) -> Problem:
+def menus(n_layers: int = 96, *, unit: int = 4 * 2**20, gradient_bytes: int = 0) -> Problem:
     """Equal blocks in a row, each a call, with all entries of their menu as candidates of the one span."""
     flow = block_flow(unit)
-    entries = make_menu(flow, most_entries=most_entries, time_limit_seconds=60.0).entries
+    entries = make_menu(flow)
     n_units, last = len(flow.units), len(flow.items) - 1
     n_forward = n_layers * n_units
     n_steps = 2 * n_forward + 1  # one for the loss in the middle

@@ -20,10 +20,10 @@ from .drafts import Draft, Run, make_draft
 from .glue import glue_of, is_glue, with_glue
 from .presets import speed_drafts
 from .runs import runs_of
-from .selective import MENU_SECONDS, selective_drafts
+from .selective import selective_drafts
 from .steps import cut_clock, movable, state_problem
 
-__all__ = ["MENU_SECONDS", "Candidates", "Run", "find_candidates", "is_glue", "state_candidates"]
+__all__ = ["Candidates", "Run", "find_candidates", "is_glue", "state_candidates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,6 @@ class Candidates:
         tensors: for each tensor of the problem, its index in the profile.
         pinned_keep: patterns of calls that none of them runs again.
         pinned_recompute: patterns of calls that the problem requires to run again.
-        notes: where ways to recompute a part of a call may be missing, and why.
     """
 
     profile: Profile
@@ -51,16 +50,13 @@ class Candidates:
     tensors: tuple[int, ...]
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
-def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> Candidates:
+def find_candidates(profile: Profile) -> Candidates:
     """Find everything in a profile that may be recomputed, and state it as a problem.
 
     Args:
         profile: the recorded step.
-        menu_seconds: for finding the ways worth having to recompute a part of a call; where they run out fewer are
-            offered, and the notes say so.
 
     Returns:
         The problem, what its candidates mean, and what was refused.
@@ -73,12 +69,11 @@ def find_candidates(profile: Profile, *, menu_seconds: float = MENU_SECONDS) -> 
     runs = (members for children in book.children for members in runs_of(children, book))
     drafts = _whole(book, runs)
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
-    selective, notes = selective_drafts(book, elements, single, time_limit_seconds=menu_seconds)
-    _joined(drafts, selective)
+    _joined(drafts, selective_drafts(book, elements, single))
     marked = _joined(drafts, speed_drafts(book, elements, single))
     saving = (i for i, call in enumerate(profile.calls) if i and book.saves_in(i) and not is_glue(call))
     refused = tuple((call, reason) for call in saving if (reason := book.reason((call,))))
-    return state_candidates(book, drafts, presets=dict.fromkeys(marked, PRESET), refused=refused, notes=notes)
+    return state_candidates(book, drafts, presets=dict.fromkeys(marked, PRESET), refused=refused)
 
 
 def state_candidates(
@@ -87,7 +82,6 @@ def state_candidates(
     *,
     presets: Mapping[int, str] = MappingProxyType({}),
     refused: tuple[tuple[int, str], ...] = (),
-    notes: tuple[str, ...] = (),
 ) -> Candidates:
     """State drafts as a problem, some of which bear the name of a preset; see `Candidates`."""
     profile = book.profile
@@ -99,7 +93,6 @@ def state_candidates(
         refused=refused,
         edges=edges,
         tensors=tuple(movable(profile, drafts)),
-        notes=notes,
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
+from ..._choose.candidates import find_candidates
 from ..._choose.candidates.restated import restate
 from ..._data.errors import Infeasible, TooCostly
 from ..._data.plan import Plan
@@ -249,7 +250,7 @@ class Governor:
         half_seconds = search_steps * corrected.plain_seconds / 2
         solve = functools.partial(self._request.solve, corrected, margin=margin, limit_seconds=half_seconds)
         plan = None
-        searched = searched_for(known, self._searched, to_its_end=search_steps == math.inf)
+        searched = searched_for(known, self._searched)
         if searched is not None:
             try:
                 plan = solve(restate(searched.candidates, corrected))
@@ -257,7 +258,7 @@ class Governor:
                 if not known.recorded:
                     raise  # less headroom may do, or a recorded step: for that one it is worth searching anew
         if plan is None:
-            candidates = self._request.search(corrected, limit_seconds=half_seconds)
+            candidates = find_candidates(corrected)
             self._searched.append(Searched(known=known, candidates=candidates))
             plan = solve(candidates)
         _log.info(

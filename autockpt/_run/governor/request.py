@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..._choose.candidates import MENU_SECONDS, Candidates, find_candidates
+from ..._choose.candidates import Candidates
 from ..._choose.pins import Patterns
 from ..._choose.solve import solve_for
 from ..._data.goal import Goal
@@ -45,10 +45,6 @@ class Request:
     recompute: Patterns = ()
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     measured_steps: int = 0
-
-    def search(self, profile: Profile, *, limit_seconds: float = math.inf) -> Candidates:
-        """Find what may be recomputed in a recorded step, in so many seconds at most."""
-        return find_candidates(profile, menu_seconds=min(MENU_SECONDS, limit_seconds))
 
     def solve(
         self, profile: Profile, found: Candidates, *, margin: float = 0.0, limit_seconds: float = math.inf

@@ -29,27 +29,19 @@ class Searched:
     candidates: Candidates
 
 
-def searched_for(known: Known, among: Iterable[Searched], *, to_its_end: bool) -> Searched | None:
+def searched_for(known: Known, among: Iterable[Searched]) -> Searched | None:
     """Find a search that tells what may be recomputed in other steps too.
 
     Args:
         known: the other steps.
         among: the searches.
-        to_its_end: whether it must not have run out of time; in any case one that did not is preferred.
 
     Returns:
         The search; None if there is no such.
 
     O(size of a profile) each.
     """
-    hurried = None
-    for each in among:
-        if not _serves(each.known, known):
-            continue
-        if not each.candidates.notes:
-            return each
-        hurried = each
-    return None if to_its_end else hurried
+    return next((each for each in among if _serves(each.known, known)), None)
 
 
 def _serves(searched: Known, known: Known) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 
 import pytest
 
@@ -24,8 +23,8 @@ def steps(*shape: int, kind: tuple[Hashable, ...] = (), profile: Profile | None 
     )
 
 
-def searched(known: Known, *notes: str) -> Searched:
-    return Searched(known=known, candidates=replace(find_candidates(known.profile), notes=notes))
+def searched(known: Known) -> Searched:
+    return Searched(known=known, candidates=find_candidates(known.profile))
 
 
 @pytest.mark.parametrize(
@@ -44,13 +43,4 @@ def searched(known: Known, *notes: str) -> Searched:
 )
 def test_steps_of_one_structure_and_of_sizes_near_each_other(known: Known, serves: bool) -> None:
     search = searched(steps(4, 32))
-    assert searched_for(known, [search], to_its_end=True) == (search if serves else None)
-
-
-def test_one_that_ran_out_of_time_serves_only_steps_that_have_none() -> None:
-    known = steps(4, 32)
-    hurried, whole = searched(known, "the menu of h.0 was not searched to its end"), searched(known)
-    assert searched_for(known, [hurried], to_its_end=True) is None
-    assert searched_for(known, [hurried], to_its_end=False) is hurried
-    assert searched_for(known, [hurried, whole], to_its_end=False) is whole
-    assert searched_for(known, [hurried, whole], to_its_end=True) is whole
+    assert searched_for(known, [search]) == (search if serves else None)

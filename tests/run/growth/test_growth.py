@@ -184,7 +184,7 @@ def test_a_recorded_step_is_what_was_predicted(name: str) -> None:
         found, truth = growth.at(size), recorded(size)
         assert same_structure(found, truth) == ""
         assert found.static == truth.static
-        one, other = (find_candidates(each, menu_seconds=0.0) for each in (found, truth))
+        one, other = (find_candidates(each) for each in (found, truth))
         numbers = {(run.members, run.idle.keep, run.idle.skip): i for i, run in enumerate(other.runs)}
         plain_bytes = simulate(one.problem, ()).peak_bytes
         for share in (1.0, 0.8, 0.6):
