@@ -141,10 +141,6 @@ class Book:
         """The member of a run inside which a save was made."""
         return members[bisect.bisect_right(members, self.profile.saves.call[save]) - 1]
 
-    def born_inside(self, tensor: int, call: int) -> bool:
-        """Whether a tensor was born inside a call, its children included."""
-        return bool(call <= self.birth_call[tensor] < self.profile.calls[call].stop)
-
     @staticmethod
     def inside(sources: tuple[int, ...], members: tuple[int, ...]) -> bool:
         """Whether one of the run's own members returned the argument."""

@@ -20,7 +20,6 @@ import numpy as np
 
 from ..._data.profile import Profile
 from .book import Book
-from .copies import made_beside, maker_of
 from .glue import is_glue
 from .replay_peak import replay_peak
 
@@ -130,7 +129,7 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
     needed = [i for i in slots if saves.release[i] > replay]
     last = max(needed, key=lambda i: saves.pack[i])
     kept = _born_idle(book, members, idle)
-    until: dict[tuple[int, int], int] = {}  # by tensor, and by who makes a copy of its own
+    until: dict[tuple[int, int], int] = {}  # by tensor, and by the function that makes a cast of its own
     boundary = book.boundary(members)
     held = dict.fromkeys([*boundary, *idle.stashed], replay + 1)
     left = set(inside).difference(slots)  # stays with autograd: what a unit made, or read as an attribute
@@ -138,16 +137,14 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
         tensor = saves.tensor[i]
         if tensor < 0:
             continue
-        maker = maker_of(book, i, members)
-        # In the boundary, or handed to the replay: brought back only where the replay makes another besides.
-        there = maker < 0 and (tensor in held or tensor in kept)
-        handed = i not in left and tensor in boundary and tensor not in kept
-        beside = made_beside(book, i, members) if handed else ""
-        if i in left or (there and beside != "made"):
+        # Every function of a replay casts weights anew under autocast, whatever forward's cache spared it.
+        cast = saves.function[i] if tensor in book.casts else -1
+        there = cast < 0 and (tensor in held or tensor in kept)
+        if i in left or there:
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        if i not in left and (beside or not there):
-            copy = (tensor, maker)
-            until[copy] = max(until.get(copy, 0), saves.release[i])
+        # What the caller's code made of a member's result may be handed on beside it: then both are there at once.
+        if i not in left and (not there or (tensor in boundary and start <= book.birth_call[tensor] < stop)):
+            until[tensor, cast] = max(until.get((tensor, cast), 0), saves.release[i])
     dead = [i for i in inside if saves.release[i] <= replay and saves.function[i] not in idle.given]
     buffers = tuple(dict.fromkeys(name for call in calls[start:stop] for name in call.buffers))
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
