@@ -54,9 +54,7 @@ NAMES = {
 
 COMMANDS = {
     "demo": {"--json"},
-    "explain": {
-        *("FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--plot", "--trace", "--json")
-    },
+    "explain": {*("FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--plot", "--json")},
     "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},

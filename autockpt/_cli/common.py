@@ -51,7 +51,6 @@ __all__ = [
     "require_torch",
     "solver_option",
     "time_limit_option",
-    "trace_option",
     "write",
     "write_plot",
     "writing",
@@ -107,11 +106,6 @@ output_option = click.option(
 )
 plot_option = click.option(
     "--plot", type=PicturePath(), help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot]."
-)
-trace_option = click.option(
-    "--trace",
-    type=OutputPath(),
-    help="Also write the predicted step to this file, a trace for https://ui.perfetto.dev.",
 )
 
 

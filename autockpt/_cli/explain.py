@@ -36,9 +36,7 @@ from .common import (
     read,
     solver_option,
     time_limit_option,
-    trace_option,
     write_plot,
-    writing,
 )
 from .profile_type import profile_type
 from .screen import progress, show, width
@@ -67,7 +65,6 @@ __all__ = ["explain"]
     "--profile", "profile_file", type=profile_type, help="With a plan: its profile, for a chart and decisions."
 )
 @plot_option
-@trace_option
 @json_option
 def explain(
     file: str,
@@ -77,7 +74,6 @@ def explain(
     time_limit: float,
     profile_file: str | None,
     plot: str | None,
-    trace: str | None,
     as_json: bool,
 ) -> None:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
@@ -97,8 +93,6 @@ def explain(
         report = _report(shown, profile)
         if plot is not None:
             write_plot(_picture(shown, profile), plot)
-        if trace is not None:
-            _trace(shown, profile, trace)
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):
@@ -159,26 +153,11 @@ def _report(shown: Plan | Frontier | Profile, profile: Profile | None) -> PlanRe
 
 def _picture(shown: Plan | Frontier | Profile, profile: Profile | None) -> Figure:
     """Draw what is explained."""
-    return shown.plot(_needed(profile, "--plot")) if isinstance(shown, Plan) else shown.plot()
-
-
-def _trace(shown: Plan | Frontier | Profile, profile: Profile | None, path: str) -> None:
-    """Write the step that is explained as a trace."""
-    if isinstance(shown, Frontier):
-        raise Misuse("a frontier is no step to trace; pick one of its plans by --budget, and give --profile")
-    if isinstance(shown, Plan):
-        profile = _needed(profile, "--trace")
-        with writing(path):
-            shown.trace(path, profile)
-    else:
-        with writing(path):
-            shown.trace(path)
-
-
-def _needed(profile: Profile | None, option: str) -> Profile:
+    if not isinstance(shown, Plan):
+        return shown.plot()
     if profile is None:
-        raise Misuse(f"{option} shows the memory of a step under the plan; give the profile of that step: --profile")
-    return profile
+        raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
+    return shown.plot(profile)
 
 
 class _Head(msgspec.Struct):

@@ -263,32 +263,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
         return plot_plan(self, profile, kind, ax)
 
-    def trace(self, path: str | os.PathLike[str], profile: Profile) -> None:
-        """Write the planned step to `path` as a trace that https://ui.perfetto.dev and Chrome open.
-
-        Calls and replays are spans, the predicted memory is a counter, and the peak is marked. All of it is predicted;
-        the seconds of backward are shared out among its calls as those of forward are.
-
-        Args:
-            path: the file, JSON.
-            profile: the recorded step, as for `timeline`.
-
-        Raises:
-            InvalidProblem: two segments overlap.
-            NotApplicable: the plan does not fit the recorded step.
-            OSError: the file cannot be written.
-
-        Example:
-            >>> import os, torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> autockpt.solve(profile, "min").trace(os.devnull, profile)
-        """
-        from .._show.pictures.trace import trace_json
-
-        files.write(trace_json(profile, self), path)
-
     def _repr_html_(self) -> str:
         from .._show.pictures.html import plan_html
 

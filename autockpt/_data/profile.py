@@ -144,13 +144,6 @@ class Profile(Part, frozen=True, kw_only=True):
 
         return plot_profile(self, kind, ax)
 
-    def trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the plain step to `path` as a trace, as `Plan.trace` does."""
-        from .._show.pictures.trace import trace_json
-        from .plan import Plan
-
-        files.write(trace_json(self, Plan()), path)
-
     def _repr_html_(self) -> str:
         from .._show.pictures.html import profile_html
 

@@ -1,14 +1,13 @@
-"""`--plot` and `--trace`: what is written, and what is refused before the work begins."""
+"""`--plot`: what is written, and what is refused before the work begins."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from autockpt import Plan, Profile, frontier
+from autockpt import Plan, frontier
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
 
@@ -32,9 +31,7 @@ def test_a_picture_in_each_format(run: Run, profile_file: Path, tmp_path: Path, 
     assert picture.read_bytes().startswith(BEGINS[suffix])
 
 
-def test_pictures_and_traces_of_plans_and_frontiers(
-    run: Run, profile_file: Path, plan_file: Path, tmp_path: Path
-) -> None:
+def test_pictures_of_plans_and_frontiers(run: Run, profile_file: Path, plan_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     frontier_file = tmp_path / "frontier.json"
     frontier(chain_profile(), points=3).save(frontier_file)
@@ -50,12 +47,6 @@ def test_pictures_and_traces_of_plans_and_frontiers(
         result = run(*arguments, "--plot", picture)
         assert (result.status, result.err) == (0, f"wrote {picture}\n")
         assert picture.read_bytes().startswith(b"\x89PNG")
-    trace = tmp_path / "trace.json"
-    assert run("explain", plan_file, "--profile", profile_file, "--trace", trace, "--json").status == 0
-    assert [event["name"] for event in json.loads(trace.read_bytes())["traceEvents"] if event.get("cat") == "replay"]
-    assert run("explain", profile_file, "--trace", trace).status == 0
-    Profile.load(profile_file).trace(tmp_path / "same.json")
-    assert trace.read_bytes() == (tmp_path / "same.json").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +54,9 @@ def test_pictures_and_traces_of_plans_and_frontiers(
     [
         (["--plot", "picture.txt"], ".png, .svg, .pdf"),
         (["--plot", "missing/picture.png"], "missing/picture.png"),
-        (["--trace", "missing/trace.json"], "missing/trace.json"),
         (["--plot", "picture.png"], "give the profile of that step: --profile"),
-        (["--trace", "trace.json"], "give the profile of that step: --profile"),
     ],
-    ids=["suffix", "folder", "folder of a trace", "no profile", "no profile for a trace"],
+    ids=["suffix", "folder", "no profile"],
 )
 def test_misused(
     run: Run, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str

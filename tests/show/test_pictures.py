@@ -1,9 +1,7 @@
-"""Plots, HTML and traces: what they show is what the judge and the reports say."""
+"""Plots and HTML: what they show is what the judge and the reports say."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -20,8 +18,7 @@ from autockpt._run.max_batch import Throughput
 from autockpt._show.explain.chart import LAYERS
 from autockpt._show.explain.decisions import decide
 from autockpt._show.explain.profile import report_profile
-from autockpt._show.pictures.course import follow
-from autockpt._show.pictures.trace import trace_json
+from autockpt._show.pictures.course import Course, follow
 from autockpt.solvers import format_bytes
 
 from ..handmade import MIB, chain_profile
@@ -41,30 +38,33 @@ def untimed() -> Profile:
     return msgspec.structs.replace(CHAIN, plain_seconds=0.0, calls=tuple(calls), saves=saves)
 
 
+def replay_starts(course: Course) -> list[float]:
+    return [course.clock.at(tick) for tick in course.clock.replay_ticks]
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
 def test_the_course_of_a_step_is_as_long_as_its_seconds(plan: Plan) -> None:
     course = follow(CHAIN, plan)
     assert course.timeline == plan.timeline(CHAIN)
     assert list(course.edges) == sorted(course.edges)
     assert course.forward_seconds == pytest.approx(0.08)
-    recompute_seconds = sum(replay.seconds for replay in course.replays)
+    starts, recompute_seconds = replay_starts(course), course.clock.delays[-1]
     assert course.backward_seconds == course.edges[-1] == pytest.approx(0.24 + recompute_seconds)
-    assert len(course.replays) == len(plan.segments)
+    assert len(starts) == len(plan.segments)
     if plan.recompute_seconds:
         assert recompute_seconds == pytest.approx(plan.recompute_seconds)
     for step, start in zip(course.timeline.steps, course.edges, strict=False):
         if step.restored_bytes:  # nothing is brought back before a replay has begun
-            assert any(replay.start_seconds <= start + 1e-12 for replay in course.replays)
+            assert starts[0] <= start + 1e-12
         assert (start <= course.forward_seconds) or step.phase != "forward"
 
 
 def test_replays_stand_one_after_the_other_where_backward_needs_them() -> None:
     course = follow(CHAIN, Plan.of(["h.0", "h.2"]))
-    assert [replay.name for replay in course.replays] == ["h.2", "h.0"]
-    first, second = course.replays
+    first, second = replay_starts(course)
     # Backward is twice as long as forward; what h.2 and h.0 save last is saved 0.03 and 0.07 before forward ends.
-    assert first.start_seconds == pytest.approx(0.08 + 2 * 0.03)
-    assert second.start_seconds == pytest.approx(0.08 + 2 * 0.07 + first.seconds)
+    assert first == pytest.approx(0.08 + 2 * 0.03)
+    assert second == pytest.approx(0.08 + 2 * 0.07 + course.clock.delays[1])
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
@@ -275,62 +275,6 @@ def test_a_long_table_is_cut() -> None:
     assert "and 10 more" in page.said
 
 
-@pytest.mark.parametrize("profile", [CHAIN, with_optimizer(), untimed()], ids=["timed", "optimizer", "untimed"])
-@pytest.mark.parametrize("plan", PLANS, ids=IDS)
-def test_a_trace_keeps_to_the_format(plan: Plan, profile: Profile, tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    plan.trace(path, profile)
-    document = json.loads(path.read_bytes())
-    events = document["traceEvents"]
-    needed = {"M": {"args"}, "X": {"ts", "dur", "tid"}, "C": {"ts", "args"}, "i": {"ts", "s"}}
-    for event in events:
-        assert needed[event["ph"]] | {"name", "pid"} <= event.keys()
-        assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
-    named = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {event["tid"] for event in events if event["ph"] == "X"} <= named.keys()
-    timed = [event["ts"] for event in events if event["ph"] != "M"]
-    assert timed == sorted(timed)
-    for thread in named:
-        _check_nesting([event for event in events if event["ph"] == "X" and event["tid"] == thread])
-
-    timeline = plan.timeline(profile)
-    level = [event["args"]["bytes"] for event in events if event["name"] == "predicted memory"]
-    assert level == [*(step.level_bytes for step in timeline.steps), timeline.steps[-1].level_bytes]
-    assert max(level) == timeline.peak_bytes
-    parts = [sum(event["args"].values()) for event in events if event["name"] == "predicted"]
-    assert parts == level[:-1]
-    (peak,) = (event for event in events if event["ph"] == "i")
-    assert peak["args"]["bytes"] == timeline.peak_bytes
-    replays = [event["name"] for event in events if event.get("cat") == "replay"]
-    assert len(replays) == len(plan.segments)
-    for category in ("forward", "backward"):
-        calls = [event for event in events if event.get("cat") == category]
-        assert len(calls) == len(profile.calls)
-    assert ("optimizer step" in {event["name"] for event in events}) == bool(profile.optimizer)
-
-
-def _check_nesting(spans: list[dict[str, Any]]) -> None:
-    """Each span lies within the one that is open when it begins, in whole nanoseconds."""
-    open_until: list[int] = []
-    for span in spans:
-        start = round(span["ts"] * 1000)
-        stop = start + round(span["dur"] * 1000)
-        while open_until and open_until[-1] <= start and stop > open_until[-1]:
-            open_until.pop()
-        assert not open_until or stop <= open_until[-1]
-        open_until.append(stop)
-
-
-def test_a_profile_has_a_trace_of_the_plain_step(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    CHAIN.trace(path)
-    assert path.read_bytes() == trace_json(CHAIN, Plan())
-    spans = {event["name"]: event for event in json.loads(path.read_bytes())["traceEvents"] if event["ph"] == "X"}
-    for inner, outer in itertools.pairwise(["h.3.mlp", "h.3", "Chain", "forward"]):
-        assert spans[inner]["ts"] + spans[inner]["dur"] <= spans[outer]["ts"] + spans[outer]["dur"] + 1e-3
-    assert spans["backward of h.3"]["ts"] < spans["backward of h.0"]["ts"]
-
-
 def test_pictures_import_no_torch(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     CHAIN.save(tmp_path / "profile.json")
@@ -338,7 +282,6 @@ def test_pictures_import_no_torch(tmp_path: Path) -> None:
         "import sys, autockpt\n"
         f"profile = autockpt.Profile.load({str(tmp_path / 'profile.json')!r})\n"
         "profile.plot(); profile._repr_html_()\n"
-        f"profile.trace({str(tmp_path / 'trace.json')!r})\n"
         "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Pictures of profiles, plans and frontiers: plots (matplotlib, an extra), HTML for notebooks, traces for Perfetto.
+"""Pictures of profiles, plans and frontiers: plots (matplotlib, an extra) and HTML for notebooks.
 
 Modules that draw import matplotlib, and are imported only when something is drawn. No torch.
 """

@@ -23,30 +23,14 @@ from ..._choose.candidates.planned import find_planned
 from ..._choose.timeline import MemoryTimeline, split_levels
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..explain.names import label
 
-__all__ = ["Clock", "Course", "Replay", "follow"]
+__all__ = ["Clock", "Course", "follow"]
 
 OPTIMIZER_SHARE = 0.03
 """Share of the step's seconds that stands for the optimizer step, which no profile times."""
 
 TICK_SECONDS = 1e-6
 """What a tick counts where a profile has no seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """A segment that runs again.
-
-    Attributes:
-        name: its calls, for people.
-        start_seconds: when, from the start of the step.
-        seconds: how long it takes.
-    """
-
-    name: str
-    start_seconds: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +65,6 @@ class Course:
         clock: when each tick is.
         forward_seconds: when forward ends.
         backward_seconds: when backward ends.
-        replays: what runs again, in order.
         timed: whether the profile has seconds; if not, a tick counts `TICK_SECONDS`.
     """
 
@@ -90,7 +73,6 @@ class Course:
     clock: Clock
     forward_seconds: float
     backward_seconds: float
-    replays: tuple[Replay, ...]
     timed: bool
 
     @property
@@ -120,13 +102,9 @@ def follow(profile: Profile, plan: Plan) -> Course:
     """
     planned = find_planned(profile, plan)
     timeline = split_levels(profile, planned, range(len(planned.runs)))
-    found = []
-    for candidate, run in zip(planned.problem.candidates, planned.runs, strict=True):
-        replay = candidate.additions[0].start  # the first addition is the replay itself
-        names = [label(planned.profile.calls[member].key) for member in run.members]
-        name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-        found.append((planned.edges[replay], name, candidate.recompute_seconds))
-    found.sort(key=lambda each: each[0])
+    found = sorted(  # the first addition is the replay itself
+        (planned.edges[each.additions[0].start], each.recompute_seconds) for each in planned.problem.candidates
+    )
     knots = _plain_knots(profile)
     timed = knots[-1][1] > 0
     if not timed:
@@ -134,23 +112,18 @@ def follow(profile: Profile, plan: Plan) -> Course:
     clock = Clock(
         ticks=np.array([tick for tick, _ in knots], np.float64),
         seconds=np.array([seconds for _, seconds in knots], np.float64),
-        replay_ticks=tuple(tick for tick, _, _ in found),
-        delays=tuple(itertools.accumulate((seconds for _, _, seconds in found), initial=0.0)),
+        replay_ticks=tuple(tick for tick, _ in found),
+        delays=tuple(itertools.accumulate((seconds for _, seconds in found), initial=0.0)),
     )
     end = clock.at(profile.ticks)
     edges = [clock.at(step.tick) for step in timeline.steps]
     has_optimizer = timeline.steps[-1].phase == "optimizer"
-    replays = []
-    for (tick, name, seconds), delay in zip(found, clock.delays, strict=False):
-        start = float(np.interp(tick, clock.ticks, clock.seconds)) + delay
-        replays.append(Replay(name=name, start_seconds=start, seconds=seconds))
     return Course(
         timeline=timeline,
         edges=(*edges, end * (1 + OPTIMIZER_SHARE) if has_optimizer else end),
         clock=clock,
         forward_seconds=clock.at(profile.forward_ticks),
         backward_seconds=end,
-        replays=tuple(replays),
         timed=timed,
     )
 
