@@ -232,22 +232,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
         return explain_plan(self, profile)
 
-    def plot(
-        self, profile: Profile, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None
-    ) -> Figure:
-        """Draw what this plan does to the recorded step, by matplotlib (``pip install "autockpt[plot]"``).
+    def plot(self, profile: Profile, *, ax: Axes | None = None) -> Figure:
+        """Draw what stands over the recorded step under this plan, with the plain step, the budget and the peak.
+
+        By matplotlib (``pip install "autockpt[plot]"``).
 
         Args:
             profile: the recorded step, as for `timeline`.
-            kind: ``memory``: what stands over the step, with the plain step, the budget and the peak; ``modules``: a
-                bar for each row of the module tree, as long as what it saves for backward, split into held and freed.
             ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
 
         Returns:
             The figure; a notebook shows it as the value of a cell, and ``.savefig("plan.png")`` writes it.
 
         Raises:
-            AutockptError: there is no such kind.
             InvalidProblem: two segments overlap.
             MissingExtra: matplotlib is not installed.
             NotApplicable: the plan does not fit the recorded step.
@@ -261,7 +258,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """
         from .._show.pictures import plot_plan
 
-        return plot_plan(self, profile, kind, ax)
+        return plot_plan(self, profile, ax)
 
     def _repr_html_(self) -> str:
         from .._show.pictures.html import plan_html

@@ -116,19 +116,16 @@ class Profile(Part, frozen=True, kw_only=True):
 
         return explain_profile(self)
 
-    def plot(self, *, kind: Literal["memory", "modules"] = "memory", ax: Axes | None = None) -> Figure:
-        """Draw where memory goes, by matplotlib (``pip install "autockpt[plot]"``).
+    def plot(self, *, ax: Axes | None = None) -> Figure:
+        """Draw what stands over the plain step and where its peak is, by matplotlib (``pip install "autockpt[plot]"``).
 
         Args:
-            kind: ``memory``: what stands over the plain step, and where the peak is; ``modules``: a bar for each row of
-                the module tree, as long as what it saves for backward.
             ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
 
         Returns:
             The figure; a notebook shows it as the value of a cell, and ``.savefig("memory.png")`` writes it.
 
         Raises:
-            AutockptError: there is no such kind.
             MissingExtra: matplotlib is not installed.
 
         Example:
@@ -142,7 +139,7 @@ class Profile(Part, frozen=True, kw_only=True):
         """
         from .._show.pictures import plot_profile
 
-        return plot_profile(self, kind, ax)
+        return plot_profile(self, ax)
 
     def _repr_html_(self) -> str:
         from .._show.pictures.html import profile_html

@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from autockpt import AutockptError, Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
+from autockpt import Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
 from autockpt._check.verify import Difference
 from autockpt._run.max_batch import Throughput
 from autockpt._show.explain.chart import LAYERS
-from autockpt._show.explain.decisions import decide
 from autockpt._show.explain.profile import report_profile
 from autockpt._show.pictures.course import Course, follow
 from autockpt.solvers import format_bytes
@@ -118,21 +117,6 @@ def test_other_profiles_are_drawn_too(profile: Profile) -> None:
     assert ("optimizer" in said) == bool(profile.optimizer)
 
 
-def test_bars_of_modules_are_those_of_the_reports() -> None:
-    pytest.importorskip("matplotlib")
-    (ax,) = CHAIN.plot(kind="modules").axes
-    (held,) = ax.containers
-    assert [bar.get_width() for bar in held] == [row.saved_bytes for row in report_profile(CHAIN).modules]
-    plan = Plan.of(["h.0", "h.2"])
-    (ax,) = plan.plot(CHAIN, kind="modules").axes
-    held, freed = ax.containers
-    rows = decide(CHAIN, plan).rows
-    assert [bar.get_width() for bar in held] == [row.held_bytes for row in rows]
-    assert [bar.get_width() for bar in freed] == [row.freed_bytes for row in rows]
-    names = [tick.get_text() for tick in ax.get_yticklabels()]
-    assert [name.strip() for name in names] == [row.name or "Chain" for row in rows]
-
-
 def test_the_frontier_beside_peers_and_budgets() -> None:
     pytest.importorskip("matplotlib")
     found = frontier(CHAIN, points=5)
@@ -164,16 +148,11 @@ def test_a_figure_is_its_own_and_shows_itself() -> None:
     assert Plan().plot(CHAIN, ax=theirs) is figure
 
 
-def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(AutockptError, match="'memory' and 'modules'"):
-        CHAIN.plot(kind="pie")  # type: ignore[arg-type]
-
-
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     plan = Plan.of(["h.0"])
-    plots: list[Any] = [CHAIN.plot, lambda: plan.plot(CHAIN), lambda: plan.plot(CHAIN, kind="modules")]
-    for draw in [*plots, chain_frontier().plot]:
+    plots: list[Any] = [CHAIN.plot, lambda: plan.plot(CHAIN), chain_frontier().plot]
+    for draw in plots:
         with pytest.raises(MissingExtra, match=r'pip install "autockpt\[plot\]"'):
             draw()
     assert "h.0" in plan._repr_html_()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..._data.errors import AutockptError, MissingExtra
+from ..._data.errors import MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,30 +18,20 @@ if TYPE_CHECKING:
     from ..._data.plan import Plan
     from ..._data.profile import Profile
 
-__all__ = ["KINDS", "plot_frontier", "plot_plan", "plot_profile", "require_matplotlib"]
-
-KINDS = ("memory", "modules")
+__all__ = ["plot_frontier", "plot_plan", "plot_profile", "require_matplotlib"]
 
 
-def plot_profile(profile: Profile, kind: str, ax: Axes | None) -> Figure:
+def plot_profile(profile: Profile, ax: Axes | None) -> Figure:
     """Draw `profile`; see `Profile.plot`."""
-    _check(kind)
-    if kind == "modules":
-        from .modules import draw_modules
-
-        return draw_modules(profile, ax=ax)
+    require_matplotlib()
     from .memory import draw_memory
 
     return draw_memory(profile, ax=ax)
 
 
-def plot_plan(plan: Plan, profile: Profile, kind: str, ax: Axes | None) -> Figure:
+def plot_plan(plan: Plan, profile: Profile, ax: Axes | None) -> Figure:
     """Draw what `plan` does to the step in `profile`; see `Plan.plot`."""
-    _check(kind)
-    if kind == "modules":
-        from .modules import draw_modules
-
-        return draw_modules(profile, plan, ax=ax)
+    require_matplotlib()
     from .memory import draw_memory
 
     return draw_memory(profile, plan, ax=ax)
@@ -68,9 +58,3 @@ def require_matplotlib() -> None:
         raise MissingExtra(
             'pictures are drawn by matplotlib, which is not installed; install it by: pip install "autockpt[plot]"'
         ) from error
-
-
-def _check(kind: str) -> None:
-    if kind not in KINDS:
-        raise AutockptError(f"there is no picture of kind {kind!r}; there are {' and '.join(map(repr, KINDS))}")
-    require_matplotlib()

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from ...solvers.units import format_bytes, format_seconds
 
-__all__ = ["COLOURS", "FREED", "HELD", "Picture", "axes_of", "bytes_axis", "head", "ink", "seconds_axis"]
+__all__ = ["COLOURS", "Picture", "axes_of", "bytes_axis", "head", "ink", "seconds_axis"]
 
 COLOURS = {
     "static": "#bbbbbb",
@@ -27,8 +27,6 @@ COLOURS = {
     "transients": "#aa3377",
 }
 """By what stands, as the chart of text names it. They differ for colour-blind eyes too: the scheme is Paul Tol's."""
-
-HELD, FREED = "#4477aa", "#ccbb44"
 
 MARKS = 6  # on an axis, at most
 

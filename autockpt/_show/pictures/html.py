@@ -12,9 +12,8 @@ from ...solvers.units import format_bytes, format_seconds
 from ..explain.frontier import report_frontier
 from ..explain.layout import how_timed
 from ..explain.plan import report_plan
-from ..explain.profile import SMALL, how_known, report_profile
-from .markup import YELLOW, Bar, Cell, card, table
-from .rows import row_name, up_to
+from ..explain.profile import SMALL, ModuleRow, how_known, report_profile
+from .markup import MOST_ROWS, YELLOW, Bar, Cell, card, table
 
 if TYPE_CHECKING:  # they import torch, or this module
     from ..._check.verify.report import Difference, Verification
@@ -36,17 +35,26 @@ def profile_html(profile: Profile) -> str:
     whole = report.activation_bytes or 1
     rows: list[list[Cell]] = [
         [
-            row_name(row, report.model),
+            "\u2003" * row.depth + (row.name or report.model),
             row.class_name,
             str(row.calls),
             Bar(format_bytes(row.saved_bytes), row.saved_bytes / whole),
             format_seconds(row.forward_seconds),
         ]
-        for row in up_to([row for row in report.modules if not row.depth or row.saved_bytes > SMALL * whole])
+        for row in _with_room([row for row in report.modules if not row.depth or row.saved_bytes > SMALL * whole])
     ]
     below = f"{report.device}, torch {report.torch_version}, {report.recorded}"
     header = ["module", "class", "calls", "saved", "forward"]
     return card(f"Profile of {report.model}", below, figures, table(header, rows, left=("module", "class")))
+
+
+def _with_room(rows: list[ModuleRow]) -> list[ModuleRow]:
+    """Return as many levels of a tree as there is room for, at least the root and what it calls."""
+    depth = max(row.depth for row in rows)
+    while depth > 1 and len(rows) > MOST_ROWS:
+        depth -= 1
+        rows = [row for row in rows if row.depth <= depth]
+    return rows
 
 
 def plan_html(plan: Plan) -> str:

@@ -9,7 +9,7 @@ import html
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["YELLOW", "Bar", "Cell", "card", "table"]
+__all__ = ["MOST_ROWS", "YELLOW", "Bar", "Cell", "card", "table"]
 
 LINE = "1px solid rgba(128,128,128,.35)"
 BLUE, YELLOW = "#4477aa", "#ccbb44"
