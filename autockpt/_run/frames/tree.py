@@ -1,4 +1,8 @@
-"""Arguments and results taken apart by value, so that a container the caller changes later cannot change a replay."""
+"""Arguments and results taken apart by value, so that a container the caller changes later cannot change a replay.
+
+By hand: pickle, with tensors as persistent ids, runs a subclass's ``__init__`` and ``__setitem__`` again, copies keys,
+and takes up to three times as long for the few tensors of a call.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import enum
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,16 +40,15 @@ def encode(values: Iterable[Any], leaves: list[Tensor]) -> list[Any]:
         What `decode` turns back into such values.
     """
     templates = []
-    encoder = None
+    seen: dict[int, tuple[Any, _Container]] = {}
     for value in values:
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor):  # as nearly all are: a call costs as much as all else here
             templates.append(_leaf(len(leaves)))
             leaves.append(value)
         elif type(value) in _ATOMS:
             templates.append(value)
         else:
-            encoder = encoder or _Encoder(leaves)
-            templates.append(encoder.encode(value))
+            templates.append(_encode(value, leaves, seen, _DEPTH))
     return templates
 
 
@@ -72,7 +76,7 @@ def kept_whole(templates: Iterable[Any]) -> list[Any]:
     """Return what `encode` left as it is, inside containers too."""
     todo, found, seen = list(templates), [], set()
     for template in todo:
-        if type(template) is not _Whole and type(template) is not _Shell:
+        if type(template) is not _Container:
             found.append(template)
         elif id(template) not in seen:
             seen.add(id(template))
@@ -93,119 +97,86 @@ def _leaf(number: int) -> _Leaf:
     return _FIRST_LEAVES[number] if number < len(_FIRST_LEAVES) else _Leaf(number)
 
 
-class _Whole:
-    """A container built from its finished children: tuples, and what torch's pytree knows."""
+class _Container:
+    """A container: built from its finished children, or, since it may contain itself, made empty and then filled."""
 
-    __slots__ = ("build", "children")
+    __slots__ = ("build", "children", "fill")
 
-    def __init__(self, build: Callable[[list[Any]], Any], children: list[Any]) -> None:
+    def __init__(self, build: Callable[..., Any], fill: Callable[[Any, list[Any]], None] | None = None) -> None:
         self.build = build
-        self.children = children
-
-
-class _Shell:
-    """A container that exists before its children, since it may be referred to twice or contain itself.
-
-    Its children are first its items, then its attributes. No __init__ runs: it may compute, and has run already.
-    """
-
-    __slots__ = ("_keys", "_kind", "_names", "children")
-
-    def __init__(self, kind: type, keys: list[Any] | None, names: list[str]) -> None:
-        self._kind = kind
-        self._keys = keys
-        self._names = names
+        self.fill = fill
         self.children: list[Any] = []
 
-    def new(self) -> Any:
-        return self._kind.__new__(self._kind)  # type: ignore[call-overload]
 
-    def fill(self, new: Any, children: list[Any]) -> None:
-        items = len(children) - len(self._names)
-        if self._keys is not None:
-            put = OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
-            for key, child in zip(self._keys, children, strict=False):
-                put(new, key, child)
-        elif items:
-            list.extend(new, children[:items])
-        for name, child in zip(self._names, children[items:], strict=True):
-            object.__setattr__(new, name, child)
-
-
-CONTAINERS = (_Whole, _Shell)
+CONTAINERS = (_Container,)
 """What stands for a container among templates."""
 
 
-class _Encoder:
-    """One walk through a value. Keeps the containers it meets alive, so that their ids stay theirs."""
-
-    __slots__ = ("_depth", "_leaves", "_seen")
-
-    def __init__(self, leaves: list[Tensor]) -> None:
-        self._leaves = leaves
-        self._seen: dict[int, tuple[Any, _Shell]] = {}
-        self._depth = 0
-
-    def encode(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            self._leaves.append(value)
-            return _leaf(len(self._leaves) - 1)
-        kind = type(value)
-        if kind in _ATOMS:
-            return value
-        if kind is tuple:
-            return _Whole(tuple, [self.encode(child) for child in value])
-        if id(value) in self._seen:
-            return self._seen[id(value)][1]
-        if kind is list:
-            return self._fill(value, _Shell(list, None, []), value)
-        if kind is dict or kind is OrderedDict:
-            return self._fill(value, _Shell(kind, list(value), []), list(value.values()))
-        handlers = _torch_private.container_handlers(kind)
-        if handlers is not None:
-            flatten, unflatten = handlers
-            children, context = flatten(value)
-            return _Whole(lambda children: unflatten(children, context), [self.encode(child) for child in children])
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return _Whole(kind._make, [self.encode(child) for child in value])
-        contents = _contents(value, kind) if self._depth < _DEPTH else None
+def _encode(value: Any, leaves: list[Tensor], seen: dict[int, tuple[Any, _Container]], depth: int) -> Any:
+    """Encode one value. `seen` keeps the containers met alive, so that their ids stay theirs."""
+    if isinstance(value, Tensor):
+        leaves.append(value)
+        return _leaf(len(leaves) - 1)
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if id(value) in seen:
+        return seen[id(value)][1]
+    if kind is tuple:
+        new, children = _Container(tuple), value
+    elif kind is list:
+        new, children = _Container(list, list.extend), value
+    elif kind is dict or kind is OrderedDict:
+        new, children = _Container(kind, partial(_fill, list(value), ())), value.values()
+    elif (handlers := _torch_private.container_handlers(kind)) is not None:
+        flatten, unflatten = handlers
+        children, context = flatten(value)
+        new = _Container(lambda children: unflatten(children, context))
+    elif isinstance(value, tuple) and hasattr(kind, "_fields"):
+        new, children = _Container(kind._make), value
+    else:
+        contents = _contents(value, kind) if depth else None
         if contents is None:
             return value
-        self._depth += 1
-        shell = self._fill(
-            value,
-            _Shell(kind, contents.keys, list(contents.attributes)),
-            [*contents.items, *contents.attributes.values()],
-        )
-        self._depth -= 1
-        return shell
-
-    def _fill(self, value: Any, shell: _Shell, children: list[Any]) -> _Shell:
-        self._seen[id(value)] = (value, shell)
-        shell.children = [self.encode(child) for child in children]
-        return shell
+        keys, items, attributes = contents
+        new = _Container(partial(kind.__new__, kind), partial(_fill, keys, tuple(attributes)))
+        children = [*items, *attributes.values()]
+        depth -= 1
+    if new.fill is not None:
+        seen[id(value)] = value, new
+    new.children = [_encode(child, leaves, seen, depth) for child in children]
+    return new
 
 
-class _Contents(NamedTuple):
-    """What a plain instance consists of; `keys` where it is a dict."""
+def _contents(value: Any, kind: type) -> tuple[list[Any] | None, list[Any], dict[str, Any]] | None:
+    """Take a plain instance apart into the keys of a dict, items and attributes.
 
-    keys: list[Any] | None
-    items: list[Any]
-    attributes: dict[str, Any]
-
-
-def _contents(value: Any, kind: type) -> _Contents | None:
-    """Return the contents of `value`; None if it is more than items and attributes, or known by its identity."""
+    Returns:
+        None if it is more than that, or known by its identity; no keys if it is no dict.
+    """
     if isinstance(value, (nn.Module, enum.Enum, types.ModuleType)) or callable(value):
         return None
     if kind.__module__.startswith("torch."):  # process groups, meshes
         return None
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind) if hasattr(value, field.name)]
-        return _Contents(None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {}))
+        return None, [], {name: getattr(value, name) for name in names} | getattr(value, "__dict__", {})
     if kind is types.SimpleNamespace:
-        return _Contents(None, [], vars(value))
-    return _reduced(value) if _is_reduced_by_object(kind) else None
+        return None, [], vars(value)
+    if not _is_reduced_by_object(kind):
+        return None
+    try:
+        _, _, state, items, pairs = value.__reduce_ex__(2)
+    except TypeError:  # it has state in C
+        return None
+    if state is None and items is None and pairs is None:  # a sentinel
+        return None
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    attributes = {**(attributes or {}), **(slots or {})}
+    if pairs is None:
+        return None, list(items or ()), attributes
+    found = dict(pairs)
+    return list(found), list(found.values()), attributes
 
 
 def _is_reduced_by_object(kind: type) -> bool:
@@ -218,31 +189,28 @@ def _is_reduced_by_object(kind: type) -> bool:
     )
 
 
-def _reduced(value: Any) -> _Contents | None:
-    try:
-        _, _, state, items, pairs = value.__reduce_ex__(2)
-    except TypeError:  # it has state in C
-        return None
-    if state is None and items is None and pairs is None:  # a sentinel
-        return None
-    attributes, slots = state if isinstance(state, tuple) else (state, None)
-    found = dict(pairs) if pairs is not None else None
-    return _Contents(
-        None if found is None else list(found),
-        list(items or ()) if found is None else list(found.values()),
-        {**(attributes or {}), **(slots or {})},
-    )
+def _fill(keys: list[Any] | None, names: Sequence[str], new: Any, children: list[Any]) -> None:
+    """Put items into a new instance, then attributes. No __init__ runs: it may compute, and has run already."""
+    items = len(children) - len(names)
+    if keys is not None:
+        put = OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
+        for key, child in zip(keys, children, strict=False):
+            put(new, key, child)
+    elif items:
+        list.extend(new, children[:items])
+    for name, child in zip(names, children[items:], strict=True):
+        object.__setattr__(new, name, child)
 
 
 def _decode(template: Any, leaves: Sequence[Any], built: dict[int, Any]) -> Any:
     kind = type(template)
     if kind is _Leaf:
         return leaves[template]
-    if kind is _Whole:
+    if kind is not _Container:
+        return template
+    if template.fill is None:
         return template.build([_decode(child, leaves, built) for child in template.children])
-    if kind is _Shell:
-        if id(template) not in built:
-            built[id(template)] = new = template.new()
-            template.fill(new, [_decode(child, leaves, built) for child in template.children])
-        return built[id(template)]
-    return template
+    if id(template) not in built:
+        built[id(template)] = new = template.build()
+        template.fill(new, [_decode(child, leaves, built) for child in template.children])
+    return built[id(template)]

@@ -58,6 +58,23 @@ class Mapping(dict[str, Any]):
     pass
 
 
+class Needing(OrderedDict[str, Any]):
+    def __init__(self, needed: int) -> None:
+        super().__init__()
+        self.needed = needed
+
+
+class Setting(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, (value,))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlottedByHand:
+    __slots__ = ("tensor",)
+    tensor: Tensor
+
+
 class Colour(enum.Enum):
     RED = 1
 
@@ -117,6 +134,28 @@ def test_an_object_whose_attributes_change_later() -> None:
     (back,) = decode(templates, leaves)
     assert len(back.layers) == 2 and back.layers[0].keys is not None
     assert back.first is back.layers[0] is not cache.first
+
+
+def test_no_method_of_a_class_runs_again() -> None:
+    needing, setting = Needing(3), Setting()
+    needing["a"] = ONE
+    setting.update(a=ONE)
+    back = through([needing, setting, SlottedByHand(ONE)])
+    assert back[0]["a"] is back[1]["a"] is back[2].tensor is ONE
+    assert back[0].needed == 3 and back[0] is not needing
+
+
+def test_keys_are_kept() -> None:
+    key = Layer()
+    assert through({key: ONE})[key] is ONE
+
+
+def test_objects_far_down_in_objects_are_kept() -> None:
+    given: Any = None
+    for _ in range(2000):
+        given = types.SimpleNamespace(inside=given)
+    back = through(given)
+    assert back is not given and back.inside.inside.inside.inside is given.inside.inside.inside.inside
 
 
 def test_a_list_that_contains_itself() -> None:
