@@ -74,9 +74,10 @@ def _between(flow: Dataflow, host: HostSeconds, corners: Sequence[tuple[int, ...
         differ = sorted({flow.groups[unit] for unit in set(left) ^ set(right)})
         for count in (1, 2) if len(differ) <= MOST_PAIRED else (1,):
             for groups in combinations(differ, count):
+                changed = set[int]().union(*(members[group] for group in groups))
                 for corner in (left, right):
                     try:
-                        yield flow.decisions(set(corner).symmetric_difference(*(members[g] for g in groups)), host)
+                        yield flow.decisions(changed.symmetric_difference(corner), host)
                     except InvalidProblem:
                         continue  # something else needs what this would leave out
 

@@ -87,7 +87,8 @@ def test_a_plan_with_remade_units_is_read_and_runs_those_calls_again() -> None:
     ]
     assert read.notes[0] == "one"
     assert read.notes[1].startswith("units in h.0#0 were remade by an earlier version")
-    frontier = {"schema": "autockpt.frontier/1", "plans": [{"plain_seconds": 1.0}, plan]}
+    plans = [{"peak_bytes": 9, "plain_peak_bytes": 9}, plan | {"plain_peak_bytes": 9, "recompute_seconds": 1.0}]
+    frontier = {"schema": "autockpt.frontier/1", "solver": "auto", "plans": plans}
     assert files.decode(msgspec.json.encode(frontier), Frontier, source="f.json").plans[1].segments == read.segments
 
 
