@@ -11,7 +11,7 @@ cheapest way to every (point, u) can be tabled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from .formulation import Floats, Formulation
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 
-__all__ = ["Chain", "ChainPlans", "by_room", "solve"]
+__all__ = ["ChainPlans", "solve"]
 
 SLOTS = 2000
 """Parts of the room in which held bytes are counted."""
@@ -85,7 +85,7 @@ class ChainPlans:
         if self.plain_bytes <= budget_bytes or self.chain is None:
             return
         found = False
-        for fitted in by_room(self.ledger, budget_bytes, self.chain.plan, close_bytes=budget_bytes // SLOTS):
+        for fitted in _by_room(self.ledger, self.chain, budget_bytes):
             found = found or self.ledger.peak(fitted) <= budget_bytes
             yield fitted
         if found:
@@ -101,28 +101,13 @@ class ChainPlans:
                 yield plan
 
 
-def by_room(
-    ledger: Ledger,
-    budget_bytes: int,
-    plan_for: Callable[[int], Plan | None],
-    *,
-    close_bytes: int = 0,
-    tries: int = TRIES,
-) -> Iterator[Plan]:
-    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low.
-
-    Args:
-        ledger: the problem.
-        budget_bytes: highest peak allowed.
-        plan_for: makes a plan for a room in bytes; None where there is none.
-        close_bytes: a peak that is below the budget by no more than this is not corrected.
-        tries: plans made at most.
-    """
+def _by_room(ledger: Ledger, chain: Chain, budget_bytes: int) -> Iterator[Plan]:
+    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low by a slot."""
     tight_bytes: int | None = None  # most room that gave a plan that fits
     loose_bytes: int | None = None  # least room that gave one that does not
     room_bytes = budget_bytes
-    for _ in range(tries):
-        plan = plan_for(room_bytes)
+    for _ in range(TRIES):
+        plan = chain.plan(room_bytes)
         if plan is None:
             return
         yield plan
@@ -133,7 +118,7 @@ def by_room(
             tight_bytes = room_bytes
         if tight_bytes is not None and loose_bytes is not None:
             room_bytes = (tight_bytes + loose_bytes) // 2
-        elif above_bytes > 0 or above_bytes < -close_bytes:
+        elif above_bytes > 0 or above_bytes < -(budget_bytes // SLOTS):
             room_bytes -= above_bytes
         else:
             return

@@ -6,8 +6,6 @@ relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ l
                                                                      │ not near?            │
 integer programmes over the few candidates that cost the relaxation least ──────────────────┤
                                                                      │ still not near?      │
-counts of equal blocks ─────────────────────────────────────────────────────────────────────┤
-                                                                     │ still not near?      │
 integer programme over the candidates whose reduced cost is within the gap ─────────────────┘
 
 A plan is accepted only on the judge's figures; a bound is reported only where a backend proved it that has answered no

@@ -2,7 +2,6 @@
 
 relax    rows for the steps that the relaxation breaks, columns that would pay it ─▶ a bound, and what may be ruled out
 dive     the few columns that cost the relaxation least ──▶ plans
-count    equal blocks ────────────────────────────────────▶ plans
 branch   all columns that a better plan may take ─────────▶ plans, and a bound
 """
 
@@ -16,8 +15,7 @@ from typing import Literal
 import numpy as np
 
 from .backends import Backend, nonsense
-from .counts import count_plans
-from .families import Plan, best_plan, trim
+from .families import Plan, trim
 from .formulation import Floats, Formulation
 from .ledger import Ints
 from .programme import SCALE, Answer, Programme
@@ -135,11 +133,8 @@ class Search:
             self.columns.update(range(len(self.form.active)))
         else:
             self.relax()
-        if self.programme.goal == "seconds":
-            if not self.proven():
-                self.dive()
-            if not self.proven():
-                self.count()
+        if self.programme.goal == "seconds" and not self.proven():
+            self.dive()
         self.branch()
         if self.programme.goal == "seconds":
             self.offer(trim(self.form.ledger, self.plan, self.programme.limit_bytes))
@@ -211,12 +206,6 @@ class Search:
         for stop, start, column in arcs:
             best[stop:] = np.maximum(best[stop:], best[start] - reduced_cost[column])
         return float(best[-1])
-
-    def count(self) -> None:
-        """Take plans that count equal blocks; they are near to the best, and make the integer programme smaller."""
-        ledger, limit_bytes = self.form.ledger, self.programme.limit_bytes
-        counted = [*count_plans(self.form, limit_bytes, deadline=self.deadline, backend=self.programme.backend)]
-        self.offer(best_plan(ledger, [self.plan, *counted], limit_bytes, trimmed=True))
 
     def dive(self) -> None:
         """Search among the few candidates that the relaxation takes, or would take at the least cost."""

@@ -21,12 +21,10 @@ from autockpt.solvers import (
     Step,
     Tensor,
     integer_search,
-    simulate,
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
 from autockpt.solvers.backends import Backend, Backends
-from autockpt.solvers.counts import count_plans
 from autockpt.solvers.formulation import Formulation
 from autockpt.solvers.ledger import Ledger
 
@@ -138,23 +136,6 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["highs", "cbc"])
-@pytest.mark.parametrize("share", [0.7, 0.3])
-def test_counts_of_equal_blocks_come_near_the_optimum(backend: Backend, share: float) -> None:
-    if backend == "highs":
-        pytest.importorskip("highspy")
-    problem = menus(16)
-    ledger = Ledger.of(problem)
-    budget_bytes = int(share * ledger.peak(()))
-    form = Formulation.of(ledger, budget_bytes)
-    found = list(count_plans(form, budget_bytes, deadline=time.perf_counter() + 4.0, backend=backend))
-    costs = [ledger.seconds(plan) for plan in found if simulate(problem, plan).peak_bytes <= budget_bytes]
-    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
-    assert proven.gap is not None
-    assert proven.gap <= 0.05  # of the relaxation alone, on a slow machine
-    assert min(costs) <= 1.05 * proven.recompute_seconds
-
-
-@pytest.mark.parametrize("backend", ["highs", "cbc"])
 def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,8 +147,7 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
     proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
     monkeypatch.setattr(integer_search, "SMALL", 0)
     monkeypatch.setattr(integer_search, "PROMISING", (1,))
-    for other in ("count", "branch"):
-        monkeypatch.setattr(integer_search.Search, other, lambda search: None)
+    monkeypatch.setattr(integer_search.Search, "branch", lambda search: None)
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
         ledger,
@@ -188,27 +168,3 @@ def test_only_the_cheapest_of_candidates_that_do_the_same_is_searched(drawn: tup
     both = replace(problem, candidates=(*dearer, *problem.candidates))
     alone, found = (Formulation.of(Ledger.of(each), budget_bytes).active for each in (problem, both))
     assert found == tuple(len(dearer) + c for c in alone)
-
-
-def test_few_equal_blocks_are_not_counted() -> None:
-    form = Formulation.of(Ledger.of(menus(3)), 10**12)
-    assert not list(count_plans(form, 10**8, deadline=time.perf_counter() + PLENTY, backend="cbc"))
-
-
-@pytest.mark.parametrize("backend", ["highs", "cbc"])
-def test_blocks_that_hold_nothing_once_recomputed_are_counted(backend: Backend) -> None:
-    if backend == "highs":
-        pytest.importorskip("highspy")
-    n = 6
-    problem = Problem(
-        steps=(Step(name="between", base_bytes=0),),
-        calls=(Call(name="", parent=-1, stop=n + 1), *(Call(name=f"h.{i}", parent=0, stop=i + 2) for i in range(n))),
-        tensors=tuple(Tensor(bytes=10, free_step=0, saves=(Save(call=i + 1, until=1),)) for i in range(n)),
-        candidates=tuple(
-            Candidate(name=f"h.{i}", start=i + 1, stop=i + 2, length=1, recompute_seconds=seconds)
-            for i in range(n)
-            for seconds in (1.0, 2.0)
-        ),
-    )
-    solution = ilp_module.solve(problem, 25, backend=backend)
-    assert (solution.peak_bytes, solution.recompute_seconds) == (20, 4.0)
