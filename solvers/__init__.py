@@ -24,9 +24,7 @@ from .lives import Lives
 from .menu import make_menu
 from .problem import Addition, Call, Candidate, Hold, Problem, Save, Solution, Status, Step, Tensor
 from .registry import SOLVERS, solve
-from .rotor import ChainSchedule, solve_chain
 from .simulate import Timeline, simulate
-from .stages import ChainStage, ChainStep, StageOption
 from .sweep import sweep
 from .units import format_bytes, format_seconds, parse_bytes
 
@@ -39,9 +37,6 @@ __all__ = [
     "BudgetError",
     "Call",
     "Candidate",
-    "ChainSchedule",
-    "ChainStage",
-    "ChainStep",
     "Dataflow",
     "Decisions",
     "Hold",
@@ -54,7 +49,6 @@ __all__ = [
     "ProblemTooLarge",
     "Save",
     "Solution",
-    "StageOption",
     "Status",
     "Step",
     "Tensor",
@@ -71,6 +65,5 @@ __all__ = [
     "saved_bound",
     "simulate",
     "solve",
-    "solve_chain",
     "sweep",
 ]

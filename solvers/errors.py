@@ -83,7 +83,7 @@ class Infeasible(_Told):
         minimum_bytes: the lowest predicted peak that this solver reached.
         solver: the solver that says so.
         dominated_by: the step at which that lowest peak stands, in words.
-        chosen: indices of the candidates that reach it; None where the solver does not choose among candidates.
+        chosen: indices of the candidates that reach it; None where a frontier was asked for it.
         plan: the plan that reaches it, ready for `autockpt.apply`; None where only solvers were asked.
         notes: what kept the solver from looking further, in words.
         pins: those that bind the solver, as they were given.
