@@ -15,7 +15,6 @@ from .errors import (
     BudgetError,
     Infeasible,
     InvalidProblem,
-    ProblemTooLarge,
     TooCostly,
     UnknownSolver,
 )
@@ -46,7 +45,6 @@ __all__ = [
     "Item",
     "Lives",
     "Problem",
-    "ProblemTooLarge",
     "Save",
     "Solution",
     "Status",

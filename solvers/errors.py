@@ -5,7 +5,6 @@
     ├── BudgetError          a budget that does not parse or makes no sense
     ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
     ├── InvalidProblem       a problem whose parts contradict each other
-    ├── ProblemTooLarge      a solver that does not take problems of this size
     ├── TooCostly            no plan costs as little as asked; carries the least recompute seconds
     └── UnknownSolver        a solver name that does not exist
 
@@ -23,7 +22,6 @@ __all__ = [
     "BudgetError",
     "Infeasible",
     "InvalidProblem",
-    "ProblemTooLarge",
     "TooCostly",
     "UnknownSolver",
 ]
@@ -46,10 +44,6 @@ class BudgetError(AutockptError):
 
 class InvalidProblem(AutockptError):
     """A problem whose parts contradict each other, such as a span past the last call."""
-
-
-class ProblemTooLarge(AutockptError):
-    """A problem of a size that this solver does not take."""
 
 
 class UnknownSolver(AutockptError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from . import articulation, auto, block, chain, exhaustive, ilp, plain, speed, sqrt, uniform
+from . import articulation, auto, block, chain, ilp, plain, speed, sqrt, uniform
 from .errors import BudgetError, UnknownSolver
 from .families import TIME_LIMIT_SECONDS
 from .pins import demand
@@ -31,7 +31,6 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
         "auto": auto.solve,
         "block": block.solve,
         "chain": chain.solve,
-        "exhaustive": exhaustive.solve,
         "ilp": ilp.solve,
         "none": plain.solve_none,
         "speed": speed.solve,

@@ -168,7 +168,7 @@ def advise(
     if unpinned_bytes is not None and unpinned_bytes < minimum:
         enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {format_bytes(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
-    if solver not in ("auto", "ilp", "exhaustive"):
+    if solver not in ("auto", "ilp"):
         lines.append(f"Solver {solver!r} looks at few plans: 'auto' may get lower.")
     if parts.optimizer_bytes >= missing:
         left = format_bytes(parts.optimizer_bytes - missing)

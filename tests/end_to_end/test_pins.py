@@ -61,7 +61,7 @@ def ran_again(plain: Reference, plan: Plan) -> set[str]:
     return again
 
 
-@pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"exhaustive"}))  # which takes only small problems
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
 @pytest.mark.parametrize("percent", [70, 100])
 def test_every_solver_honours_pins(solver: str, percent: int) -> None:
     plain = plain_step()

@@ -11,15 +11,15 @@ from autockpt.solvers import (
     Call,
     Candidate,
     Hold,
-    Infeasible,
     Problem,
     Save,
     Step,
     Tensor,
     simulate,
-    solve,
 )
 from autockpt.solvers.pins import coverable
+
+from .exhaustive import plans
 
 Draw = st.DrawFn
 
@@ -59,10 +59,7 @@ def problems_and_budgets(draw: Draw, *, max_calls: int = 9, max_entries: int = 1
 
 def minimum_bytes(problem: Problem) -> int:
     """Lowest peak that any plan reaches, by brute force."""
-    try:
-        return solve(problem, 1, solver="exhaustive").peak_bytes
-    except Infeasible as error:
-        return error.minimum_bytes
+    return min(simulate(problem, plan).peak_bytes for plan in plans(problem))
 
 
 def scaled(problem: Problem, factor: int) -> Problem:

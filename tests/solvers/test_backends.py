@@ -30,6 +30,7 @@ from autockpt.solvers.backends import Backends
 from autockpt.solvers.instant import instant_plan
 from autockpt.solvers.ledger import Ledger
 
+from .exhaustive import optimum, outcome
 from .strategies import problems_and_budgets
 from .synthetic import transformer
 from .test_bound import TOLERANCE, cheapest_schedule, models
@@ -143,11 +144,8 @@ FAKES = [
 ]
 
 
-def outcome(problem: Problem, budget_bytes: int, solver: str) -> Solution | Infeasible:
-    try:
-        return solve(problem, budget_bytes, solver=solver, time_limit_seconds=PLENTY)
-    except Infeasible as error:
-        return error
+def auto(problem: Problem, budget_bytes: int) -> Solution:
+    return solve(problem, budget_bytes, time_limit_seconds=PLENTY)
 
 
 def judge(problem: Problem, budget_bytes: int, found: Solution | Infeasible) -> None:
@@ -169,7 +167,7 @@ def test_where_one_lies_the_other_finds_the_optimum(fake: Fake, monkeypatch: pyt
     @settings(max_examples=25)
     @given(problems_and_budgets(max_calls=6))
     def compare(drawn: tuple[Problem, int]) -> None:
-        expected, found = outcome(*drawn, "exhaustive"), outcome(*drawn, "auto")
+        expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
         judge(*drawn, found)
         failed.extend(note for note in found.notes if note.endswith("CBC was asked instead"))
         if isinstance(expected, Infeasible):
@@ -198,7 +196,7 @@ def test_where_both_lie_the_instant_plan_is_returned(fake: Fake, monkeypatch: py
     @given(problems_and_budgets(max_calls=6))
     def compare(drawn: tuple[Problem, int]) -> None:
         problem, budget_bytes = drawn
-        expected, found = outcome(*drawn, "exhaustive"), outcome(*drawn, "auto")
+        expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
         judge(*drawn, found)
         instant = instant_plan(Ledger.of(problem), budget_bytes)
         assert isinstance(found, Solution) or not instant.fits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -28,17 +29,11 @@ from autockpt.solvers.backends import Backend, Backends
 from autockpt.solvers.formulation import Formulation
 from autockpt.solvers.ledger import Ledger
 
+from .exhaustive import optimum, outcome
 from .strategies import chains_and_budgets, problems_and_budgets
 from .synthetic import menus
 
 PLENTY = 60.0
-
-
-def outcome(problem: Problem, budget_bytes: int, solver: str, **options: float) -> Solution | Infeasible:
-    try:
-        return solve(problem, budget_bytes, solver=solver, **options)
-    except Infeasible as error:
-        return error
 
 
 @pytest.mark.parametrize(
@@ -64,7 +59,7 @@ def test_ilp_chooses_among_entries_as_brute_force_does(
     def compare(drawn: tuple[Problem, int]) -> None:
         nonlocal shared
         problem, budget_bytes = drawn
-        expected = outcome(problem, budget_bytes, "exhaustive")
+        expected = outcome(optimum, problem, budget_bytes)
         try:
             found = ilp_module.solve(problem, budget_bytes, time_limit_seconds=PLENTY, backend=backend)
         except Infeasible as error:
@@ -89,10 +84,7 @@ def test_the_dynamic_programme_chooses_among_entries_as_brute_force_does() -> No
     @given(chains_and_budgets())
     def compare(drawn: tuple[Problem, int]) -> None:
         nonlocal total
-        problem, budget_bytes = drawn
-        expected, found = (outcome(problem, budget_bytes, name) for name in ("exhaustive", "chain"))
-        assert isinstance(expected, Solution)
-        assert isinstance(found, Solution)
+        expected, found = optimum(*drawn), solve(*drawn, solver="chain")
         assert found.recompute_seconds == expected.recompute_seconds
         total += bool(found.chosen)
 
@@ -100,12 +92,12 @@ def test_the_dynamic_programme_chooses_among_entries_as_brute_force_does() -> No
     assert total >= 100
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name not in ("none", "exhaustive")])
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "none"])
 def test_every_solver_takes_one_entry_of_a_span_at_most(name: str) -> None:
     @settings(max_examples=30)
     @given(chains_and_budgets())
     def check(drawn: tuple[Problem, int]) -> None:
-        found = outcome(*drawn, name)
+        found = outcome(partial(solve, solver=name), *drawn)
         if isinstance(found, Solution):
             starts = [drawn[0].candidates[c].start for c in found.chosen]
             assert len(starts) == len(set(starts))
@@ -113,7 +105,7 @@ def test_every_solver_takes_one_entry_of_a_span_at_most(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", ["auto", "chain", "exhaustive", "ilp"])
+@pytest.mark.parametrize("name", ["auto", "chain", "ilp"])
 def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
     def entry(seconds: float, step_bytes: int) -> Candidate:
         return Candidate(

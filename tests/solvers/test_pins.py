@@ -13,25 +13,12 @@ from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save,
 from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.pins import completed, coverable, demand
 
+from .exhaustive import plans, recomputes_what_is_required
 from .strategies import problems_and_plans, required_and_budgets
 from .synthetic import transformer
 
 PLENTY = 60.0
 any_solver = pytest.mark.parametrize("name", tuple(SOLVERS))
-
-
-def plans(problem: Problem) -> list[tuple[int, ...]]:
-    """Every set of candidates that do not overlap and recompute what is required, by trying all sets."""
-    found: list[tuple[int, ...]] = [()]
-    for c in sorted(range(len(problem.candidates)), key=lambda c: problem.candidates[c].start):
-        start = problem.candidates[c].start
-        found += [(*plan, c) for plan in found if not plan or problem.candidates[plan[-1]].stop <= start]
-    return [plan for plan in found if recomputes_what_is_required(problem, plan)]
-
-
-def recomputes_what_is_required(problem: Problem, plan: tuple[int, ...]) -> bool:
-    spans = [(problem.candidates[c].start, problem.candidates[c].stop) for c in plan]
-    return all(any(start <= call < stop for start, stop in spans) for call in problem.required)
 
 
 @any_solver
@@ -61,7 +48,7 @@ def test_a_solver_recomputes_what_is_required_or_finds_no_plan(name: str) -> Non
     assert added > 5
 
 
-@pytest.mark.parametrize("name", ["exhaustive", "ilp", "auto"])
+@pytest.mark.parametrize("name", ["ilp", "auto"])
 @pytest.mark.parametrize("small", [integer_search.SMALL, 0], ids=["at-once", "generated"])
 def test_the_exact_solvers_find_the_optimum(name: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_search, "SMALL", small)
@@ -88,7 +75,7 @@ def test_the_exact_solvers_find_the_optimum(name: str, small: int, monkeypatch: 
     assert costly > 8
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "exhaustive"])
+@any_solver
 def test_a_budget_far_above_everything_frees_from_nothing(name: str) -> None:
     problem = dataclasses.replace(transformer(2), required=(_call(transformer(2), "transformer.h.1.mlp#0"),))
     assert recomputes_what_is_required(problem, solve(problem, 10**15, solver=name).chosen)

@@ -29,7 +29,6 @@ def test_the_solvers_are_these() -> None:
         "auto",
         "block",
         "chain",
-        "exhaustive",
         "ilp",
         "none",
         "speed",
