@@ -7,7 +7,7 @@ Every figure in a solution comes from the judge, `simulate`.
 
 from __future__ import annotations
 
-from .bound import Bound, peak_bound, saved_bound
+from .bound import Bound, peak_bound
 from .dataflow import Dataflow, Decisions, HostSeconds, Item, Unit
 from .errors import (
     AutockptError,
@@ -60,7 +60,6 @@ __all__ = [
     "make_menu",
     "parse_bytes",
     "peak_bound",
-    "saved_bound",
     "simulate",
     "solve",
     "sweep",

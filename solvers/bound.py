@@ -34,9 +34,9 @@ from .dataflow import Dataflow
 from .formulation import Floats
 from .joint import joint_bound
 from .lives import Lives, Steps
-from .row import Row, make_row
+from .row import Row
 
-__all__ = ["Bound", "Lives", "peak_bound", "saved_bound"]
+__all__ = ["Bound", "Lives", "peak_bound", "row_bound"]
 
 TIME_LIMIT_SECONDS = 10.0
 
@@ -51,45 +51,12 @@ class Bound:
         seconds: no schedule within the limit costs less; infinite where there is no such schedule.
         converged: whether the search for rows came to its end; otherwise time ran out, and the bound is weaker but
             as valid.
-        steps: the steps whose rows were used; empty for a bound on saved bytes.
+        steps: the steps whose rows were used.
     """
 
     seconds: float
     converged: bool
-    steps: tuple[int, ...] = ()
-
-
-def saved_bound(flow: Dataflow, held_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Bound:
-    """Bound the recompute seconds of any method that holds at most `held_bytes` between forward and backward.
-
-    Args:
-        flow: the ops of a block or of a whole model. What it says about keeping and recomputing units is ignored:
-            a method may copy, and may run an op that draws random numbers again.
-        held_bytes: most bytes held, each storage once, boundaries included, free items left out.
-        time_limit_seconds: after so long the bound reached is returned.
-
-    Returns:
-        The optimum of the linear relaxation, if the time suffices.
-
-    Example:
-        >>> from autockpt.solvers.bound import saved_bound
-        >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
-        >>> flow = Dataflow(
-        ...     units=(Unit(name="fc", seconds=4.0, reads=(0,), makes=(1,)),),
-        ...     items=(Item(bytes=2, saved=True), Item(bytes=8, saved=True)),
-        ... )
-        >>> [saved_bound(flow, held_bytes).seconds for held_bytes in (10, 6, 2, 1)]
-        [0.0, 2.0, 4.0, inf]
-
-    Source: the Lagrangian dual of Everett 1963, with prices after Eisner and Severance 1976 and cuts after
-    Picard 1976; the three states of a unit reduce the A and R variables of Jain et al. 2020, "Checkmate".
-    Exact for the relaxation; some 10 to 20 minimum cuts.
-    """
-    needed = {t for t, item in enumerate(flow.items) if item.saved and not item.free}
-    others = {t for t, item in enumerate(flow.items) if not item.saved and not item.free}
-    row = make_row(flow, room_bytes=held_bytes, needed=needed, others=others, ran=[True] * len(flow.units))
-    seconds, _, converged = _row_bound(row, time.perf_counter() + time_limit_seconds)
-    return Bound(seconds=seconds, converged=converged)
+    steps: tuple[int, ...]
 
 
 def peak_bound(
@@ -106,7 +73,8 @@ def peak_bound(
     again anything beside; temporaries of what is run again are not counted.
 
     Args:
-        flow: the ops of the whole model; see `saved_bound`.
+        flow: the ops of the whole model. What it says about keeping and recomputing units is ignored: a method may
+            copy, and may run an op that draws random numbers again.
         lives: when what stands.
         budget_bytes: highest level in any step.
         time_limit_seconds: after so long the bound reached is returned.
@@ -118,8 +86,9 @@ def peak_bound(
     Raises:
         InvalidProblem: `lives` does not fit `flow`.
 
-    Source: as `saved_bound`; the memory rows are those of "Checkmate", made when they are broken (Dantzig,
-    Fulkerson and Johnson 1954).
+    Source: the Lagrangian dual of Everett 1963, with prices after Eisner and Severance 1976 and cuts after
+    Picard 1976; the three states of a unit reduce the A and R variables of Jain et al. 2020, "Checkmate", whose
+    memory rows are made when they are broken (Dantzig, Fulkerson and Johnson 1954).
     A lower bound, and near the optimum of the relaxation with all rows if the time suffices: a row is made where
     the level, estimated from above, peaks above the budget. One row by cuts, several as one linear programme.
     """
@@ -134,7 +103,7 @@ def peak_bound(
     while converged and (broken := _broken(steps, again, budget_bytes, rows)):
         for step in broken[: ROWS_PER_ROUND if rows else 1]:
             rows[step] = steps.row(step, budget_bytes)
-            alone, units, converged = _row_bound(rows[step], deadline)
+            alone, units, converged = row_bound(rows[step], deadline)
             best = max(best, alone)
         if best == math.inf:
             break
@@ -150,7 +119,7 @@ def peak_bound(
     return Bound(seconds=best, converged=converged, steps=tuple(rows))
 
 
-def _row_bound(row: Row, deadline: float) -> tuple[float, dict[int, float], bool]:
+def row_bound(row: Row, deadline: float) -> tuple[float, dict[int, float], bool]:
     """Bound of one row, how much of which units it runs again, and whether it is the optimum.
 
     The optimum mixes two choices, one above the room and one within it, that some price makes equally good. Each

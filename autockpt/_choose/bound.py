@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from ..solvers.lives import Lives
 from .candidates.book import Book
 from .candidates.steps import base_steps
 
-__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "saved_dataflow"]
+__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "state_operators"]
 
 BOUND_SECONDS = 1.0
 
@@ -51,7 +50,7 @@ class PeakBound:
     def of(cls, profile: Profile) -> PeakBound:
         """Lay a profile out; O(operators and saves)."""
         book = Book(profile)
-        flow, tensors, op_ticks = _dataflow(book)
+        flow, tensors, op_ticks = state_operators(book)
         saves = profile.saves
         cuts = {0, *saves.release, *(tick for tick in saves.unpack if tick < profile.ticks)}
         cuts.update(int(book.natural[tensor]) for tensor in tensors)
@@ -92,26 +91,11 @@ class PeakBound:
         return None if math.isinf(seconds) else seconds
 
 
-def saved_dataflow(profile: Profile) -> Dataflow:
-    """State the whole model as operators, for the question what is held between forward and backward.
+def state_operators(book: Book) -> tuple[Dataflow, list[int], list[int]]:
+    """State the whole model, every operator a unit.
 
     Args:
-        profile: the recorded step.
-
-    Returns:
-        A unit for each row of ``profile.ops``; what the caller keeps beyond forward is free.
-    """
-    book = Book(profile)
-    flow, tensors, _ = _dataflow(book)
-    items = tuple(
-        dataclasses.replace(item, free=item.free or bool(book.natural[tensor] > profile.forward_ticks))
-        for item, tensor in zip(flow.items, tensors, strict=True)
-    )
-    return dataclasses.replace(flow, items=items)
-
-
-def _dataflow(book: Book) -> tuple[Dataflow, list[int], list[int]]:
-    """State the whole model, every operator a unit.
+        book: the recorded step.
 
     Returns:
         The operators, the tensor that each item is, and the tick at which each operator ran.

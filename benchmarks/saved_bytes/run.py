@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 import autockpt
-from autockpt._choose.bound import saved_dataflow
 from autockpt._choose.candidates import find_candidates
-from autockpt.solvers import Infeasible, saved_bound, simulate, solve
+from autockpt.solvers import Infeasible, simulate, solve
 from benchmarks.environment import table, write
 from benchmarks.models import SMALL, VARIANTS, build
+from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
 from benchmarks.saved_bytes.problem import at_apex, by_functions, timed_by_operators
 
 SHARES = (0.7, 0.5, 0.35)
@@ -48,8 +48,8 @@ def measure(name: str) -> list[dict[str, Any]]:
             "share": share,
             "saved_bytes": held_bytes,
             "forward_op_seconds": sum(profile.ops.seconds),
-            "bound_seconds": saved_bound(flow, held_bytes).seconds,
-            "function_bound_seconds": saved_bound(functions, held_bytes).seconds,
+            "bound_seconds": saved_bound(flow, held_bytes),
+            "function_bound_seconds": saved_bound(functions, held_bytes),
         }
         try:
             solution = solve(problem, held_bytes, solver="ilp", time_limit_seconds=TIME_LIMIT_SECONDS)

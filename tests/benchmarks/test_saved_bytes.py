@@ -8,13 +8,13 @@ import pytest
 
 import autockpt
 from autockpt import Profile
-from autockpt._choose.bound import saved_dataflow
 from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates.block import state_block
 from autockpt._choose.candidates.book import Book
 from autockpt._choose.candidates.drafts import make_draft
 from autockpt._choose.candidates.idle import is_free, name_idle
-from autockpt.solvers import Problem, make_menu, saved_bound, simulate, solve
+from autockpt.solvers import Problem, make_menu, simulate, solve
+from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
 from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
 from tests.zoo import build
 
@@ -68,6 +68,6 @@ def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
 def test_no_plan_beats_the_bound(name: str, share: float) -> None:
     profile, _, problem = case(name)
     held_bytes = int(share * simulate(problem, ()).peak_bytes)
-    bound = saved_bound(saved_dataflow(profile), held_bytes).seconds
+    bound = saved_bound(saved_dataflow(profile), held_bytes)
     plan = solve(problem, held_bytes, solver="ilp", time_limit_seconds=1.0)
     assert 0.0 < bound <= plan.recompute_seconds * (1 + 1e-9)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations
 
 import pytest
 from hypothesis import given, settings
@@ -9,44 +9,10 @@ from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
 from autockpt.solvers.backends import Backend
-from autockpt.solvers.bound import Lives, peak_bound, saved_bound
+from autockpt.solvers.bound import Lives, peak_bound
 from autockpt.solvers.dataflow import Dataflow, Item, Unit
 
-from .flows import dataflows, every_choice, undominated
-
 TOLERANCE = 1e-9
-
-
-def cheapest_within(points: list[tuple[int, float]], held_bytes: float) -> float:
-    return min((seconds for n_bytes, seconds in points if n_bytes <= held_bytes), default=math.inf)
-
-
-@settings(max_examples=200)
-@given(dataflows(), st.integers(0, 60))
-def test_no_choice_costs_less_than_the_bound(flow: Dataflow, held_bytes: int) -> None:
-    points = [(c.held_bytes, c.recompute_seconds) for c in every_choice(flow)]
-    bound = saved_bound(flow, held_bytes)
-    assert bound.converged
-    assert bound.seconds <= cheapest_within(points, held_bytes) + TOLERANCE
-
-
-@settings(max_examples=100)
-@given(dataflows(free_hand=True, max_units=6))
-def test_the_bound_is_the_hull_where_every_unit_is_free(flow: Dataflow) -> None:
-    """At a corner it is met; between two corners it is their mix, never more than it."""
-    points = undominated([(c.held_bytes, c.recompute_seconds) for c in every_choice(flow)])
-    for held_bytes, seconds in points:
-        mixes = [
-            right[1] + (left[1] - right[1]) * (held_bytes - right[0]) / (left[0] - right[0])
-            for left in points
-            for right in points
-            if left[0] <= held_bytes < right[0] or right[0] < held_bytes <= left[0]
-        ]
-        assert saved_bound(flow, held_bytes).seconds == pytest.approx(min([seconds, *mixes]), abs=TOLERANCE)
-    if points[0][0]:
-        assert saved_bound(flow, points[0][0] - 1).seconds == math.inf
-    bounds = [saved_bound(flow, held_bytes).seconds for held_bytes in range(points[0][0], points[-1][0] + 1, 3)]
-    assert all(before >= after for before, after in pairwise(bounds))
 
 
 @st.composite
@@ -182,7 +148,6 @@ def test_recomputing_the_cheap_half_is_what_the_bound_asks_for() -> None:
     assert bound.seconds == pytest.approx(5.0)
     assert bound.converged
     assert peak_bound(flow, lives, 10).seconds == math.inf
-    assert saved_bound(flow, flow.plain_bytes - 5 * 4).seconds == pytest.approx(5.0)
 
 
 def test_out_of_time_the_bound_is_weaker_and_says_so() -> None:

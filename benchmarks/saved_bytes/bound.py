@@ -1,0 +1,54 @@
+"""How many recompute seconds any method needs that holds so many bytes between forward and backward, op by op."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from autockpt._choose.bound import state_operators
+from autockpt._choose.candidates.book import Book
+from autockpt._data.profile import Profile
+from autockpt.solvers import Dataflow
+from autockpt.solvers.bound import row_bound
+from autockpt.solvers.row import make_row
+
+__all__ = ["saved_bound", "saved_dataflow"]
+
+
+def saved_bound(flow: Dataflow, held_bytes: int) -> float:
+    """Bound the recompute seconds of any method that holds at most `held_bytes` between forward and backward.
+
+    Args:
+        flow: the ops of a block or of a whole model. What it says about keeping and recomputing units is ignored:
+            a method may copy, and may run an op that draws random numbers again.
+        held_bytes: most bytes held, each storage once, boundaries included, free items left out.
+
+    Returns:
+        The optimum of the linear relaxation; infinite where no method holds so little.
+
+    Source: that of `autockpt.solvers.peak_bound`, for one row.
+    Exact for the relaxation; some 10 to 20 minimum cuts.
+    """
+    needed = {t for t, item in enumerate(flow.items) if item.saved and not item.free}
+    others = {t for t, item in enumerate(flow.items) if not item.saved and not item.free}
+    row = make_row(flow, room_bytes=held_bytes, needed=needed, others=others, ran=[True] * len(flow.units))
+    seconds, _, _ = row_bound(row, math.inf)
+    return seconds
+
+
+def saved_dataflow(profile: Profile) -> Dataflow:
+    """State the whole model as operators, for the question what is held between forward and backward.
+
+    Args:
+        profile: the recorded step.
+
+    Returns:
+        A unit for each row of ``profile.ops``; what the caller keeps beyond forward is free.
+    """
+    book = Book(profile)
+    flow, tensors, _ = state_operators(book)
+    items = tuple(
+        dataclasses.replace(item, free=item.free or bool(book.natural[tensor] > profile.forward_ticks))
+        for item, tensor in zip(flow.items, tensors, strict=True)
+    )
+    return dataclasses.replace(flow, items=items)
