@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .._data.plan import Bytes
+from .._data.amounts import Bytes
 from .._data.profile import Profile
 from ..solvers import format_bytes
 from ..solvers.families import Plan as Chosen

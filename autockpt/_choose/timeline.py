@@ -14,7 +14,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from .._data.plan import Bytes, Plan
+from .._data.amounts import Bytes
+from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers.problem import Problem
 from .candidates import Candidates

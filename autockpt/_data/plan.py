@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from . import files
+from .amounts import Bytes, Seconds
 from .errors import InvalidFile
 from .goal import Goal
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Refusal", "Segment", "split_key"]
 
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
 """``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
 

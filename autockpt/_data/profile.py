@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from . import files
+from .amounts import Bytes, Seconds
 from .consistency import validate
-from .plan import Bytes, Seconds
 from .tables import Argument, CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from .plan import Bytes, Seconds
+from .amounts import Bytes, Seconds
 
 __all__ = [
     "Argument",
