@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._check.measure import Measurement, measure
     from ._check.verify import Verification, verify
-    from ._choose.frontier import Frontier, frontier
+    from ._choose.frontier import frontier
     from ._choose.peak_breakdown import PeakParts
     from ._choose.solve import solve
-    from ._choose.timeline import MemoryStep, MemoryTimeline
     from ._data.errors import (
         AutockptError,
         BudgetError,
@@ -35,9 +34,11 @@ if TYPE_CHECKING:
         UnknownProfile,
         UnknownSolver,
     )
+    from ._data.frontier import Frontier
     from ._data.goal import Goal
     from ._data.plan import Plan, Refusal, Segment
     from ._data.profile import Profile
+    from ._data.timeline import MemoryStep, MemoryTimeline
     from ._record import profile
     from ._run.apply import apply, plan_of, remove
     from ._run.frames import is_recomputing
@@ -88,7 +89,7 @@ __all__ = [
 _HOME = {
     "AutockptError": "_data.errors",
     "BudgetError": "_data.errors",
-    "Frontier": "_choose.frontier",
+    "Frontier": "_data.frontier",
     "Goal": "_data.goal",
     "GrowthError": "_data.errors",
     "Infeasible": "_data.errors",
@@ -96,8 +97,8 @@ _HOME = {
     "InvalidProblem": "_data.errors",
     "MaxBatch": "_run.max_batch",
     "Measurement": "_check.measure",
-    "MemoryStep": "_choose.timeline",
-    "MemoryTimeline": "_choose.timeline",
+    "MemoryStep": "_data.timeline",
+    "MemoryTimeline": "_data.timeline",
     "MissingExtra": "_data.errors",
     "NotApplicable": "_data.errors",
     "PeakParts": "_choose.peak_breakdown",

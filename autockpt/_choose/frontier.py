@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
 
-import msgspec
-
-from .._data import files
-from .._data.errors import Infeasible, InvalidFile
-from .._data.goal import Goal
+from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers import parse_bytes, sweep
@@ -22,158 +15,10 @@ from .bound import BOUND_SECONDS, PeakBound
 from .candidates import find_candidates
 from .solve import believed, make_plan
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["Frontier", "frontier"]
+__all__ = ["frontier"]
 
 SEARCH_SHARE = 0.8
 """Share of the time in which plans are looked for; lower bounds have the rest."""
-
-
-class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plans that no other beats in both predicted peak and recompute seconds.
-
-    Attributes:
-        model: class of the model they were made for.
-        solver: who was asked; each plan says who found it.
-        plans: from the plain one, without segments, to the one with the lowest peak. Each peaks lower and costs
-            more than the one before it; only the second may cost nothing, as the plain one does. The budget of each
-            is its own peak.
-        dominated_by: the step at which the lowest peak stands, in words.
-    """
-
-    SCHEMA: ClassVar[str] = "autockpt.frontier/1"
-
-    schema: Literal["autockpt.frontier/1"] = "autockpt.frontier/1"
-    model: str = ""
-    solver: str
-    plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
-    dominated_by: str = ""
-
-    def __post_init__(self) -> None:
-        plain = self.plans[0]
-        if plain.segments or plain.recompute_seconds or plain.peak_bytes != plain.plain_peak_bytes:
-            raise InvalidFile("the first plan of the frontier is not the plain one")
-        for i, (above, below) in enumerate(pairwise(self.plans), 1):
-            if below.peak_bytes >= above.peak_bytes:
-                raise InvalidFile(
-                    f"plan {i} of the frontier peaks at {below.peak_bytes:,} bytes, no lower than the one before it, "
-                    f"{above.peak_bytes:,} bytes"
-                )
-            if below.recompute_seconds < above.recompute_seconds or (
-                below.recompute_seconds == above.recompute_seconds and i > 1
-            ):
-                raise InvalidFile(
-                    f"plan {i} of the frontier recomputes for {below.recompute_seconds} seconds, no longer than the "
-                    f"one before it, {above.recompute_seconds} seconds, which peaks higher"
-                )
-
-    @property
-    def plain_peak_bytes(self) -> int:
-        """Predicted peak of the plain step."""
-        return self.plans[0].peak_bytes
-
-    @property
-    def minimum_bytes(self) -> int:
-        """Lowest predicted peak."""
-        return self.plans[-1].peak_bytes
-
-    def within(
-        self, budget: int | str | None = None, *, max_overhead: float | None = None, total_bytes: int | None = None
-    ) -> Plan:
-        """Pick the cheapest plan whose predicted peak stays within `budget`, or the lowest within `max_overhead`.
-
-        Args:
-            budget: bytes, ``"8GB"`` (8·10⁹), ``"8GiB"`` (8·2³⁰), or ``"80%"`` of `total_bytes`; ``"min"`` for the
-                lowest peak.
-            max_overhead: instead of a budget, the highest recompute overhead, a ratio.
-            total_bytes: memory of the device, for a budget in percent.
-
-        Returns:
-            One of the plans. `solve`, asked the very same, may find a better one between two of them.
-
-        Raises:
-            BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
-            Infeasible: the budget is below the minimum, which the error carries with its plan.
-        """
-        goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
-        if max_overhead is not None:
-            return next(plan for plan in reversed(self.plans) if plan.recompute_overhead <= max_overhead)
-        if goal.budget_bytes is None:
-            return self.plans[-1]
-        budget_bytes = goal.budget_bytes
-        for plan in self.plans:
-            if plan.peak_bytes <= budget_bytes:
-                return plan
-        raise Infeasible(
-            budget_bytes=budget_bytes,
-            minimum_bytes=self.minimum_bytes,
-            solver=self.solver,
-            dominated_by=self.dominated_by,
-            plan=self.plans[-1],
-        )
-
-    def explain(self) -> str:
-        """Return the frontier as text: a row for each plan."""
-        from .._show.explain import explain_frontier
-
-        return explain_frontier(self)
-
-    def plot(
-        self,
-        *,
-        peers: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-        budgets: Mapping[str, int | str] | None = None,
-        ax: Axes | None = None,
-    ) -> Figure:
-        """Draw recompute overhead over peak bytes, by matplotlib (``pip install "autockpt[plot]"``).
-
-        Args:
-            peers: points of other methods, by name: peak bytes and recompute overhead, a ratio.
-            budgets: budgets to mark, by name: ``{"RTX 4090": "24GB"}``.
-            ax: axes to draw in; None for a figure of its own, which pyplot knows nothing of.
-
-        Returns:
-            The figure; a notebook shows it as the value of a cell, and ``.savefig("frontier.png")`` writes it.
-
-        Raises:
-            BudgetError: a budget does not parse.
-            MissingExtra: matplotlib is not installed.
-
-        Example:
-            >>> import torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> frontier = autockpt.frontier(profile, points=3)
-            >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
-        """
-        from .._show.pictures import plot_frontier
-
-        return plot_frontier(self, peers, budgets, ax)
-
-    def _repr_html_(self) -> str:
-        from .._show.pictures.html import frontier_html
-
-        return frontier_html(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the frontier to `path` as JSON."""
-        files.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Frontier:
-        """Read a frontier that `save` wrote.
-
-        Raises:
-            InvalidFile: the file is truncated, of another schema, or contradicts itself.
-        """
-        return files.load(path, cls)
 
 
 def frontier(

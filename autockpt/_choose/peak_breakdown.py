@@ -9,10 +9,11 @@ import msgspec
 
 from .._data.amounts import Bytes
 from .._data.profile import Profile
+from .._data.timeline import Phase
 from ..solvers import format_bytes
 from ..solvers.families import Plan as Chosen
 from .candidates import Candidates
-from .timeline import Phase, split_levels
+from .timeline import split_levels
 
 __all__ = ["PeakParts", "advise", "peak_parts"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
-from .._choose.frontier import Frontier
 from .._data import files
+from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._show.explain import (

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..solvers import format_bytes, parse_bytes
+from ..solvers.units import format_bytes, parse_bytes
 from .errors import BudgetError
 
 __all__ = ["Goal"]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .._choose.timeline import MemoryTimeline
     from .profile import Profile
+    from .timeline import MemoryTimeline
 
 __all__ = ["Plan", "Refusal", "Segment", "split_key"]
 

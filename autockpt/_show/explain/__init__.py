@@ -6,7 +6,7 @@ both say the same.
 
 from __future__ import annotations
 
-from ..._choose.frontier import Frontier
+from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from .frontier import FrontierReport, frontier_text, report_frontier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from itertools import pairwise
 
-from ..._choose.timeline import MemoryStep, MemoryTimeline
+from ..._data.timeline import MemoryStep, MemoryTimeline
 from ...solvers.units import format_bytes
 from .names import place
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..._choose.frontier import Frontier
+from ..._data.frontier import Frontier
 from ...solvers.units import format_bytes, format_seconds
 from .layout import (
     DEFAULT_WIDTH,

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from ..._choose.timeline import MemoryTimeline
 from ..._data.goal import Goal
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
+from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_bytes, format_seconds
 from .chart import timeline_chart
 from .decisions import REASONS, Activations, DecisionRow, decide

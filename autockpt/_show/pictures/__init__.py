@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..._choose.frontier import Frontier
+    from ..._data.frontier import Frontier
     from ..._data.plan import Plan
     from ..._data.profile import Profile
 

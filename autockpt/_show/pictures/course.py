@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._choose.candidates.planned import find_planned
-from ..._choose.timeline import MemoryTimeline, split_levels
+from ..._choose.timeline import split_levels
 from ..._data.plan import Plan
 from ..._data.profile import Profile
+from ..._data.timeline import MemoryTimeline
 
 __all__ = ["Clock", "Course", "follow"]
 

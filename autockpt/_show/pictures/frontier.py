@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..._choose.frontier import Frontier
+from ..._data.frontier import Frontier
 from ...solvers.units import format_bytes, parse_bytes
 from .figure import axes_of, bytes_axis, head, ink
 

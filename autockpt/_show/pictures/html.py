@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..._choose.frontier import Frontier
+from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ...solvers.units import format_bytes, format_seconds
