@@ -12,6 +12,7 @@ from . import files
 from .amounts import Bytes, Seconds
 from .errors import InvalidFile
 from .goal import Goal
+from .keys import CallKey, MemberKey, UnitKey, split_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,32 +21,7 @@ if TYPE_CHECKING:
     from .profile import Profile
     from .timeline import MemoryTimeline
 
-__all__ = ["Plan", "Refusal", "Segment", "split_key"]
-
-CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
-"""``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
-
-UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
-"""A call inside a segment, or a torch function that a call's own code calls: ``h.3.attn#0/linear#1``.
-
-Occurrences of a function count, by its name without the path, within that one call's own code."""
-
-
-MemberKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
-"""A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Return the call in a key, and the torch function that its own code calls; empty where the call is meant.
-
-    Example:
-        >>> from autockpt._data.plan import split_key
-        >>> split_key("h.3.attn#0/linear#1"), split_key("h.3.attn#0")
-        (('h.3.attn#0', 'linear#1'), ('h.3.attn#0', ''))
-    """
-    name, _, rest = key.partition("#")  # names of modules may contain a slash
-    occurrence, _, function = rest.partition("/")
-    return f"{name}#{occurrence}", function
+__all__ = ["Plan", "Refusal", "Segment"]
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from .._data.errors import NotApplicable
-from .._data.plan import Plan, Segment, split_key
+from .._data.keys import split_key
+from .._data.plan import Plan, Segment
 from .frames import Choice, Place, why_unrepeatable
 
 __all__ = ["Wanted", "listed"]

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointError
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
-from autockpt._data.plan import split_key
+from autockpt._data.keys import split_key
 from autockpt._run.install import install, set_aside
 from tests.fuzz.boxes import flat
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH

@@ -12,6 +12,7 @@ import torch
 from ..._choose.pins import Patterns, refuse_pins
 from ..._choose.solve import solve_for
 from ..._data.errors import BudgetError, NotApplicable
+from ..._data.keys import label
 from ..._data.plan import Plan, Segment
 from ..._record import profile
 from ..._record.optimizer import Optimizers
@@ -20,7 +21,6 @@ from ..._record.step import TrainingStep, training_step
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
-from ..._show.explain.names import label
 from .compare import compare
 from .outcome import Observed, observe
 from .report import Difference, Verdict, Verification

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..._data.errors import NotApplicable
-from ..._data.plan import Plan, Segment, split_key
+from ..._data.keys import split_key
+from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from . import Candidates, state_candidates
 from .book import Book

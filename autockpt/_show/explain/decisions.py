@@ -17,7 +17,8 @@ from ..._choose.candidates.drafts import Draft, make_draft
 from ..._choose.candidates.planned import planned_drafts
 from ..._choose.candidates.steps import cut_clock, movable, state_problem
 from ..._choose.pins import matches
-from ..._data.plan import Plan, split_key
+from ..._data.keys import split_key
+from ..._data.plan import Plan
 from ..._data.profile import CallRecord, Profile
 from ...solvers.problem import Problem
 from ...solvers.simulate import simulate

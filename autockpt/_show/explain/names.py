@@ -5,25 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ..._data.plan import Segment, split_key
+from ..._data.keys import label
+from ..._data.plan import Segment
 from ..._data.profile import CallRecord
 
-__all__ = ["alike", "from_parent", "label", "place", "span", "span_of_segments", "unit_labels", "without_layer"]
+__all__ = ["alike", "from_parent", "place", "span", "span_of_segments", "unit_labels", "without_layer"]
 
 _ANY = "*"  # stands for the number of a layer
-
-
-def label(call: str) -> str:
-    """Return the call for people: the occurrence only where it is not the first, the root by name.
-
-    Torch functions follow the call whose code calls them: ``encoder/cat#1``, or ``cat#1`` of the root.
-    """
-    call, function = split_key(call)
-    name, _, occurrence = call.partition("#")
-    if function:
-        return f"{label(call)}/{function}" if name else function
-    name = name or "the whole model"
-    return name if occurrence == "0" else f"{name}#{occurrence}"
 
 
 def place(step: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ..._data.keys import label
 from .layout import counted, fill
-from .names import label
 
 __all__ = ["RefusalRow", "by_reason", "format_refusals"]
 

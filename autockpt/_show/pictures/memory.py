@@ -7,11 +7,11 @@ from typing import Any
 
 from matplotlib.patches import Patch, StepPatch
 
+from ..._data.keys import label
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ...solvers.units import format_bytes
 from ..explain.chart import LAYERS
-from ..explain.names import label
 from .course import Course, follow
 from .figure import COLOURS, axes_of, bytes_axis, head, ink, seconds_axis
 

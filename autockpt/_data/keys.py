@@ -1,0 +1,46 @@
+"""How plans and profiles name a call, and a torch function that its own code calls; and both for people."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["CallKey", "MemberKey", "UnitKey", "label", "split_key"]
+
+CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
+"""``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
+
+UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call inside a segment, or a torch function that a call's own code calls: ``h.3.attn#0/linear#1``.
+
+Occurrences of a function count, by its name without the path, within that one call's own code."""
+
+MemberKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+"""A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Return the call in a key, and the torch function that its own code calls; empty where the call is meant.
+
+    Example:
+        >>> from autockpt._data.keys import split_key
+        >>> split_key("h.3.attn#0/linear#1"), split_key("h.3.attn#0")
+        (('h.3.attn#0', 'linear#1'), ('h.3.attn#0', ''))
+    """
+    name, _, rest = key.partition("#")  # names of modules may contain a slash
+    occurrence, _, function = rest.partition("/")
+    return f"{name}#{occurrence}", function
+
+
+def label(call: str) -> str:
+    """Return the call for people: the occurrence only where it is not the first, the root by name.
+
+    Torch functions follow the call whose code calls them: ``encoder/cat#1``, or ``cat#1`` of the root.
+    """
+    call, function = split_key(call)
+    name, _, occurrence = call.partition("#")
+    if function:
+        return f"{label(call)}/{function}" if name else function
+    name = name or "the whole model"
+    return name if occurrence == "0" else f"{name}#{occurrence}"
