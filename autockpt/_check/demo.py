@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import textwrap
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,10 +16,8 @@ from torch import nn
 from .. import apply, measure, plan_of, remove
 from .._data.errors import AutockptError
 from .._run.frames import watching_replays
-from .._show.explain import format_table
-from ..solvers.units import format_bytes, format_seconds
 
-__all__ = ["DemoReport", "demo_text", "run"]
+__all__ = ["DemoReport", "run"]
 
 # Sizes for two CPU cores: activations several times the parameters, a step well below a second.
 LAYERS, WIDTH, HEADS, VOCABULARY = 12, 192, 6, 1024
@@ -152,41 +149,6 @@ def _compare(device: torch.device, stage: Stage) -> DemoReport:
         largest_weight_difference=_largest_difference(plain.weights, planned.weights),
         plain_repeats=repeats,
     )
-
-
-def demo_text(report: DemoReport, *, width: int) -> str:
-    """Lay out the report as a small table for people."""
-    nothing = "-"
-    rows = [
-        ("budget", nothing, format_bytes(report.budget_bytes)),
-        (
-            "predicted peak",
-            format_bytes(report.predicted_plain_peak_bytes),
-            format_bytes(report.predicted_peak_bytes),
-        ),
-        ("measured peak", format_bytes(report.measured_plain_peak_bytes), format_bytes(report.measured_peak_bytes)),
-        ("measured peak / budget", nothing, f"{report.measured_peak_bytes / report.budget_bytes:.1%}"),
-        ("measured seconds per step", *map(format_seconds, (report.measured_plain_seconds, report.measured_seconds))),
-        ("predicted recompute overhead", nothing, f"{report.predicted_recompute_overhead:.1%}"),
-        ("measured recompute overhead", nothing, f"{report.measured_recompute_overhead:.1%}"),
-        ("segments recomputed", "0", str(report.segments)),
-        ("replays counted in one step", "0", str(report.replays)),
-        (f"largest gradient difference, {report.steps} steps", nothing, f"{report.largest_gradient_difference:g}"),
-        (f"largest weight difference, {report.steps} steps", nothing, f"{report.largest_weight_difference:g}"),
-    ]
-    head = (
-        f"{report.model}, {report.parameters / 1e6:.1f} M parameters, batch {report.batch}, on {report.device}, "
-        f"torch {report.torch_version}"
-    )
-    table = format_table(["", "plain", "in half the memory"], rows, width, elide=0)
-    verdict = "Inside the budget, and the same training bit for bit."
-    if report.failures:
-        verdict = "FAILED: " + "; ".join(report.failures)
-    elif report.largest_gradient_difference:
-        verdict = (
-            "Inside the budget. Two plain runs differ from one another on this device, and so does the planned one."
-        )
-    return "\n\n".join([textwrap.fill(head, width), table, textwrap.fill(verdict, width)]) + "\n"
 
 
 class _Trace(NamedTuple):

@@ -29,7 +29,8 @@ def demo(as_json: bool) -> None:
     number = itertools.count(1)
     with errors(as_json=as_json):
         require_torch()
-        from .._check.demo import STAGES, demo_text, run
+        from .._check.demo import STAGES, run
+        from .._show.explain import demo_text
 
         report = run(stage=lambda what: progress(f"{next(number)} of {STAGES}: {what}"))
     if as_json:

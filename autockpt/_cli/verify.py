@@ -6,6 +6,7 @@ import click
 
 from .._data import files
 from .._data.plan import Plan
+from .._show.explain import headline, verification_text
 from .common import (
     Failure,
     at_most_one,
@@ -74,7 +75,6 @@ def verify(
             data, source = read(plan_file)
             plan = files.decode(data, Plan, source=source)
         require_torch()
-        from .._check.verify import headline, verification_text
         from .._check.verify import verify as run
 
         with progress(f"importing {target}"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
 from . import files
+from .document import Document
 from .errors import Infeasible, InvalidFile
 from .goal import Goal
 from .plan import Plan
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Frontier"]
 
 
-class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plans that no other beats in both predicted peak and recompute seconds.
 
     Attributes:
@@ -34,6 +35,8 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     SCHEMA: ClassVar[str] = "autockpt.frontier/1"
+    TEXT: ClassVar[str] = "explain.explain_frontier"
+    HTML: ClassVar[str] = "pictures.html.frontier_html"
 
     schema: Literal["autockpt.frontier/1"] = "autockpt.frontier/1"
     model: str = ""
@@ -106,9 +109,8 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def explain(self) -> str:
         """Return the frontier as text: a row for each plan."""
-        from .._show.explain import explain_frontier
-
-        return explain_frontier(self)
+        text: str = self._shown(self.TEXT)
+        return text
 
     def plot(
         self,
@@ -139,17 +141,8 @@ class Frontier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             >>> frontier = autockpt.frontier(profile, points=3)
             >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
         """
-        from .._show.pictures import plot_frontier
-
-        return plot_frontier(self, peers, budgets, ax)
-
-    def _repr_html_(self) -> str:
-        from .._show.pictures.html import frontier_html
-
-        return frontier_html(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
+        figure: Figure = self._shown("pictures.plot_frontier", peers, budgets, ax)
+        return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the frontier to `path` as JSON."""

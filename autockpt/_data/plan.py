@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
 from . import files
 from .amounts import Bytes, Seconds
+from .document import Document
 from .errors import InvalidFile
 from .goal import Goal
 from .keys import CallKey, MemberKey, UnitKey, split_key
@@ -62,7 +63,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which calls to recompute, with predicted peak and cost.
 
     Attributes:
@@ -90,6 +91,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     SCHEMA: ClassVar[str] = "autockpt.plan/1"
+    TEXT: ClassVar[str] = "explain.explain_plan"
+    HTML: ClassVar[str] = "pictures.html.plan_html"
 
     schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
     model: str = ""
@@ -192,9 +195,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
             True
         """
-        from .._choose.timeline import predict_timeline
-
-        return predict_timeline(profile, self)
+        timeline: MemoryTimeline = self._shown("explain.plan_timeline", profile)
+        return timeline
 
     def explain(self, profile: Profile | None = None) -> str:
         """Return the plan as text: totals, what is recomputed, what was refused and why.
@@ -203,9 +205,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
                 what is decided about each call, what that holds, frees and costs, and why.
         """
-        from .._show.explain import explain_plan
-
-        return explain_plan(self, profile)
+        text: str = self._shown(self.TEXT, profile)
+        return text
 
     def plot(self, profile: Profile, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the recorded step under this plan, with the plain step, the budget and the peak.
@@ -231,17 +232,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             >>> profile = autockpt.profile(model, torch.randn(64, 8))
             >>> figure = autockpt.solve(profile, "min").plot(profile)
         """
-        from .._show.pictures import plot_plan
-
-        return plot_plan(self, profile, ax)
-
-    def _repr_html_(self) -> str:
-        from .._show.pictures.html import plan_html
-
-        return plan_html(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
+        figure: Figure = self._shown("pictures.plot_plan", profile, ax)
+        return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to `path` as JSON."""

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
 from . import files
 from .amounts import Bytes, Seconds
 from .consistency import validate
+from .document import Document
 from .tables import Argument, CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 
-class Profile(Part, frozen=True, kw_only=True):
+class Profile(Document, Part, frozen=True, kw_only=True):
     """The recorded measurements of one model, batch shape, dtype, device and software version.
 
     Attributes:
@@ -78,6 +79,8 @@ class Profile(Part, frozen=True, kw_only=True):
     """
 
     SCHEMA: ClassVar[str] = "autockpt.profile/2"
+    TEXT: ClassVar[str] = "explain.explain_profile"
+    HTML: ClassVar[str] = "pictures.html.profile_html"
 
     schema: Literal["autockpt.profile/2"] = "autockpt.profile/2"
     model: str
@@ -112,9 +115,8 @@ class Profile(Part, frozen=True, kw_only=True):
 
     def explain(self) -> str:
         """Return where memory and time go, as text."""
-        from .._show.explain import explain_profile
-
-        return explain_profile(self)
+        text: str = self._shown(self.TEXT)
+        return text
 
     def plot(self, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the plain step and where its peak is, by matplotlib (``pip install "autockpt[plot]"``).
@@ -137,17 +139,8 @@ class Profile(Part, frozen=True, kw_only=True):
             >>> axes.get_title(loc="left")
             'Predicted memory over a step of Sequential'
         """
-        from .._show.pictures import plot_profile
-
-        return plot_profile(self, ax)
-
-    def _repr_html_(self) -> str:
-        from .._show.pictures.html import profile_html
-
-        return profile_html(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
+        figure: Figure = self._shown("pictures.plot_profile", ax)
+        return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile to `path` as JSON, packed by gzip where the path ends in ``.gz``."""

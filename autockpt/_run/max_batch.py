@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from .._choose.pins import Patterns
 from .._choose.solve import solve
+from .._data.document import Document
 from .._data.errors import BudgetError, Infeasible
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
-from ..solvers import format_bytes, format_seconds
 from .apply import goal_for
 from .growth.recordings import FIRST_SIZES, Recordings, agree
 from .growth.search import SEARCH_SECONDS, Fitting, largest_plain
@@ -54,7 +54,7 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxBatch:
+class MaxBatch(Document):
     """The largest batch that fits a budget.
 
     Attributes:
@@ -64,6 +64,9 @@ class MaxBatch:
         throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too; those of
             sizes that were not recorded are predicted from sizes that were, as their notes say.
     """
+
+    TEXT: ClassVar[str] = "explain.explain_max_batch"
+    HTML: ClassVar[str] = "pictures.html.max_batch_html"
 
     batch_size: int
     plan: Plan
@@ -77,33 +80,8 @@ class MaxBatch:
 
     def explain(self) -> str:
         """Return the batch sizes as text: a row for each, the best marked."""
-        from .._show.explain import format_table
-
-        rows = [
-            [
-                str(each.batch_size),
-                format_bytes(each.plan.peak_bytes),
-                format_seconds(each.step_seconds),
-                f"{each.plan.recompute_overhead:.1%}",
-                f"{each.samples_per_second:.4g}",
-                "best" if each is self.best else "",
-            ]
-            for each in self.throughputs
-        ]
-        head = (
-            f"Largest batch within {format_bytes(self.plan.budget_bytes or 0)}: {self.batch_size} samples, and "
-            f"{self.plain_batch_size} without recomputing. Figures are predicted."
-        )
-        header = ["samples", "peak", "step", "recompute overhead", "samples/s", ""]
-        return f"{head}\n\n{format_table(header, rows, 100, elide=5)}\n"
-
-    def _repr_html_(self) -> str:
-        from .._show.pictures.html import max_batch_html
-
-        return max_batch_html(self)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.explain())
+        text: str = self._shown(self.TEXT)
+        return text
 
 
 def max_batch(

@@ -120,7 +120,8 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autockpt._check.demo import STAGES, DemoReport, demo_text
+    from autockpt._check.demo import STAGES, DemoReport
+    from autockpt._show.explain import demo_text
 
     told: list[str] = []
 

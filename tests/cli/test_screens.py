@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt import Plan, Profile, frontier, solve
-from autockpt._check.demo import DemoReport, demo_text
+from autockpt._check.demo import DemoReport
 from autockpt._cli import main
 from autockpt._cli.screen import progress, show, tell
-from autockpt._show.explain import format_table
+from autockpt._show.explain import demo_text, format_table
 from tests.cli.shell import Run
 from tests.handmade import chain_profile
 

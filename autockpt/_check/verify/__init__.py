@@ -4,13 +4,11 @@ run.py      which runs are made, from which state, and what they prove
 outcome.py  what a step makes and changes
 compare.py  two outcomes held against one another
 report.py   what was found, as data
-text.py     what was found, for people
 """
 
 from __future__ import annotations
 
 from .report import Difference, Verification
 from .run import verify
-from .text import headline, verification_text
 
-__all__ = ["Difference", "Verification", "headline", "verification_text", "verify"]
+__all__ = ["Difference", "Verification", "verify"]

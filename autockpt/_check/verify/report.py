@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
+
+from ..._data.document import Document
 
 __all__ = ["Difference", "Kind", "Verdict", "Verification"]
 
@@ -41,7 +43,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind, self.name
 
 
-class Verification(msgspec.Struct, frozen=True, kw_only=True):
+class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
     """Whether a planned step does what the plain step does, bit for bit.
 
     Attributes:
@@ -67,6 +69,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     SCHEMA: ClassVar[str] = "autockpt.verification/1"
+    TEXT: ClassVar[str] = "explain.verification_text"
+    HTML: ClassVar[str] = "pictures.html.verification_html"
 
     schema: Literal["autockpt.verification/1"] = "autockpt.verification/1"
     verdict: Verdict
@@ -119,15 +123,5 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return max(ratios, default=None)
 
     def __str__(self) -> str:
-        from .text import verification_text
-
-        return verification_text(self)
-
-    def _repr_html_(self) -> str:
-        from ..._show.pictures.html import verification_html
-        from .text import headline
-
-        return verification_html(self, headline(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
+        text: str = self._shown(self.TEXT)
+        return text

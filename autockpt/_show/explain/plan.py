@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from ..._choose.timeline import predict_timeline
 from ..._data.goal import Goal
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
@@ -87,7 +88,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
     """Summarise `plan`: totals, rows of segments that look alike, refusals; with its profile timeline and decisions."""
-    timeline = None if profile is None else plan.timeline(profile)
+    timeline = None if profile is None else predict_timeline(profile, plan)
     activations = None if profile is None else decide(profile, plan)
     notes = plan.notes
     if profile is not None and timeline is not None and activations is not None:
@@ -95,7 +96,7 @@ def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
             plan = msgspec.structs.replace(
                 plan,
                 peak_bytes=timeline.peak_bytes,
-                plain_peak_bytes=Plan().timeline(profile).peak_bytes,
+                plain_peak_bytes=predict_timeline(profile, Plan()).peak_bytes,
                 recompute_seconds=activations.rows[0].recompute_seconds,
                 plain_seconds=profile.plain_seconds,
                 profile_mode=profile.mode,

@@ -13,10 +13,11 @@ from ..explain.frontier import report_frontier
 from ..explain.layout import how_timed
 from ..explain.plan import report_plan
 from ..explain.profile import SMALL, ModuleRow, how_known, report_profile
+from ..explain.verification import headline
 from .markup import MOST_ROWS, YELLOW, Bar, Cell, card, table
 
-if TYPE_CHECKING:  # they import torch, or this module
-    from ..._check.verify.report import Difference, Verification
+if TYPE_CHECKING:  # they come with torch
+    from ..._check.verify import Difference, Verification
     from ..._run.max_batch import MaxBatch
 
 __all__ = ["frontier_html", "max_batch_html", "plan_html", "profile_html", "verification_html"]
@@ -124,7 +125,7 @@ def frontier_html(frontier: Frontier) -> str:
     )
 
 
-def verification_html(found: Verification, headline: str) -> str:
+def verification_html(found: Verification) -> str:
     """Return the verdict of a verification, and what differs."""
     compared = sum(found.compared.values())
     figures = [
@@ -142,7 +143,7 @@ def verification_html(found: Verification, headline: str) -> str:
         )
         if differences
     ]
-    return card(headline, f"{found.device}, torch {found.torch_version}", figures, *tables)
+    return card(headline(found), f"{found.device}, torch {found.torch_version}", figures, *tables)
 
 
 def _differences(differences: Sequence[Difference]) -> str:

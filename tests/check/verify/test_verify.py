@@ -21,7 +21,7 @@ from autockpt import (
     plan_of,
     verify,
 )
-from autockpt._check.verify import verification_text
+from autockpt._show.explain import verification_text
 from tests.check.verify.models import BATCH, WIDTH, chain, counting, growing, noise, plain_chain, teaching, writing
 from tests.end_to_end.test_selective import Body
 from tests.run.frames import models as shapes

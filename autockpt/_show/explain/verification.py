@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ..._show.explain import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
-from .report import Difference, Verification
+from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
+
+if TYPE_CHECKING:  # it comes with torch
+    from ..._check.verify import Difference, Verification
 
 __all__ = ["headline", "verification_text"]
 

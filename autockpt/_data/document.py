@@ -1,0 +1,34 @@
+"""How documents and results come by their pages: the one place left of `_show` that loads it, and by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, ClassVar
+
+__all__ = ["Document"]
+
+
+class Document:
+    """Base without fields of what shows itself as text, and as HTML in notebooks.
+
+    Attributes:
+        TEXT: the function in `_show` that makes the text, as ``explain.explain_plan``.
+        HTML: the one that makes the HTML.
+    """
+
+    __slots__ = ()
+
+    TEXT: ClassVar[str]
+    HTML: ClassVar[str]
+
+    def _shown(self, function: str, *given: object) -> Any:
+        """Return what `function` in `_show` makes of this document."""
+        module, _, name = function.rpartition(".")
+        return getattr(importlib.import_module(f".._show.{module}", __package__), name)(self, *given)
+
+    def _repr_html_(self) -> str:
+        html: str = self._shown(self.HTML)
+        return html
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self._shown(self.TEXT))  # IPython's text beside HTML, where all fields would fill pages
