@@ -53,7 +53,8 @@ class HelpText(Directive):
         name = self.arguments[0] if self.arguments else ""
         settings = {**main.context_settings, "terminal_width": 80}
         root = click.Context(main, info_name="autockpt", **settings)
-        command = main.commands[name] if name else main
+        command = main.get_command(root, name) if name else main
+        assert command is not None, name
         context = click.Context(command, info_name=name, parent=root, terminal_width=80) if name else root
         text = command.get_help(context)
         return [nodes.literal_block(text, text, language="text")]

@@ -15,8 +15,8 @@ import pytest
 
 import autockpt.solvers
 from autockpt import Plan
-from autockpt._cli import main
 from autockpt.solvers import SOLVERS
+from tests.cli.shell import VERBS, verb
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -84,14 +84,14 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_every_solver_and_command_is_in_the_reference() -> None:
     headings = {page: re.findall(r"^##+ (.*)", PAGES[page], re.MULTILINE) for page in ("solvers.md", "command_line.md")}
     assert set(SOLVERS) <= set(headings["solvers.md"])
-    assert {f"autockpt {name}" for name in main.commands} <= set(headings["command_line.md"])
-    assert {*main.commands, ""} == set(re.findall(r"^```{help} ?(\w*)$", PAGES["command_line.md"], re.MULTILINE))
+    assert {f"autockpt {name}" for name in VERBS} <= set(headings["command_line.md"])
+    assert {*VERBS, ""} == set(re.findall(r"^```{help} ?(\w*)$", PAGES["command_line.md"], re.MULTILINE))
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("autockpt ")])
 def test_the_commands_parse(line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)[1:]
-    command = main.commands[name]
+    command = verb(name)
     options = [
         option for parameter in command.params for option in parameter.opts if isinstance(parameter, click.Option)
     ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
 
-import autockpt
-from autockpt._cli import main
+import autockpt.solvers
 from autockpt._data import errors as library_errors
+from tests.cli.shell import VERBS, verb
 
 NAMES = {
     "AutockptError",
@@ -97,6 +100,29 @@ def test_every_name_is_found_and_called_what_it_is_called(name: str) -> None:
     assert found.__doc__
 
 
+@pytest.mark.parametrize("package", [autockpt, autockpt.solvers])
+def test_type_checkers_are_told_the_names_that_are_found(package: ModuleType) -> None:
+    """What stands under TYPE_CHECKING, against what runs."""
+    assert package.__file__ is not None
+    tree = ast.parse(Path(package.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    told = {node.module: node.names for node in block.body if isinstance(node, ast.ImportFrom) and node.level == 1}
+    assert len(told) == len(block.body)
+    assert {module: tuple(alias.name for alias in aliases) for module, aliases in told.items()} == package._HOME
+    assert all(alias.name == alias.asname for aliases in told.values() for alias in aliases)
+    assert set(package.__all__) - {"__version__"} == {name for names in package._HOME.values() for name in names}
+
+
+def test_a_function_that_is_called_as_its_module_stays_a_function() -> None:
+    code = (
+        "import autockpt.solvers.simulate, autockpt.solvers.sweep\n"
+        "from autockpt.solvers import simulate, sweep\n"
+        "assert callable(simulate) and callable(sweep)\n"
+        "assert autockpt.solvers.simulate is simulate and autockpt.solvers.sweep is sweep"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'checkpoint'"):
         autockpt.checkpoint  # noqa: B018
@@ -110,7 +136,7 @@ def test_errors_are_one_tree() -> None:
 
 
 def test_commands_and_options() -> None:
-    found = {name: set(_parameters(command)) for name, command in main.commands.items()}
+    found = {name: set(_parameters(verb(name))) for name in VERBS}
     assert found == COMMANDS
 
 
@@ -129,10 +155,18 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Frontier, Plan, Profile, Segment, AutockptError, frontier, solve",
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "from autockpt import Plan; Plan.of(['h.0'])._repr_html_()",
-        "import autockpt._cli",
+        f"import autockpt._cli.{', autockpt._cli.'.join(VERBS)}",
         "import autockpt._run.growth.recordings, autockpt._run.growth.search",
     ],
 )
 def test_neither_torch_nor_matplotlib_is_imported(code: str) -> None:
     check = f"import sys; {code}; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_help_loads_nothing_heavy() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "autockpt", "--help"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in told.splitlines()}
+    assert {"autockpt", "click"} <= loaded
+    assert not loaded & {"matplotlib", "msgspec", "numpy", "pulp", "torch"}

@@ -1,20 +1,24 @@
-"""The command ``autockpt``. Imports no torch until a command has to run a model."""
+"""The command ``autockpt``. Imports no command before it is asked for, and no torch until one runs a model."""
 
 from __future__ import annotations
 
 import click
 
 from .. import __version__
-from .demo import demo
-from .explain import explain
-from .frontier import frontier
 from .group import Verbs
-from .profile import profile
-from .profiles import profiles
-from .solve import solve
-from .verify import verify
 
 __all__ = ["main"]
+
+VERBS = {
+    "demo": "Train a small GPT-2 plain and inside half its peak, and compare.",
+    "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
+    "profile": "Record what one training step of a model holds, when, and what each call costs.",
+    "profiles": "List the recorded profiles of real models, usable by name.",
+    "solve": "Choose what to recompute so that a recorded step fits a budget.",
+    "verify": "Run a plain and a planned step, and compare all that they make, bit for bit.",
+}
+"""What each verb does, in a line. It lies in the module of its name, which is imported when the verb is asked for."""
 
 COMPLETION = """Shells complete verbs, options, solvers and devices after
 
@@ -26,7 +30,11 @@ or zsh_source, or _AUTOCKPT_COMPLETE=fish_source autockpt | source.
 
 
 @click.group(
-    cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=COMPLETION
+    cls=Verbs,
+    verbs=VERBS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=COMPLETION,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
@@ -42,7 +50,3 @@ def main(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
         context.exit(2)
-
-
-for _command in (profile, solve, frontier, explain, verify, profiles, demo):
-    main.add_command(_command)

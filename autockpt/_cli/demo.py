@@ -13,7 +13,6 @@ __all__ = ["demo"]
 
 
 @click.command(
-    short_help="Train a small GPT-2 plain and inside half its peak, and compare.",
     epilog=examples(
         "autockpt demo",
         "autockpt demo --json",

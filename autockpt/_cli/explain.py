@@ -48,7 +48,6 @@ __all__ = ["explain"]
 
 
 @click.command(
-    short_help="Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
     epilog=examples(
         "autockpt explain profile.json",
         "autockpt explain plan.json --profile profile.json",

@@ -34,7 +34,6 @@ TIME_LIMIT_SECONDS = 2.0
 
 
 @click.command(
-    short_help="Show what each budget costs, from the plain peak down to the lowest that can be reached.",
     epilog=examples(
         "autockpt frontier profile.json -o frontier.json",
         "autockpt frontier profile.json --budget 16GiB",

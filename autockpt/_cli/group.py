@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +29,33 @@ PIPE_CLOSED = 141
 
 
 class Verbs(click.Group):
-    """The verbs of ``autockpt``."""
+    """The verbs of ``autockpt``, each imported when it is asked for.
+
+    Args:
+        verbs: what each does, in a line; it is the command of that name in the module of that name.
+        settings: those of a group.
+    """
+
+    def __init__(self, *, verbs: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs."""
+        return sorted(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb; None where there is none of that name."""
+        if cmd_name not in self._verbs:
+            return None
+        command: click.Command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
+        command.short_help = self._verbs[cmd_name]  # zsh and fish show it
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(self._verbs.items()))
 
     def main(
         self,

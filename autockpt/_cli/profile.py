@@ -25,7 +25,6 @@ __all__ = ["profile"]
 
 
 @click.command(
-    short_help="Record what one training step of a model holds, when, and what each call costs.",
     epilog=examples(
         "autockpt profile train.py:build -o profile.json",
         "autockpt profile train.py:build --mode fake --device t4",

@@ -11,7 +11,6 @@ __all__ = ["profiles"]
 
 
 @click.command(
-    short_help="List the recorded profiles of real models, usable by name.",
     epilog=examples("autockpt profiles", "autockpt profiles --json"),
 )
 @json_option

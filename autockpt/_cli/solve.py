@@ -30,7 +30,6 @@ __all__ = ["solve"]
 
 
 @click.command(
-    short_help="Choose what to recompute so that a recorded step fits a budget.",
     epilog=examples(
         "autockpt solve gpt2-xl --budget 24GiB",
         "autockpt solve profile.json --budget 8GiB -o plan.json",

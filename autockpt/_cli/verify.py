@@ -31,7 +31,6 @@ __all__ = ["verify"]
 
 
 @click.command(
-    short_help="Run a plain and a planned step, and compare all that they make, bit for bit.",
     epilog=examples(
         "autockpt verify train.py:build --plan plan.json",
         "autockpt verify train.py:build --budget min --steps 2",

@@ -7,7 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Result", "Run", "imports_torch"]
+import click
+
+from autockpt._cli import main
+
+__all__ = ["VERBS", "Result", "Run", "imports_torch", "verb"]
+
+VERBS = main.list_commands(click.Context(main))
 
 
 class Result(NamedTuple):
@@ -20,6 +26,13 @@ class Result(NamedTuple):
 
 Run = Callable[..., Result]
 """Runs the command with arguments, and with what `stdin` gives it."""
+
+
+def verb(name: str) -> click.Command:
+    """Return the command of a verb."""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
 
 
 def imports_torch(arguments: list[str]) -> bool:

@@ -129,7 +129,7 @@ def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         told.append(what)
         return nullcontext()
 
-    monkeypatch.setattr(sys.modules["autockpt._cli.demo"], "progress", tell)
+    monkeypatch.setattr("autockpt._cli.demo.progress", tell)
     result = run("demo", "--json")
     assert (result.status, result.err) == (0, "")
     assert [what.partition(":")[0] for what in told] == [f"{i} of {STAGES}" for i in range(1, STAGES + 1)]

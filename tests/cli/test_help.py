@@ -12,13 +12,7 @@ from click.shell_completion import BashComplete
 from autockpt._cli import main
 from autockpt._data.devices import DEVICES
 from autockpt.solvers import SOLVERS
-from tests.cli.shell import Run
-
-VERBS = sorted(main.commands)
-
-
-def verb(name: str) -> click.Command:
-    return main.commands[name]
+from tests.cli.shell import VERBS, Run, verb
 
 
 @pytest.mark.parametrize("name", VERBS)

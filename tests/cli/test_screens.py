@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from autockpt import Plan, Profile, frontier, solve
 from autockpt._check.demo import DemoReport
-from autockpt._cli import main
 from autockpt._cli.screen import progress, show, tell
 from autockpt._show.explain import demo_text, format_table
-from tests.cli.shell import Run
+from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
 
 LONG = "backbone.model.text_encoder_with_projection.transformer_blocks"
@@ -177,7 +176,7 @@ def test_progress_fits_its_line_and_takes_it_back(monkeypatch: pytest.MonkeyPatc
 def test_progress_is_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert working(monkeypatch, io.StringIO(), 80, 60.0) == ""
     assert " left" not in working(monkeypatch, _Terminal(), 80, None)
-    with click.Context(main.commands["solve"]) as context:
+    with click.Context(verb("solve")) as context:
         context.params["as_json"] = True
         assert working(monkeypatch, _Terminal(), 80, 60.0, seconds=0.1) == ""
 
