@@ -1,0 +1,177 @@
+"""Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
+
+    solvers ◀─────── choose ◀─┐
+                data ◀─┤      run ◀── check ◀── show ◀── cli
+    torch_private ◀─ record ◀─┘
+
+Each room may import those that an arrow leads to, however far. All may import the leaves.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import autockpt
+
+ROOT = Path(__file__).parent.parent
+
+LEFT_OF = {
+    "solvers": set[str](),
+    "_torch_private": set[str](),
+    "_data": set[str](),
+    "_record": {"_data", "_torch_private"},
+    "_choose": {"_data", "solvers"},
+    "_run": {"_data", "_torch_private", "_record", "solvers", "_choose"},
+    "_check": {"_data", "_torch_private", "_record", "solvers", "_choose", "_run"},
+    "_show": {"_data", "_record", "solvers", "_choose", "_run", "_check"},
+    "_cli": {"_data", "_record", "solvers", "_choose", "_run", "_check", "_show"},
+    "profiles": {"_data", "_record"},
+}
+
+LEAVES = {"solvers.errors", "solvers.units"}
+"""What all may import; they import one another, and nothing else of the library."""
+
+AGAINST = {
+    # What still runs against the arrows, and which rewrite takes it away. A line may only go.
+    ("_record/again.py", "_run"): "Record",
+    ("_record/calibrate.py", "_run"): "Record",
+    ("_record/dataflow.py", "_run"): "Record",
+    ("_record/recorder.py", "_run"): "Record",
+    ("_record/routing.py", "_run"): "Record",
+    ("_record/sandbox.py", "_run"): "Record",
+    ("_record/step.py", "_run"): "Record",
+    ("_record/structure.py", "_run"): "Record",
+    ("_record/watch.py", "_run"): "Record",
+    ("_run/governor/gauge.py", "_check"): "In place",
+    ("_run/governor/surroundings.py", "_check"): "In place",
+}
+
+BY_NAME = {
+    "__init__.py": "public names",
+    "solvers/__init__.py": "public names",
+    "solvers/backends.py": "PuLP",
+    "_data/document.py": "pages of _show",
+    "_cli/group.py": "commands",
+    "_cli/target.py": "the user's module",
+}
+"""Who imports by a name that the arrows do not see, and what."""
+
+WITH_TORCH = {"_torch_private", "_record", "_run", "_check", "profiles"}
+"""Rooms that may import torch at module level."""
+
+
+class Import(NamedTuple):
+    """One imported name."""
+
+    file: str
+    name: str
+    where: str  # module, function or types
+
+    @property
+    def room(self) -> str:
+        return self.file.partition("/")[0]
+
+
+BESIDE = ("profiles", "solvers")
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """All of the library but its door, each as a path in the package; solvers and profiles lie beside it."""
+    for path in chain((ROOT / "autockpt").glob("_*/**/*.py"), *((ROOT / room).rglob("*.py") for room in BESIDE)):
+        yield path.relative_to(ROOT).as_posix().removeprefix("autockpt/"), path
+
+
+def imports_of(file: str, tree: ast.AST) -> Iterator[Import]:
+    """Find all imports of a file, relative ones resolved."""
+    package = ["autockpt", *file.split("/")[:-1]]
+
+    def walk(node: ast.AST, where: str) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            inside = where
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                inside = "function"
+            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                inside = "types"
+            if isinstance(child, ast.Import):
+                yield from (Import(file, alias.name, where) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                start = package[: len(package) + 1 - child.level] if child.level else []
+                start += child.module.split(".") if child.module else []
+                yield from (Import(file, ".".join([*start, alias.name]), where) for alias in child.names)
+            yield from walk(child, inside)
+
+    return walk(tree, "module")
+
+
+TREES = {file: ast.parse(path.read_text()) for file, path in files()}
+IMPORTS = [each for file, tree in TREES.items() for each in imports_of(file, tree)]
+
+
+def imported(name: str) -> str | None:
+    """Return the room that is imported, or the leaf; None for what is not the library's, and for its version."""
+    package, *rest = name.split(".")
+    if package != "autockpt" or rest == ["__version__"]:
+        return None
+    if not rest:
+        return "everything"
+    home = next((module for module, names in autockpt._HOME.items() if rest[0] in names), None)
+    if home is not None:  # a public name, from the door
+        rest = home.split(".")
+    leaf = ".".join(rest[:2])
+    return leaf if leaf in LEAVES else rest[0]
+
+
+def test_every_file_lies_in_a_room() -> None:
+    assert {file.partition("/")[0] for file in TREES} == set(LEFT_OF)
+    assert {path.name for path in (ROOT / "autockpt").glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+def test_arrows_run_one_way() -> None:
+    against = {
+        (each.file, to)
+        for each in IMPORTS
+        if (to := imported(each.name)) is not None and to not in {each.room, *LEFT_OF[each.room], *LEAVES}
+    }
+    assert sorted(against - set(AGAINST)) == [], "these run against the arrows"
+    assert sorted(set(AGAINST) - against) == [], "these are gone: take them out of the table"
+
+
+def test_leaves_import_nothing_but_one_another() -> None:
+    of_leaves = [each for each in IMPORTS if each.file.removesuffix(".py").replace("/", ".") in LEAVES]
+    assert of_leaves
+    assert {to for each in of_leaves if (to := imported(each.name)) is not None} <= LEAVES
+    assert {each.name.partition(".")[0] for each in of_leaves} <= {*sys.stdlib_module_names, "autockpt"}
+
+
+def test_only_these_import_by_name() -> None:
+    trees = {**TREES, "__init__.py": ast.parse((ROOT / "autockpt" / "__init__.py").read_text())}
+    found = {
+        file
+        for file, tree in trees.items()
+        if any(
+            getattr(node, "attr", getattr(node, "id", "")) in {"import_module", "__import__"} for node in ast.walk(tree)
+        )
+    }
+    assert found == set(BY_NAME)
+
+
+def test_torch_is_imported_where_models_run() -> None:
+    torch = [each for each in IMPORTS if each.name.partition(".")[0] == "torch" and each.where != "types"]
+    assert {each.room for each in torch if each.where == "module"} == WITH_TORCH
+    assert {each.room for each in torch if each.where == "function"} <= {*WITH_TORCH, "_cli"}
+
+
+@pytest.mark.parametrize("room", sorted(set(LEFT_OF) - WITH_TORCH))
+def test_rooms_without_torch_load_without_it(room: str) -> None:
+    """What they import imports none either."""
+    modules = [file.removesuffix(".py").replace("/", ".") for file in TREES if file.startswith(f"{room}/")]
+    code = f"import sys, autockpt.{', autockpt.'.join(modules)}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
