@@ -22,20 +22,14 @@ if TYPE_CHECKING:
     from ._choose.peak_breakdown import PeakParts as PeakParts
     from ._choose.solve import solve as solve
     from ._data.errors import (
-        AutockptError as AutockptError,
-        BudgetError as BudgetError,
         GrowthError as GrowthError,
-        Infeasible as Infeasible,
         InvalidFile as InvalidFile,
-        InvalidProblem as InvalidProblem,
         MissingExtra as MissingExtra,
         NotApplicable as NotApplicable,
         PinError as PinError,
         ProfilingError as ProfilingError,
         ReplayError as ReplayError,
-        TooCostly as TooCostly,
         UnknownProfile as UnknownProfile,
-        UnknownSolver as UnknownSolver,
     )
     from ._data.frontier import Frontier as Frontier
     from ._data.goal import Goal as Goal
@@ -46,6 +40,14 @@ if TYPE_CHECKING:
     from ._run.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._run.frames import is_recomputing as is_recomputing
     from ._run.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
+    from .solvers.errors import (
+        AutockptError as AutockptError,
+        BudgetError as BudgetError,
+        Infeasible as Infeasible,
+        InvalidProblem as InvalidProblem,
+        TooCostly as TooCostly,
+        UnknownSolver as UnknownSolver,
+    )
 
 __version__ = "0.1.0"
 
@@ -56,20 +58,14 @@ _HOME = {
     "_choose.peak_breakdown": ("PeakParts",),
     "_choose.solve": ("solve",),
     "_data.errors": (
-        "AutockptError",
-        "BudgetError",
         "GrowthError",
-        "Infeasible",
         "InvalidFile",
-        "InvalidProblem",
         "MissingExtra",
         "NotApplicable",
         "PinError",
         "ProfilingError",
         "ReplayError",
-        "TooCostly",
         "UnknownProfile",
-        "UnknownSolver",
     ),
     "_data.frontier": ("Frontier",),
     "_data.goal": ("Goal",),
@@ -80,6 +76,14 @@ _HOME = {
     "_run.apply": ("apply", "plan_of", "remove"),
     "_run.frames": ("is_recomputing",),
     "_run.max_batch": ("MaxBatch", "max_batch"),
+    "solvers.errors": (
+        "AutockptError",
+        "BudgetError",
+        "Infeasible",
+        "InvalidProblem",
+        "TooCostly",
+        "UnknownSolver",
+    ),
 }
 """The public names, by the module that they live in."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-__all__ = ["main"]
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1)

@@ -16,10 +16,9 @@ import msgspec
 import torch
 
 from .. import profile
-from .._data.profile import Profile, Recipe
+from .._data.profile import Profile
+from .._data.tables import Recipe
 from .unet import UNet
-
-__all__ = ["RECIPES", "Setup", "record"]
 
 Batch = dict[str, torch.Tensor]
 

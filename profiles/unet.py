@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["UNet"]
-
 WIDTHS = (320, 640, 1280, 1280)
 HEADS = 8
 TEXT_WIDTH = 768

@@ -20,8 +20,6 @@ from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 from .sqrt import byte_grid
 
-__all__ = ["articulation_plans", "articulation_points", "solve"]
-
 
 def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.

@@ -12,8 +12,6 @@ from .instant import instant_plan
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["solve"]
-
 
 def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Choose the cheapest plan that any solver finds.

@@ -21,8 +21,6 @@ from typing import Any, Literal, TypeVar
 
 from .errors import BackendError
 
-__all__ = ["Backend", "Backends", "nonsense", "pulp_module", "run"]
-
 T = TypeVar("T")
 
 Backend = Literal["highs", "cbc"]

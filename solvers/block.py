@@ -9,8 +9,6 @@ from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["block_plans", "solve"]
-
 
 def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute the first n elements of the block chain, each by itself, with the smallest n that fits.

@@ -17,8 +17,6 @@ from statistics import median
 
 from .problem import Candidate, Problem
 
-__all__ = ["BlockChain", "block_chain", "widest_candidates"]
-
 MIN_BLOCKS = 4
 """A chain of fewer calls that matter leaves nothing to choose from."""
 

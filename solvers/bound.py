@@ -36,8 +36,6 @@ from .joint import joint_bound
 from .lives import Lives, Steps
 from .row import Row
 
-__all__ = ["Bound", "Lives", "peak_bound", "row_bound"]
-
 TIME_LIMIT_SECONDS = 10.0
 
 ROWS_PER_ROUND = 2

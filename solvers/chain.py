@@ -21,8 +21,6 @@ from .formulation import Floats, Formulation
 from .ledger import Ints, Ledger
 from .problem import Problem, Solution
 
-__all__ = ["ChainPlans", "solve"]
-
 SLOTS = 2000
 """Parts of the room in which held bytes are counted."""
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from .dataflow import Dataflow, HostSeconds
 
-__all__ = ["Closure", "hull", "minimum_closure"]
-
 TICKS = 10**15
 """Parts of a second in which times are counted."""
 

@@ -21,8 +21,6 @@ from functools import cached_property
 
 from .errors import InvalidProblem
 
-__all__ = ["Dataflow", "Decisions", "HostSeconds", "Item", "Unit"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:

@@ -16,17 +16,6 @@ from __future__ import annotations
 import inspect
 from typing import Any, TypeVar
 
-__all__ = [
-    "AutockptError",
-    "BackendError",
-    "BudgetError",
-    "Infeasible",
-    "InvalidProblem",
-    "TooCostly",
-    "UnknownSolver",
-]
-
-
 T = TypeVar("T", bound="_Told")
 
 

@@ -16,18 +16,6 @@ from .problem import Problem, Solution, Status
 from .simulate import simulate
 from .units import format_bytes
 
-__all__ = [
-    "TIME_LIMIT_SECONDS",
-    "Plan",
-    "best_plan",
-    "cheapest",
-    "dominated_by",
-    "infeasible",
-    "judged",
-    "rank",
-    "trim",
-]
-
 TIME_LIMIT_SECONDS = 3.5
 """Default for all solvers, of which only `ilp` and `auto` ever need it."""
 

@@ -27,8 +27,6 @@ import numpy.typing as npt
 from .ledger import Ints, Ledger
 from .problem import Candidate
 
-__all__ = ["Floats", "Form", "Formulation"]
-
 Floats = npt.NDArray[np.float64]
 
 Form = tuple[int, ...]

@@ -26,8 +26,6 @@ from .integer_search import CLOSE, Search
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["UNPROVEN", "lower_peak", "search", "solve"]
-
 UNPROVEN = "it was not proven in time that no plan has a lower peak"
 
 

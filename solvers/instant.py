@@ -19,8 +19,6 @@ from .speed import speed_plans
 from .sqrt import sqrt_plans
 from .uniform import uniform_plans
 
-__all__ = ["Instant", "Instants", "instant_plan"]
-
 MOST_TRIMMED = 3
 """The best so many of all plans lose the segments that they do not need."""
 

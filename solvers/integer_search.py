@@ -20,8 +20,6 @@ from .formulation import Floats, Formulation
 from .ledger import Ints
 from .programme import SCALE, Answer, Programme
 
-__all__ = ["CLOSE", "Search"]
-
 SMALL = 20_000
 """Below so many level rows times columns all are given to the solver at once."""
 

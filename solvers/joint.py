@@ -17,8 +17,6 @@ import numpy.typing as npt
 from .backends import Backend, nonsense, pulp_module, run
 from .row import Row
 
-__all__ = ["joint_bound"]
-
 _Priced: TypeAlias = tuple[Any, list[tuple[str, float]], float]
 """A row, at most a number: what PuLP knows it by, its columns with their weights, and the number."""
 

@@ -24,8 +24,6 @@ from .problem import Problem, Solution
 from .registry import named
 from .sweep import MINIMUM_SHARE, SEARCHING
 
-__all__ = ["least_peak"]
-
 CLOSE = 1e-9
 """Costs that differ by less than this share are equal: it is what a ratio and back makes of a sum of seconds."""
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from .problem import Problem
 
-__all__ = ["Ints", "Ledger"]
-
 Ints = npt.NDArray[np.int64]
 
 

@@ -11,8 +11,6 @@ from .errors import InvalidProblem
 from .formulation import Floats
 from .row import Row, make_row
 
-__all__ = ["Lives", "Steps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:

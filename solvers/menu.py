@@ -19,8 +19,6 @@ from .closure import hull
 from .dataflow import Dataflow, Decisions, HostSeconds
 from .errors import InvalidProblem
 
-__all__ = ["make_menu"]
-
 MOST_PAIRED = 12
 """Decisions in which two corners differ at most for pairs of them to be tried: their number grows with the square."""
 

@@ -18,8 +18,6 @@ from .blocks import widest_candidates
 from .errors import InvalidProblem
 from .problem import Problem, Save, Tensor
 
-__all__ = ["completed", "coverable", "demand", "highest_bytes"]
-
 
 def demand(problem: Problem, budget_bytes: int) -> Problem:
     """State the required calls of a problem as tensors that do not fit into the budget.

@@ -7,8 +7,6 @@ from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["every_block", "solve_all", "solve_none"]
-
 
 def solve_none(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute nothing.

@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from .errors import InvalidProblem
 
-__all__ = ["Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"]
-
 
 class Status(enum.Enum):
     """How much is known about a solution."""

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from .backends import Backend, nonsense, pulp_module, run
 from .formulation import Floats, Formulation
 
-__all__ = ["SCALE", "Answer", "Programme"]
-
 SCALE = 1000.0
 
 

@@ -13,8 +13,6 @@ from .families import TIME_LIMIT_SECONDS
 from .pins import demand
 from .problem import Problem, Solution
 
-__all__ = ["SOLVERS", "Solver", "check_budget", "named", "solve"]
-
 
 class Solver(Protocol):
     """What every solver is: a function from a problem and a budget to a judged solution."""

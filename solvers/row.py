@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from .closure import TICKS, minimum_closure
 from .dataflow import Dataflow
 
-__all__ = ["Point", "Row", "make_row"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:

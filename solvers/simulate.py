@@ -12,8 +12,6 @@ from itertools import pairwise
 from .errors import InvalidProblem
 from .problem import Problem
 
-__all__ = ["Timeline", "simulate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:

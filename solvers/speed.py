@@ -8,8 +8,6 @@ from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["PRESET", "solve", "speed_plans"]
-
 PRESET = "speed"
 """What candidates made for this solver are marked with."""
 

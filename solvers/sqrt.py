@@ -16,8 +16,6 @@ from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["byte_grid", "solve", "sqrt_plans"]
-
 GRID = 12
 """Values of b between the √n point and the whole chain; half as many below the √n point."""
 

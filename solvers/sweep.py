@@ -21,8 +21,6 @@ from .ledger import Ledger
 from .problem import Problem, Solution
 from .registry import check_budget, named
 
-__all__ = ["POINTS", "TIME_LIMIT_SECONDS", "sweep"]
-
 POINTS = 20
 
 TIME_LIMIT_SECONDS = 60.0

@@ -9,8 +9,6 @@ from .families import TIME_LIMIT_SECONDS, Plan, cheapest
 from .ledger import Ledger
 from .problem import Problem, Solution
 
-__all__ = ["solve", "uniform_plans"]
-
 
 def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
     """Recompute the whole block chain in runs of k elements, with the best k.

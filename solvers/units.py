@@ -8,8 +8,6 @@ from fractions import Fraction
 
 from .errors import BudgetError
 
-__all__ = ["format_bytes", "format_seconds", "parse_bytes"]
-
 _UNITS = {
     "b": 1,
     "kb": 10**3,

@@ -6,7 +6,8 @@ fill it: forward births and saves, then backward in reverse order.
 
 from __future__ import annotations
 
-from autockpt._data.profile import Argument, CallRecord, Profile, SaveTable, Static, TensorTable
+from autockpt._data.profile import Profile
+from autockpt._data.tables import Argument, CallRecord, SaveTable, Static, TensorTable
 
 __all__ = ["chain_profile"]
 

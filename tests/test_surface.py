@@ -12,7 +12,6 @@ import click
 import pytest
 
 import autockpt.solvers
-from autockpt._data import errors as library_errors
 from tests.cli.shell import VERBS, verb
 
 NAMES = {
@@ -129,10 +128,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_errors_are_one_tree() -> None:
-    errors = [getattr(autockpt, name) for name in library_errors.__all__]
-    assert all(issubclass(error, autockpt.AutockptError) for error in errors)
+    public = {name: getattr(autockpt, name) for name in NAMES}
+    errors = {name for name, value in public.items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert errors == {*autockpt._HOME["_data.errors"], *autockpt._HOME["solvers.errors"]}
+    assert all(issubclass(public[name], autockpt.AutockptError) for name in errors)
     assert issubclass(autockpt.AutockptError, ValueError)
-    assert set(library_errors.__all__) == {name for name in NAMES if getattr(autockpt, name) in errors}
 
 
 def test_commands_and_options() -> None:

@@ -14,10 +14,8 @@ import torch
 from torch import nn
 
 from .. import apply, measure, plan_of, remove
-from .._data.errors import AutockptError
 from .._run.frames import watching_replays
-
-__all__ = ["DemoReport", "run"]
+from ..solvers.errors import AutockptError
 
 # Sizes for two CPU cores: activations several times the parameters, a step well below a second.
 LAYERS, WIDTH, HEADS, VOCABULARY = 12, 192, 6, 1024

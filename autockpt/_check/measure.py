@@ -13,8 +13,6 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 
-__all__ = ["Measurement", "Meter", "allocated_bytes", "measure", "meter_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:

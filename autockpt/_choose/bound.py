@@ -13,8 +13,6 @@ from ..solvers.lives import Lives
 from .candidates.book import Book
 from .candidates.steps import base_steps
 
-__all__ = ["BOUND_SECONDS", "PeakBound", "least_recompute_seconds", "state_operators"]
-
 BOUND_SECONDS = 1.0
 
 

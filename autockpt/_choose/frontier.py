@@ -15,8 +15,6 @@ from .bound import BOUND_SECONDS, PeakBound
 from .candidates import find_candidates
 from .solve import believed, make_plan
 
-__all__ = ["frontier"]
-
 SEARCH_SHARE = 0.8
 """Share of the time in which plans are looked for; lower bounds have the rest."""
 

@@ -15,8 +15,6 @@ from ..solvers.families import Plan as Chosen
 from .candidates import Candidates
 from .timeline import split_levels
 
-__all__ = ["PeakParts", "advise", "peak_parts"]
-
 SMALL = 0.05
 """Share of what is missing below which a part is no lever."""
 

@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from .._data.errors import PinError
-from .._data.profile import CallRecord, Profile
+from .._data.profile import Profile
+from .._data.tables import CallRecord
 from ..solvers.pins import coverable
 from .candidates import Candidates, Run, is_glue
-
-__all__ = ["Patterns", "matches", "named_pins", "pin", "refuse_pins"]
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means

@@ -7,19 +7,17 @@ import gc
 import math
 from collections.abc import Iterable, Iterator
 
-from .._data.errors import TooCostly
 from .._data.goal import Goal
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile
 from ..solvers import Infeasible, Solution, least_peak, simulate
 from ..solvers import solve as solve_problem
+from ..solvers.errors import TooCostly
 from ..solvers.families import judged
 from .bound import least_recompute_seconds
 from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
 from .pins import Patterns, named_pins, pin
-
-__all__ = ["believed", "make_plan", "segments_of", "solve", "solve_for"]
 
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""

@@ -21,8 +21,6 @@ from .candidates.book import Book, Ints
 from .candidates.planned import find_planned
 from .candidates.steps import base_level, held_until, top_ticks
 
-__all__ = ["predict_timeline", "split_levels"]
-
 
 def predict_timeline(profile: Profile, plan: Plan) -> MemoryTimeline:
     """Predict the memory of the recorded step under a plan.

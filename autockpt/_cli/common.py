@@ -13,48 +13,15 @@ import msgspec
 
 from .._choose.peak_breakdown import PeakParts
 from .._data import files, shipped
-from .._data.errors import (
-    AutockptError,
-    BudgetError,
-    Infeasible,
-    InvalidFile,
-    MissingExtra,
-    PinError,
-    TooCostly,
-    UnknownSolver,
-)
+from .._data.errors import InvalidFile, MissingExtra, PinError
 from .._data.plan import Plan
 from .._show.explain import parts_text
+from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
 from .screen import show, width
 from .types import OutputPath, PicturePath, Seconds, SolverName
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Failure",
-    "Misuse",
-    "at_most_one",
-    "budget_help",
-    "errors",
-    "examples",
-    "file_type",
-    "json_option",
-    "keep_option",
-    "optimizer_option",
-    "output_option",
-    "overhead_option",
-    "plot_option",
-    "print_json",
-    "read",
-    "recompute_option",
-    "require_torch",
-    "solver_option",
-    "time_limit_option",
-    "write",
-    "write_plot",
-    "writing",
-]
 
 file_type = click.Path(exists=True, dir_okay=False, allow_dash=True)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")

@@ -9,8 +9,6 @@ import click
 from .common import Failure, errors, examples, json_option, print_json, require_torch
 from .screen import progress, show, width
 
-__all__ = ["demo"]
-
 
 @click.command(
     epilog=examples(

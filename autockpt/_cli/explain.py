@@ -44,8 +44,6 @@ from .screen import progress, show, width
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["explain"]
-
 
 @click.command(
     epilog=examples(

@@ -25,8 +25,6 @@ from .profile_type import profile_type
 from .screen import progress, show, tell, width
 from .types import Seconds
 
-__all__ = ["frontier"]
-
 POINTS = 12
 """Fewer than `autockpt.frontier` has: someone waits for it."""
 

@@ -22,8 +22,6 @@ import click
 
 from .screen import tell
 
-__all__ = ["Verbs"]
-
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 

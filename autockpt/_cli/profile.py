@@ -21,8 +21,6 @@ from .screen import progress, show, width
 from .target import build, running
 from .types import DeviceName, TargetName
 
-__all__ = ["profile"]
-
 
 @click.command(
     epilog=examples(

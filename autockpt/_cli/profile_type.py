@@ -10,8 +10,6 @@ from click.shell_completion import CompletionItem
 from .._data import shipped
 from .._data.errors import UnknownProfile
 
-__all__ = ["profile_type"]
-
 
 class _ProfileType(click.Path):
     """A file, or the name of a recorded profile, which shells complete."""

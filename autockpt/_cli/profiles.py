@@ -7,8 +7,6 @@ import click
 from .common import errors, examples, json_option, print_json
 from .screen import show, width
 
-__all__ = ["profiles"]
-
 
 @click.command(
     epilog=examples("autockpt profiles", "autockpt profiles --json"),

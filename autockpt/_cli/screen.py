@@ -19,8 +19,6 @@ from typing import TextIO
 
 import click
 
-__all__ = ["progress", "show", "tell", "width"]
-
 PIPED = 100  # columns where there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 

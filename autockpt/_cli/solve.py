@@ -26,8 +26,6 @@ from .common import (
 from .profile_type import profile_type
 from .screen import progress, show, width
 
-__all__ = ["solve"]
-
 
 @click.command(
     epilog=examples(

@@ -12,13 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .._data.errors import AutockptError
+from ..solvers.errors import AutockptError
 from .common import Misuse
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["build", "running"]
 
 
 def build(target: str) -> tuple[torch.nn.Module, object]:

@@ -14,9 +14,7 @@ from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
 from .._data.devices import DEVICES
-from .._data.errors import UnknownSolver
-
-__all__ = ["DeviceName", "OutputPath", "PicturePath", "Seconds", "SolverName", "TargetName"]
+from ..solvers.errors import UnknownSolver
 
 PICTURES = (".png", ".svg", ".pdf")
 

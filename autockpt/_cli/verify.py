@@ -27,8 +27,6 @@ from .screen import progress, show, width
 from .target import build, running
 from .types import TargetName
 
-__all__ = ["verify"]
-
 
 @click.command(
     epilog=examples(

@@ -12,8 +12,6 @@ from .errors import InvalidFile
 if TYPE_CHECKING:
     from .profile import Profile
 
-__all__ = ["validate"]
-
 
 def validate(profile: Profile) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""

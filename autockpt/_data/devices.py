@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_DEVICE", "DEVICES", "Device"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

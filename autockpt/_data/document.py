@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-__all__ = ["Document"]
-
 
 class Document:
     """Base without fields of what shows itself as text, and as HTML in notebooks.

@@ -14,24 +14,7 @@ AutockptError (ValueError)
 
 from __future__ import annotations
 
-from ..solvers.errors import AutockptError, BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver
-
-__all__ = [
-    "AutockptError",
-    "BudgetError",
-    "GrowthError",
-    "Infeasible",
-    "InvalidFile",
-    "InvalidProblem",
-    "MissingExtra",
-    "NotApplicable",
-    "PinError",
-    "ProfilingError",
-    "ReplayError",
-    "TooCostly",
-    "UnknownProfile",
-    "UnknownSolver",
-]
+from ..solvers.errors import AutockptError
 
 
 class GrowthError(AutockptError):

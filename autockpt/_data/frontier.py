@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
+from ..solvers.errors import Infeasible
 from . import files
 from .document import Document
-from .errors import Infeasible, InvalidFile
+from .errors import InvalidFile
 from .goal import Goal
 from .plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["Frontier"]
 
 
 class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes
-from .errors import BudgetError
-
-__all__ = ["Goal"]
 
 MINIMUM = "min"
 

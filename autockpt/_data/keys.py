@@ -6,8 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["CallKey", "MemberKey", "UnitKey", "label", "split_key"]
-
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+$")]
 """``qualified.name#occurrence``; the root is ``#0``. Occurrences count within the root's call."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .profile import Profile
     from .timeline import MemoryTimeline
 
-__all__ = ["Plan", "Refusal", "Segment"]
-
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run of consecutive sibling calls that are recomputed together.

@@ -24,24 +24,11 @@ from . import files
 from .amounts import Bytes, Seconds
 from .consistency import validate
 from .document import Document
-from .tables import Argument, CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
+from .tables import CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Argument",
-    "CallRecord",
-    "FunctionTable",
-    "OpTable",
-    "Profile",
-    "Recipe",
-    "SaveTable",
-    "Static",
-    "TensorTable",
-    "plain_peak_bytes",
-]
 
 
 class Profile(Document, Part, frozen=True, kw_only=True):

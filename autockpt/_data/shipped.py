@@ -12,9 +12,8 @@ import msgspec
 
 from . import files
 from .errors import UnknownProfile
-from .profile import Profile, Recipe, Static, TensorTable, plain_peak_bytes
-
-__all__ = ["RecordedProfile", "is_name", "locate", "names", "recorded_profiles"]
+from .profile import Profile, plain_peak_bytes
+from .tables import Recipe, Static, TensorTable
 
 SUFFIX = ".json.gz"
 NEAREST = 3

@@ -8,19 +8,6 @@ import msgspec
 
 from .amounts import Bytes, Seconds
 
-__all__ = [
-    "Argument",
-    "CallRecord",
-    "FunctionTable",
-    "Index",
-    "OpTable",
-    "Part",
-    "Recipe",
-    "SaveTable",
-    "Static",
-    "TensorTable",
-]
-
 Index = Annotated[int, msgspec.Meta(ge=0)]
 MaybeIndex = Annotated[int, msgspec.Meta(ge=-1)]
 Column = tuple[Index, ...]

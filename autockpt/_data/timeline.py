@@ -8,8 +8,6 @@ import msgspec
 
 from .amounts import Bytes
 
-__all__ = ["MemoryStep", "MemoryTimeline", "Phase"]
-
 Phase = Literal["forward", "backward", "optimizer"]
 
 

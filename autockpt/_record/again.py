@@ -20,7 +20,8 @@ from functools import partial
 import msgspec
 import torch
 
-from .._data.profile import CallRecord, FunctionTable, OpTable, Profile, SaveTable, TensorTable
+from .._data.profile import Profile
+from .._data.tables import CallRecord, FunctionTable, OpTable, SaveTable, TensorTable
 from .._run.growth import shared_out
 from .._run.install import set_aside
 from . import refusals
@@ -32,8 +33,6 @@ from .sandbox import Sandbox, uncompiled
 from .spill import spilling
 from .step import TrainingStep
 from .tape import AllocatorTape
-
-__all__ = ["record_again", "spilled_peak_bytes"]
 
 AGAIN = (
     "what each operator does was recorded at another size of the batch; its seconds are those, scaled by the bytes "

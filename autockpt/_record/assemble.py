@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .._data.profile import Argument, CallRecord, SaveTable, TensorTable
+from .._data.tables import Argument, CallRecord, SaveTable, TensorTable
 from .structure import CallStructure
 from .tape import Event
 from .watch import Clock, Mark, OpenedCall, OpenedFunction
-
-__all__ = [
-    "Lifetimes",
-    "WatchedRun",
-    "call_records",
-    "lifetimes",
-    "lifetimes_by_calls",
-    "mark_seconds",
-    "natural_deaths",
-    "rounded",
-    "save_table",
-    "tensor_table",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["BufferBefore", "buffer_before", "buffers_before", "moved_buffers"]
-
 
 @dataclass(frozen=True, slots=True)
 class BufferBefore:

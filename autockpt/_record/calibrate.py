@@ -35,8 +35,6 @@ from .._run.install import install, uninstall
 from .._torch_private import storage_key
 from .watch import no_backward
 
-__all__ = ["HostCosts", "Timed", "costs_of", "host_costs"]
-
 ROUNDS = 11
 BLOCKS = 2
 UNITS = 8

@@ -9,8 +9,6 @@ import torch
 
 from .watch import Clock
 
-__all__ = ["CudaClock", "HostClock", "clock_of"]
-
 
 class HostClock:
     """The host's clock: right where operators run on the host, as on a CPU.

@@ -14,8 +14,6 @@ import torch
 from .. import _torch_private as private
 from .tape import AllocatorTape
 
-__all__ = ["Convolution", "Layout", "convolution_of", "transient_bytes"]
-
 
 class Layout(NamedTuple):
     """Sizes and strides of a tensor."""

@@ -19,15 +19,6 @@ from .._run.frames.tree import tensors
 from . import refusals
 from .fingerprint import PLAIN
 
-__all__ = [
-    "DataFlow",
-    "FlowRecorder",
-    "Happening",
-    "SeenFunction",
-    "SeenOp",
-    "Storage",
-]
-
 Storage: TypeAlias = tuple[int, int]
 """Key, and number of the operator that bore it; -1 where none was seen to."""
 

@@ -28,9 +28,6 @@ from .step import Loss, training_step
 from .storages import StorageTape
 from .structure import observe_structure
 
-__all__ = ["profile_fake"]
-
-
 NOTES = (
     "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",
     "some models run other operators on fake tensors (masks, repeated heads); record a real step once one fits",

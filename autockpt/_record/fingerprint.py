@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["PLAIN", "attributes_of", "fingerprint"]
-
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
 """Types whose values cannot change."""
 

@@ -7,21 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .._data.profile import Argument, CallRecord, FunctionTable
+from .._data.tables import Argument, CallRecord, FunctionTable
 from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import SeenFunction
 from .structure import Structure
 from .watch import Sources
-
-__all__ = [
-    "PLACES",
-    "UNSEEN",
-    "StepFunction",
-    "agrees",
-    "function_seconds",
-    "function_table",
-    "step_functions",
-]
 
 PLACES = ("enter", "exit", "begin", "end", "pack")
 """Kinds of markers that the structural forward passes too."""

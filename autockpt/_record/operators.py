@@ -15,13 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .._data.profile import OpTable
+from .._data.tables import OpTable
 from .assemble import Lifetimes, WatchedRun, rounded
 from .dataflow import DataFlow, SeenOp, Storage
 from .functions import PLACES, StepFunction
 from .watch import Clock
-
-__all__ = ["OpRow", "Operators"]
 
 SLACK_BYTES = 2**20
 """By how much what an allocator hands out may exceed what it was asked for, on devices."""

@@ -15,8 +15,6 @@ from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .shadow import allocated, shadow_step, state_tensors, twin_of
 
-__all__ = ["Chosen", "OptimizerMemory", "Optimizers", "choose_optimizers", "optimizer_memory", "optimizers_of"]
-
 Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
 """One optimizer, several that take their steps one after the other, or the name of a class in ``torch.optim``."""
 

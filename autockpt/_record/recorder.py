@@ -14,7 +14,8 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .._data.profile import Profile, Static
+from .._data.profile import Profile
+from .._data.tables import Static
 from .._run.install import set_aside
 from . import refusals
 from .assemble import WatchedRun, call_records, mark_seconds, save_table, tensor_table
@@ -31,8 +32,6 @@ from .structure import CallStructure, Structure, observe_structure
 from .tape import AllocatorTape
 from .timing import StepSeconds, stamped_seconds, step_seconds
 from .watch import Clock
-
-__all__ = ["profile", "record_step", "static_bytes"]
 
 RunMode = Literal["auto", "real", "spill", "forward"]
 Mode = Literal[RunMode, "fake"]

@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CHANGES_ATTRIBUTE",
-    "CHANGES_PARAMETER",
-    "DRAWS_ELSEWHERE",
-    "LATE_WRITE",
-    "PUTS_BACK",
-    "UNTRACED",
-    "WRITTEN_UNSEEN",
-]
-
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
 """The one operator of torch that writes what is saved only after autograd has it."""
 

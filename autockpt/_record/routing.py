@@ -14,8 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._run.frames.selection import function_name
 
-__all__ = ["FunctionRouter", "OperatorRouter", "Router", "patched_forwards", "routed_functions", "routed_operators"]
-
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 

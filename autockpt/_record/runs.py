@@ -22,8 +22,6 @@ from .synthesis import GraphNode, read_graph, synthesise_backward
 from .tape import Tape
 from .watch import Clock, Watch
 
-__all__ = ["Parts", "forward_only", "real_step", "run_forward", "run_step", "spilled_step"]
-
 SPILLED_TO_FILE = (
     "what forward saved waited in a temporary file while backward ran; the seconds of backward are those of this run"
 )

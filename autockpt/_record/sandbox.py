@@ -14,8 +14,6 @@ from .. import _torch_private as private
 from .._run.frames.tree import tensors
 from .fingerprint import fingerprint
 
-__all__ = ["Sandbox", "compile_notes", "generators_of", "uncompiled"]
-
 CONTENT_DEPTH = 2
 """How deep the inside of a list or dictionary is looked at."""
 

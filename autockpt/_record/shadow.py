@@ -23,8 +23,6 @@ from .. import _torch_private as private
 from .storages import StorageTape
 from .tape import Event
 
-__all__ = ["allocated", "shadow_step", "state_tensors", "twin_of"]
-
 Group = dict[str, Any]
 
 FAR_STEP = 1000

@@ -21,8 +21,6 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 
-__all__ = ["NoRoom", "Spill", "SpilledTensor", "spilling"]
-
 
 class NoRoom(ProfilingError):
     """What a forward saves does not fit into a temporary file."""

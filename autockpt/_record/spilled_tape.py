@@ -18,8 +18,6 @@ from .assemble import WatchedRun
 from .tape import Event
 from .watch import Mark
 
-__all__ = ["tell_apart"]
-
 
 def tell_apart(run: WatchedRun) -> tuple[WatchedRun, WatchedRun]:
     """Turn the tape of a spilled step into that of the plain one.

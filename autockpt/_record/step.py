@@ -13,8 +13,6 @@ from .. import _torch_private as private
 from .._data.errors import NotApplicable, ProfilingError
 from .._run.frames.tree import decode, encode, tensors
 
-__all__ = ["Loss", "TrainingStep", "step_of", "training_step"]
-
 Loss = Callable[[Any], torch.Tensor]
 
 

@@ -13,8 +13,6 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .tape import Event
 
-__all__ = ["StorageTape"]
-
 
 class StorageTape(TorchDispatchMode):
     """A tape of storages as operators make them and Python lets them go."""

@@ -30,8 +30,6 @@ from .sandbox import generators_of
 from .tape import Tape
 from .watch import Clock, no_backward
 
-__all__ = ["CallStructure", "Structure", "observe_structure"]
-
 Changing: TypeAlias = Callable[[list[torch.Tensor]], None]
 
 

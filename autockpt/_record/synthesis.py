@@ -25,8 +25,6 @@ from .assemble import Lifetimes, WatchedRun, lifetimes
 from .convolutions import Convolution, Layout, convolution_of
 from .watch import Mark
 
-__all__ = ["GraphNode", "read_graph", "synthesise_backward"]
-
 TRANSIENT_OUTPUTS = {
     "PowBackward0": 2,
     "RsqrtBackward0": 2,

@@ -18,8 +18,6 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 
-__all__ = ["AllocatorTape", "Event", "Tape", "storage_address"]
-
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
 

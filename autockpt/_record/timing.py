@@ -22,8 +22,6 @@ from .step import TrainingStep
 from .tape import storage_address
 from .watch import Clock, no_backward
 
-__all__ = ["StepSeconds", "stamped_seconds", "step_seconds"]
-
 REPEATS = 5
 """Timed forwards at most, and timed steps."""
 

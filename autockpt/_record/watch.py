@@ -18,8 +18,6 @@ from .routing import patched_forwards, routed_functions
 from .spill import Spill, SpilledTensor
 from .tape import Tape
 
-__all__ = ["Clock", "Mark", "OpenedCall", "OpenedFunction", "Sources", "Watch", "no_backward"]
-
 MarkKind = Literal["enter", "exit", "begin", "end", "pack", "unpack", "release", "ready", "forward_end", "backward_end"]
 """Calls enter and exit, functions begin and end."""
 

@@ -9,15 +9,13 @@ from typing import Any, TypeVar
 import torch
 
 from .._choose.pins import Patterns, refuse_pins
-from .._data.errors import BudgetError
 from .._data.goal import Goal
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
+from ..solvers.errors import BudgetError
 from ..solvers.registry import named
 from .governor import Governor, Request
 from .install import govern, install, installed_plan, uninstall
-
-__all__ = ["apply", "goal_for", "plan_of", "remove"]
 
 M = TypeVar("M", bound=torch.nn.Module)
 

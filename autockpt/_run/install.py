@@ -23,8 +23,6 @@ from .._data.plan import Plan
 from .frames import Governor, Handle, Patches, governed_forward, patched_forward
 from .patch_targets import Wanted, listed
 
-__all__ = ["govern", "governor_of", "install", "installed_plan", "replan", "set_aside", "uninstall", "unplanned"]
-
 
 def install(model: nn.Module, plan: Plan) -> None:
     """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.

@@ -12,17 +12,15 @@ import torch
 from .._choose.pins import Patterns
 from .._choose.solve import solve
 from .._data.document import Document
-from .._data.errors import BudgetError, Infeasible
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
+from ..solvers.errors import BudgetError, Infeasible
 from .apply import goal_for
 from .growth.recordings import FIRST_SIZES, Recordings, agree
 from .growth.search import SEARCH_SECONDS, Fitting, largest_plain
-
-__all__ = ["MaxBatch", "Throughput", "max_batch"]
 
 MOST_TRIES = 4
 """Recordings at the size that was found, where a recording says something else than the prediction."""

@@ -11,8 +11,6 @@ from .._data.keys import split_key
 from .._data.plan import Plan, Segment
 from .frames import Choice, Place, why_unrepeatable
 
-__all__ = ["Wanted", "listed"]
-
 
 class Wanted:
     """Which modules of a model a plan patches, and as what; modules are keys by their id.

@@ -11,31 +11,6 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = [
-    "any_autocast_enabled",
-    "attention_backends",
-    "container_handlers",
-    "cuda_in_use",
-    "default_generator",
-    "foreign_checkpoint_active",
-    "geometry",
-    "never_compiled",
-    "outer_hooks",
-    "plain_torch_function",
-    "pop_hooks",
-    "preserved_version",
-    "push_hooks",
-    "resume_function_mode",
-    "set_attention_backends",
-    "set_grad_enabled",
-    "storage_key",
-    "suspend_function_mode",
-    "tensor_without_storage",
-    "transforms_active",
-    "version",
-    "versions",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Tensor)
 Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]

@@ -12,13 +12,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer, optimizer
 
-__all__ = [
-    "bare_step",
-    "blank_optimizer",
-    "foreach_by_default",
-    "is_item",
-]
-
 
 def blank_optimizer(live: Optimizer) -> Optimizer:
     """Return an optimizer of the same class with the same attributes, without hooks and patches of its ``step``.

@@ -16,24 +16,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-__all__ = [
-    "AllocationEvent",
-    "MemoryProfiler",
-    "convolution_options",
-    "fake_mode_of",
-    "forget_empty_hooks",
-    "has_reentrant_checkpoint",
-    "is_compiled",
-    "new_fake_mode",
-    "no_torch_functions",
-    "output_bytes",
-    "profiler_is_running",
-    "saving_node",
-    "sequence_number",
-    "start_memory_profiler",
-    "stop_memory_profiler",
-]
-
 LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
 """The level from which torch writes its log, and that of errors: one above warnings."""
 

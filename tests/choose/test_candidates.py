@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from autockpt._choose.candidates import Candidates, Run, find_candidates, runs
-from autockpt._data.profile import Argument, Profile
+from autockpt._data.profile import Profile
+from autockpt._data.tables import Argument
 from autockpt.solvers import Candidate, simulate
 from tests.handmade import MIB, chain_profile
 

@@ -8,7 +8,7 @@ from autockpt import Plan, Profile, Segment
 from autockpt._choose.candidates import find_candidates
 from autockpt._choose.candidates.glue import glue_of, is_glue, with_glue
 from autockpt._choose.solve import _segment
-from autockpt._data.profile import CallRecord
+from autockpt._data.tables import CallRecord
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 

@@ -10,8 +10,6 @@ import torch
 from .outcome import Observed
 from .report import Difference
 
-__all__ = ["compare"]
-
 
 def compare(step: int, expected: Sequence[Observed], found: Sequence[Observed]) -> list[Difference]:
     """Return what differs, in the order of `expected`.

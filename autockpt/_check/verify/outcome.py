@@ -17,8 +17,6 @@ from ..._record.step import TrainingStep
 from ..._run.frames.tree import tensors
 from .report import Kind
 
-__all__ = ["Observed", "observe"]
-
 
 class Observed(NamedTuple):
     """A tensor that a step made or changed; None for a gradient that there is not."""

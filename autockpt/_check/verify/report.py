@@ -8,8 +8,6 @@ import msgspec
 
 from ..._data.document import Document
 
-__all__ = ["Difference", "Kind", "Verdict", "Verification"]
-
 Kind = Literal["output", "loss", "gradient", "input gradient", "buffer", "parameter", "generator"]
 Verdict = Literal["exact", "different", "not repeatable", "nothing recomputed"]
 

@@ -11,7 +11,7 @@ import torch
 
 from ..._choose.pins import Patterns, refuse_pins
 from ..._choose.solve import solve_for
-from ..._data.errors import BudgetError, NotApplicable
+from ..._data.errors import NotApplicable
 from ..._data.keys import label
 from ..._data.plan import Plan, Segment
 from ..._record import profile
@@ -21,11 +21,10 @@ from ..._record.step import TrainingStep, training_step
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
+from ...solvers.errors import BudgetError
 from .compare import compare
 from .outcome import Observed, observe
 from .report import Difference, Verdict, Verification
-
-__all__ = ["verify"]
 
 PATIENCE = 2
 """More plain runs before the plan is blamed: noise (atomics on a GPU) need not show in the first two."""

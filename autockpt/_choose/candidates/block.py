@@ -13,8 +13,6 @@ from ...solvers.dataflow import Dataflow, Item, Unit
 from .book import Book
 from .idle import is_free
 
-__all__ = ["Block", "is_keepable", "state_block"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from ..._data.profile import Profile
 from .glue import is_glue
 
-__all__ = ["Book", "Ints"]
-
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""
 

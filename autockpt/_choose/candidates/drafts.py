@@ -23,8 +23,6 @@ from .book import Book
 from .glue import is_glue
 from .replay_peak import replay_peak
 
-__all__ = ["NOTHING_IDLE", "Draft", "Idle", "Run", "make_draft", "replayed_draft"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:

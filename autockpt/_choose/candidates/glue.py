@@ -11,9 +11,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ..._data.profile import Argument, CallRecord, Profile
-
-__all__ = ["glue_of", "is_glue", "with_glue"]
+from ..._data.profile import Profile
+from ..._data.tables import Argument, CallRecord
 
 
 def is_glue(call: CallRecord) -> bool:

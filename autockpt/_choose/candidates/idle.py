@@ -14,8 +14,6 @@ from .book import Book
 from .drafts import Idle
 from .glue import is_glue
 
-__all__ = ["is_free", "name_idle"]
-
 
 class _Named(NamedTuple):
     """A unit; `call` is -1 where it is a single torch function. It holds its `results` where the replay reads any."""

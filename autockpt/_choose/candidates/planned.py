@@ -12,8 +12,6 @@ from .drafts import NOTHING_IDLE, Draft, Idle, replayed_draft
 from .glue import with_glue
 from .idle import is_free, name_idle
 
-__all__ = ["find_planned", "planned_drafts"]
-
 
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
     """State the problem in which a plan's segments are all the candidates.

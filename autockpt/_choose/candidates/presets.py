@@ -16,8 +16,6 @@ from .book import Book
 from .drafts import NOTHING_IDLE, Draft, make_draft
 from .idle import name_idle
 
-__all__ = ["multiplies", "speed_drafts"]
-
 # fmt: off
 PRODUCTS = frozenset((
     "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_int_mm",

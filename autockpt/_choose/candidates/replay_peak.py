@@ -6,8 +6,6 @@ import numpy as np
 
 from .book import Book
 
-__all__ = ["replay_peak"]
-
 
 def _graph_ends(book: Book, members: tuple[int, ...]) -> dict[int, int]:
     """By member, the tick until which results in the replay can lead back to what it saved: its own and its takers'."""

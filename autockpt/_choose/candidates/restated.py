@@ -12,8 +12,6 @@ from .book import Book
 from .drafts import make_draft
 from .glue import is_glue, with_glue
 
-__all__ = ["restate"]
-
 
 def restate(candidates: Candidates, profile: Profile) -> Candidates:
     """State what may be recomputed in a step as it was found in another of the same structure.

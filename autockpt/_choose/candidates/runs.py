@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from .book import Book
 from .glue import is_glue
 
-__all__ = ["runs_of"]
-
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
 

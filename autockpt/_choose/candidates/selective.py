@@ -15,8 +15,6 @@ from .book import Book
 from .drafts import Draft, make_draft
 from .idle import is_free, name_idle
 
-__all__ = ["selective_drafts"]
-
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
 

@@ -9,13 +9,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..._data.profile import CallRecord, Profile
+from ..._data.profile import Profile
+from ..._data.tables import CallRecord
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .book import Book, Ints
 from .drafts import Draft, Run
 from .glue import is_glue
-
-__all__ = ["base_level", "base_steps", "cut_clock", "held_until", "movable", "state_problem", "top_ticks"]
 
 
 def cut_clock(profile: Profile, book: Book, drafts: list[Draft]) -> tuple[int, ...]:

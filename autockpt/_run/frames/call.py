@@ -10,8 +10,6 @@ from .generators import States
 from .selection import Selection
 from .state import Autocast, ModuleState
 
-__all__ = ["BOUNDARY", "Call", "Ref"]
-
 BOUNDARY = -1
 """`Ref.call` of a tensor that the boundary holds."""
 

@@ -22,8 +22,6 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Claim"]
-
 
 class Claim:
     """The dicts whose entries one replay replaces.

@@ -20,8 +20,6 @@ from .call import Call
 from .replay import Replay
 from .slots import Held, Kept, OwnedSlot, Slot
 
-__all__ = ["Frame", "unpack"]
-
 
 class Frame:
     """One execution of a segment.

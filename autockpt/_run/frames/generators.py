@@ -19,16 +19,6 @@ import torch
 from ... import _torch_private
 from .tree import kept_whole
 
-__all__ = [
-    "GeneratorTrack",
-    "States",
-    "generators_of",
-    "given_among",
-    "restore_states",
-    "set_states",
-    "states_of",
-]
-
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 
 

@@ -12,8 +12,6 @@ from ... import _torch_private
 from .members import Handle, patched_forward
 from .thread import thread
 
-__all__ = ["Governor", "governed_forward"]
-
 
 class Governor(Protocol):
     """Who decides about the plan of a model.

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map_only
 from ... import _torch_private
 from ..._data.errors import ReplayError
 
-__all__ = ["Hollow", "hollow"]
-
 
 class Hollow(Tensor):
     """A tensor without values."""

@@ -23,8 +23,6 @@ from .state import ModuleState, given_buffers, holder_of
 from .thread import Scope, thread
 from .units import Choice
 
-__all__ = ["Handle", "Place", "patched_forward"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

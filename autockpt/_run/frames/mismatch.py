@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["mismatch"]
-
 
 def mismatch(key: str, how: str) -> None:
     """Warn that the call `key` does not fit its plan; where warnings are shown once, so is this one."""

@@ -10,8 +10,6 @@ from torch import nn
 
 from .state import Undo
 
-__all__ = ["Patches"]
-
 
 class Patches:
     """The forwards that an application of a plan puts on the parts of a model.

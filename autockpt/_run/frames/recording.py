@@ -20,8 +20,6 @@ from .thread import Scope, thread
 from .tree import encode, not_simple, tensors
 from .units import Inputs
 
-__all__ = ["Arguments", "Recording"]
-
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
 

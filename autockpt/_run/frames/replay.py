@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .frame import Frame
     from .members import Handle
 
-__all__ = ["Replay"]
-
 
 class _Stop(BaseException):
     """Ends a replay from inside a module's forward; no `except Exception` there may catch it."""

@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from .patches import Patches
     from .recording import Pack
 
-__all__ = [
-    "Entry",
-    "Function",
-    "FunctionWatch",
-    "Selection",
-    "Selector",
-    "as_unit",
-    "function_name",
-    "own_code",
-    "watched",
-]
-
 _OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -18,19 +18,6 @@ from .tree import tensors
 if TYPE_CHECKING:
     from .frame import Frame
 
-__all__ = [
-    "Changed",
-    "Held",
-    "Kept",
-    "OwnedSlot",
-    "Slot",
-    "Tags",
-    "check_unchanged",
-    "reads_alike",
-    "tagged",
-    "tags_of",
-]
-
 
 class Changed(RuntimeError):
     """A tensor was changed in place between its use in forward and its use in backward."""

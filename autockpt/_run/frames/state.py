@@ -24,8 +24,6 @@ from .claims import Claim
 from .slots import Held, check_unchanged
 from .tree import tensors
 
-__all__ = ["Autocast", "ModuleState", "given_buffers", "holder_of", "take_back"]
-
 Undo = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from .recording import Recording
     from .selection import FunctionWatch, Selector
 
-__all__ = ["Scope", "is_recomputing", "thread"]
-
 
 class Scope:
     """One call of a parent, within which members join a frame.

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from ... import _torch_private
 
-__all__ = ["CONTAINERS", "decode", "encode", "kept_whole", "not_simple", "tensors"]
-
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _DEPTH = 4
 """Objects nested deeper in objects are kept as they are (a cache of caches of layers needs three)."""

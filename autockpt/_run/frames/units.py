@@ -20,9 +20,6 @@ from .hollow import hollow
 from .slots import Tags, check_unchanged, reads_alike, tagged, tags_of
 from .tree import decode, encode
 
-__all__ = ["Choice", "Inputs", "Unit"]
-
-
 Choice: TypeAlias = dict[str, bool]
 """Functions that a call's own code does not run again in a replay, as ``name#occurrence``; whether each is kept."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["why_unrepeatable"]
-
 
 def why_unrepeatable(module: nn.Module) -> str:
     """Say why a call of a module cannot be replayed; empty where nothing is known against it."""

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from .frame import Frame
 from .units import Unit
 
-__all__ = ["watching_replays"]
-
 
 @contextmanager
 def watching_replays() -> Iterator[list[tuple[str, ...]]]:

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..._data.errors import BudgetError
+from ...solvers.errors import BudgetError
 from ..frames.tree import encode, kept_whole
-
-__all__ = ["Batch", "Varying", "batch_of", "enlarged"]
 
 Shape = tuple[int, ...]
 Places = frozenset[tuple[int, int]]

@@ -11,8 +11,6 @@ from ..._data.profile import Profile
 from ..growth import Growth, same_structure
 from .batch import Batch
 
-__all__ = ["MARGIN", "Known", "foreseen"]
-
 HEADROOM = 1.25
 """A plan is made for a batch that is larger by this than the one that needs it, so that the next few need none."""
 

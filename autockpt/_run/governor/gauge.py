@@ -16,8 +16,6 @@ from ..._check.measure import Measurement, Meter, meter_of
 from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
 
-__all__ = ["Gauge", "Reading"]
-
 _log = logging.getLogger("autockpt")
 
 

@@ -27,12 +27,12 @@ from torch import nn
 
 from ..._choose.candidates import find_candidates
 from ..._choose.candidates.restated import restate
-from ..._data.errors import Infeasible, TooCostly
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._record.again import record_again, spilled_peak_bytes
 from ..._record.recorder import record_step
 from ..._record.step import NothingToTrain, step_of, training_step
+from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..frames import Handle
 from ..growth import HIGHEST_POWER
@@ -44,8 +44,6 @@ from .request import Request
 from .searched import Searched, searched_for
 from .surroundings import optimizers_for, other_bytes, reserved_margin
 from .unknown_loss import assumed_loss
-
-__all__ = ["Governor"]
 
 _log = logging.getLogger("autockpt")
 

@@ -17,8 +17,6 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._record.optimizer import Optimizers
 
-__all__ = ["Request"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -9,8 +9,6 @@ from ..._choose.candidates import Candidates
 from ..growth import same_structure
 from .foresight import Known
 
-__all__ = ["Searched", "searched_for"]
-
 NEAR = 2.0
 """How much longer a dimension of one batch may be than that of another for the same ways to recompute to be worth
 having: attention's scores grow with the square of what its projections grow with."""

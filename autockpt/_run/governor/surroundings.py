@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from ..._check.measure import allocated_bytes
-from ..._data.profile import Profile, Static
+from ..._data.profile import Profile
+from ..._data.tables import Static
 from ..._record.optimizer import Optimizers, optimizers_of
-
-__all__ = ["optimizers_for", "other_bytes", "reserved_margin"]
 
 CACHING_MARGIN = 0.03
 """Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""

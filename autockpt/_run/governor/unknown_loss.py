@@ -16,8 +16,6 @@ from torch.autograd.graph import Node
 
 from ..frames.tree import tensors
 
-__all__ = ["RESERVED_COPIES", "assumed_loss"]
-
 RESERVED_COPIES = 3
 """How many copies of the outputs, in single precision at least, are reserved for a loss that is not known."""
 

@@ -11,11 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..._data.errors import GrowthError
-from ..._data.profile import FunctionTable, OpTable, Profile
+from ..._data.profile import Profile
+from ..._data.tables import FunctionTable, OpTable
 from .laws import Laws, Size, sized
 from .structure import FREE, is_bytes, is_seconds, same_structure
-
-__all__ = ["Growth", "shared_out"]
 
 S = TypeVar("S", bound=int | Size)
 

@@ -18,8 +18,6 @@ from fractions import Fraction
 
 from ..._data.errors import GrowthError
 
-__all__ = ["HIGHEST_POWER", "Laws", "Size", "sized"]
-
 Size = tuple[int, ...]
 
 HIGHEST_POWER = 2

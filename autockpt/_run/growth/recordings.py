@@ -10,8 +10,6 @@ from ..._data.profile import Profile
 from .growth import Growth
 from .structure import same_structure
 
-__all__ = ["FIRST_SIZES", "Recordings", "agree"]
-
 FIRST_SIZES = (2, 4, 8)
 """Numbers of samples that are recorded until two of them do the same; a single one is a case of its own in many models
 (a view in place of a copy)."""

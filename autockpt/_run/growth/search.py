@@ -14,8 +14,6 @@ from ...solvers import Infeasible, simulate
 from ...solvers import solve as solve_problem
 from .growth import Growth
 
-__all__ = ["SEARCH_SECONDS", "Fitting", "largest_plain"]
-
 SEARCH_SECONDS = 1.0
 """For a solver at one size; the plan that is wanted in the end has a search of its own."""
 

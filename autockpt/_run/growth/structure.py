@@ -9,8 +9,6 @@ import msgspec
 
 from ..._data.profile import Profile
 
-__all__ = ["FREE", "is_bytes", "is_seconds", "same_structure"]
-
 FREE = frozenset({"recorded", "notes", "optimizer", "signature"})
 """What differs besides: when it was recorded, what was noted, words on the optimizer, and signatures, which are made of
 shapes."""

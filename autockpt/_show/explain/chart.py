@@ -9,8 +9,6 @@ from ..._data.timeline import MemoryStep, MemoryTimeline
 from ...solvers.units import format_bytes
 from .names import place
 
-__all__ = ["timeline_chart"]
-
 ROWS = 10
 
 LAYERS = (

@@ -19,13 +19,12 @@ from ..._choose.candidates.steps import cut_clock, movable, state_problem
 from ..._choose.pins import matches
 from ..._data.keys import split_key
 from ..._data.plan import Plan
-from ..._data.profile import CallRecord, Profile
+from ..._data.profile import Profile
+from ..._data.tables import CallRecord
 from ...solvers.problem import Problem
 from ...solvers.simulate import simulate
 from .names import alike, from_parent, span
 from .profile import SMALL
-
-__all__ = ["REASONS", "Activations", "Decided", "DecisionRow", "decide"]
 
 _CLEARLY = 1.05  # seconds for a byte that differ by less say nothing
 

@@ -11,8 +11,6 @@ from .layout import format_table
 if TYPE_CHECKING:  # it comes with torch
     from ..._check.demo import DemoReport
 
-__all__ = ["demo_text"]
-
 
 def demo_text(report: DemoReport, *, width: int) -> str:
     """Lay out the report as a small table for people."""

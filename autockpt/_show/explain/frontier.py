@@ -22,8 +22,6 @@ from .layout import (
 from .plan import report_plan
 from .refusals import RefusalRow, format_refusals
 
-__all__ = ["FrontierReport", "FrontierRow", "frontier_text", "report_frontier"]
-
 _LEAST_TOLD = ("freed", "solver", "segments")
 
 

@@ -5,20 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-__all__ = [
-    "DEFAULT_WIDTH",
-    "MINIMUM_WIDTH",
-    "MODES",
-    "counted",
-    "drop_columns",
-    "fill",
-    "format_notes",
-    "format_table",
-    "format_totals",
-    "how_timed",
-]
-
-
 MINIMUM_WIDTH = 60
 
 

@@ -10,8 +10,6 @@ from .layout import DEFAULT_WIDTH, format_table
 if TYPE_CHECKING:  # it comes with torch
     from ..._run.max_batch import MaxBatch
 
-__all__ = ["explain_max_batch"]
-
 
 def explain_max_batch(found: MaxBatch) -> str:
     """Return the batch sizes as text: a row for each, the best marked."""

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from ..._data.keys import label
 from ..._data.plan import Segment
-from ..._data.profile import CallRecord
-
-__all__ = ["alike", "from_parent", "place", "span", "span_of_segments", "unit_labels", "without_layer"]
+from ..._data.tables import CallRecord
 
 _ANY = "*"  # stands for the number of a layer
 

@@ -6,8 +6,6 @@ from ..._choose.peak_breakdown import PeakParts
 from ...solvers.units import format_bytes
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, fill, format_totals
 
-__all__ = ["parts_text"]
-
 
 def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
     """Render what the lowest peak that can be reached consists of, beside the budget that it is above."""

@@ -30,8 +30,6 @@ from .refusals import RefusalRow, by_reason, format_refusals
 
 _LEAST_NAME = 16  # columns for names of modules; with fewer the decisions go below the rows
 
-__all__ = ["PlanReport", "SegmentRow", "plan_text", "report_plan"]
-
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that look alike. Figures are predicted, and those of one segment.

@@ -7,14 +7,12 @@ from typing import Literal
 
 import msgspec
 
-from ..._data.profile import Profile, Recipe, plain_peak_bytes
+from ..._data.profile import Profile, plain_peak_bytes
+from ..._data.tables import Recipe
 from ...solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
 from .names import alike, from_parent, span
 from .refusals import RefusalRow, by_reason, format_refusals
-
-__all__ = ["SMALL", "ModuleRow", "ProfileReport", "how_known", "profile_text", "report_profile"]
-
 
 SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 

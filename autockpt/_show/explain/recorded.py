@@ -11,8 +11,6 @@ from ..._data.shipped import RecordedProfile
 from ...solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, drop_columns, format_table
 
-__all__ = ["RecordedReport", "recorded_text"]
-
 _LEAST_TOLD = ("model", "times", "optimizer", "precision", "device")
 
 

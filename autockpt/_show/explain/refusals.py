@@ -9,9 +9,6 @@ import msgspec
 from ..._data.keys import label
 from .layout import counted, fill
 
-__all__ = ["RefusalRow", "by_reason", "format_refusals"]
-
-
 _NAMED = 6  # calls named for each reason; the rest are counted
 
 

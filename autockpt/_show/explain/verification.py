@@ -11,8 +11,6 @@ from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
 if TYPE_CHECKING:  # it comes with torch
     from ..._check.verify import Difference, Verification
 
-__all__ = ["headline", "verification_text"]
-
 _LISTED = 12  # differences in a table; the rest are counted
 
 

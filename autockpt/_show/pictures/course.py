@@ -25,8 +25,6 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 
-__all__ = ["Clock", "Course", "follow"]
-
 OPTIMIZER_SHARE = 0.03
 """Share of the step's seconds that stands for the optimizer step, which no profile times."""
 

@@ -16,8 +16,6 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from ...solvers.units import format_bytes, format_seconds
 
-__all__ = ["COLOURS", "Picture", "axes_of", "bytes_axis", "head", "ink", "seconds_axis"]
-
 COLOURS = {
     "static": "#bbbbbb",
     "gradients": "#4477aa",

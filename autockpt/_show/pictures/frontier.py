@@ -9,8 +9,6 @@ from ..._data.frontier import Frontier
 from ...solvers.units import format_bytes, parse_bytes
 from .figure import axes_of, bytes_axis, head, ink
 
-__all__ = ["Peers", "draw_frontier"]
-
 Peers = Mapping[str, Sequence[tuple[float, float]]]
 """By name of a method, its points: peak bytes and recompute overhead, a ratio."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # they come with torch
     from ..._check.verify import Difference, Verification
     from ..._run.max_batch import MaxBatch
 
-__all__ = ["frontier_html", "max_batch_html", "plan_html", "profile_html", "verification_html"]
-
 
 def profile_html(profile: Profile) -> str:
     """Return where the memory of a step goes."""

@@ -9,8 +9,6 @@ import html
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["MOST_ROWS", "YELLOW", "Bar", "Cell", "card", "table"]
-
 LINE = "1px solid rgba(128,128,128,.35)"
 BLUE, YELLOW = "#4477aa", "#ccbb44"
 MOST_ROWS = 30

@@ -15,8 +15,6 @@ from ..explain.chart import LAYERS
 from .course import Course, follow
 from .figure import COLOURS, axes_of, bytes_axis, head, ink, seconds_axis
 
-__all__ = ["draw_memory"]
-
 LONGEST_NAME = 48  # of the call at the peak; its end says more than its beginning
 
 
