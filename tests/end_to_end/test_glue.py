@@ -37,16 +37,6 @@ def test_what_stands_before_a_block_is_freed_with_it() -> None:
     assert min(a - b for a, b in zip(*levels, strict=True)) <= 0 < max(a - b for a, b in zip(*levels, strict=True))
 
 
-def test_a_block_so_large_that_the_chain_was_opened_there_has_a_menu_with_the_glue_before_it() -> None:
-    candidates = find_candidates(without_host(reference("unet").profile, dice=0))
-    calls, parts = candidates.profile.calls, set()
-    for run in candidates.runs:
-        if run.idle.keep:
-            parts.add(tuple(calls[call].key for call in run.members))
-    assert ("#0/interpolate#2", "#0/cat#2", "up.0#0") in parts
-    assert ("up.0#0",) in parts
-
-
 def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
     found = []
     for member_seconds in (0.0, 1.0):

@@ -16,7 +16,7 @@ from autockpt import BudgetError, Plan
 from autockpt._check.measure import allocated_bytes
 from autockpt._choose.candidates import find_candidates, state_candidates
 from autockpt._choose.candidates.book import Book
-from autockpt._run.governor import governor, request
+from autockpt._run.governor import governor
 from tests.run.governor.loops import Loop, inside, language_model, outside, tokens_of
 
 
@@ -74,7 +74,7 @@ def test_a_smaller_batch_keeps_the_plan_and_a_larger_one_gets_a_plan_before_it_r
 def test_what_may_be_recomputed_is_searched_again_only_for_sizes_that_are_far(length: int, searches: int) -> None:
     budget = round(0.7 * plain_peak(tokens_of(4, length), layers=3))
     loop = Loop(autockpt.apply(language_model(3), budget), inside)
-    with patch.object(request, "find_candidates", wraps=find_candidates) as search:
+    with patch.object(governor, "find_candidates", wraps=find_candidates) as search:
         loop.losses([tokens_of(4, 96)])
         first = plan_of(loop)
         losses = loop.losses([tokens_of(4, length)])
