@@ -86,9 +86,12 @@ class Replay:
         thread.replays += 1
         scope, thread.scope = thread.scope, None
         watch, thread.watch = thread.watch, None  # where a gradient is taken in the midst of a call's own code
-        # A cast that a replay left in the cache would be stale for a forward after the next update.
         cached, grad = torch.is_autocast_cache_enabled(), torch.is_grad_enabled()
-        torch.set_autocast_cache_enabled(False)
+        # A cast that a replay left in the cache would be stale for a forward after the next update. But where it is
+        # off, modules that are compiled are compiled once more.
+        casts = _torch_private.any_autocast_enabled() or any(call.autocast is not None for call in calls)
+        if casts or not any(call.module.compiled for call in calls):
+            torch.set_autocast_cache_enabled(False)
         try:
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):

@@ -50,8 +50,9 @@ class Slot:
             In what it differs from what forward saved here; None if in nothing.
         """
         node = type(tensor.grad_fn)
-        # What comes from the boundary has a node in forward and none in the replay.
-        if node is not self._node and node is not _NO_NODE and self._node is not _NO_NODE:
+        # What comes from the boundary has a node in forward and none in the replay. What is compiled has a class of
+        # its own for each time that it was, all of one name; a replay may run another than its forward did.
+        if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
             return f"a result of {node.__name__} instead of {self._node.__name__}"
         try:
             look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)

@@ -151,6 +151,11 @@ class ModuleState:
         except NotImplementedError:  # one of them has no storage, by which to know it
             return {key: tensor for tensor in every if (key := _torch_private.storage_key(tensor))}
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a module of the tree was compiled by itself."""
+        return any(_torch_private.is_compiled(member) for member, *_ in self._tree)
+
     def settle(self) -> None:
         """Let go of what only the forward itself needed, after it."""
         if self._watch_all:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,11 @@ from autockpt._data.plan import Plan, Segment
 from autockpt._run.install import install
 from tests.run.frames.comparing import assert_same, counted_replays
 from tests.run.frames.models import WIDTH, batch, summed
+
+# Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
+dynamo_reads_grad = pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning"
+)
 
 
 def layers() -> nn.Sequential:
@@ -46,31 +52,88 @@ def test_a_whole_model_is_one_graph_with_a_region_a_member() -> None:
     assert same_gradients(plain, model)
 
 
-def compiled_inside(model: nn.Module) -> None:
+class Own(nn.Module):
+    """Of its own class: before torch 2.15, compile() leaves the modules of torch.nn as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.inner(x))
+
+
+def own_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(Own(), Own()) for _ in range(4)))
+
+
+def compiled_inside(model: nn.Module, backend: Any = "aot_eager") -> None:
     """Compile the layers of the members, in the copy that runs: a copied module forgets that it was compiled."""
     for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Tanh)):
-            module.compile(backend="aot_eager")
+        if isinstance(module, (nn.Linear, nn.Tanh, Own)):
+            module.compile(backend=backend)
 
 
-def test_compiled_modules_inside_members() -> None:
+@dynamo_reads_grad
+@pytest.mark.parametrize("model", [layers, own_layers])
+def test_compiled_modules_inside_members(model: Callable[[], nn.Module]) -> None:
     def run(model: nn.Module) -> Tensor:
         compiled_inside(model)
         return summed(model)
 
-    assert_same(layers(), [["0", "1"], "3"], run)
+    torch.compiler.reset()  # what was compiled of the same code before counts against a limit
+    assert_same(model(), [["0", "1"], "3"], run)
 
 
-def test_compiled_modules_inside_members_with_batches_of_several_sizes() -> None:
+@dynamo_reads_grad
+@pytest.mark.parametrize("model", [layers, own_layers])
+def test_compiled_modules_inside_members_with_batches_of_several_sizes(model: Callable[[], nn.Module]) -> None:
+    """A replay may run what was compiled for any size, where its forward ran what was compiled for one."""
+
     def run(model: nn.Module) -> Tensor:
         compiled_inside(model)
         losses = [model(batch(size, WIDTH)).square().sum() for size in (4, 6, 9, 4)]
         return torch.stack(losses).sum()
 
-    assert_same(layers(), [["0", "1"], "3"], run)
+    torch.compiler.reset()
+    assert_same(model(), [["0", "1"], "3"], run)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # in dynamo itself
+@dynamo_reads_grad
+def test_a_replay_compiles_nothing_anew() -> None:
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    model = own_layers()
+    install(model, Plan.of([["0", "1"], "3"]))
+    compiled_inside(model, backend)
+    loss = summed(model)
+    compiled = len(graphs)
+    assert compiled
+    with counted_replays() as count:
+        loss.backward()
+    assert (count(), len(graphs)) == (2, compiled)
+
+
+@dynamo_reads_grad
+def test_compiled_modules_inside_members_under_autocast() -> None:
+    """There a replay compiles once more, since it fills no cache of casts."""
+
+    def run(model: nn.Module) -> Tensor:
+        compiled_inside(model)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return summed(model)
+
+    torch.compiler.reset()
+    assert_same(own_layers(), [["0", "1"], "3"], run)
+
+
+@dynamo_reads_grad
 def test_compiled_members_inside_an_uncompiled_model() -> None:
     plain = layers()
     model = copy.deepcopy(plain)
@@ -96,7 +159,7 @@ class Glued(nn.Module):
         return x
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # in dynamo itself
+@dynamo_reads_grad
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_calls_between_glue(backend: str) -> None:
     def run(model: nn.Module) -> Tensor:
