@@ -233,7 +233,7 @@ def test_an_embedding_that_is_renormalised_is_left_alone() -> None:
     assert autockpt.verify(model, batch, plan=plan).exact
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 def test_scripted_modules_are_kept() -> None:
     """Recording failed where one was anywhere in the model."""
     script = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))

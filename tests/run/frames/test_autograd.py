@@ -166,7 +166,7 @@ def test_hooks_around_the_model_see_the_boundary_and_no_more_of_a_segment() -> N
     out.sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 def test_function_transforms_run_plain() -> None:
     model, planned = pair(smooth())
     parameters = dict(model.named_parameters())
@@ -195,7 +195,7 @@ def test_function_transforms_run_plain() -> None:
     assert count() == 0
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 def test_forward_mode_runs_plain() -> None:
     model, planned = pair(smooth())
     found = []
