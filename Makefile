@@ -3,12 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 OLD := .venv-old
 OLD_COMMIT := 8cfb884
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest old lint types format demo notebooks docs picture clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest test-newest old lint types format demo notebooks docs picture clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,10 +58,13 @@ format: install  ## rewrite files in the house style
 test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions that pyproject.toml claims
 	$(OLDEST)/bin/python -m pytest $(PARALLEL)
 
+test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions (PyTorch's build with CUDA: 5.4 GB)
+	$(NEWEST)/bin/python -m pytest $(PARALLEL)
+
 old: $(OLD)/.installed  ## make .venv-old: the version that others are compared with, over the same libraries
 
 clean:  ## remove environments, builds and caches
-	rm -rf $(VENV) $(OLDEST) $(OLD) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(OLD) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,FOLDER,CONSTRAINTS)
