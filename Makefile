@@ -85,6 +85,9 @@ $(VENV)/.docs: $(VENV)/.installed
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(call make-venv,$(OLDEST),constraints-oldest.txt)
 
+$(NEWEST)/.installed: pyproject.toml constraints-newest.txt
+	$(call make-venv,$(NEWEST),constraints-newest.txt)
+
 # Its own autockpt comes first on the path, then all that .venv holds; .venv's editable autockpt stays out, since Python
 # reads no .pth file of a folder that a .pth file names.
 $(OLD)/.installed: $(VENV)/.installed

@@ -11,9 +11,8 @@ Forward is timed with what it saves packed and dropped. Parameters and tensors h
 and function the caches are swept, in forward and in backward, as by a real model's operators, and more of them between
 blocks: Python that ran a moment ago is several times faster than Python that has to be fetched from memory again. Calls
 sweep themselves, so that a replay of several of them finds the caches no warmer than one of their caller; of what a
-replay hands out calls do not, as they run no operator, and functions do. The functions are dropouts whose products are
-made again, as plans keep them first: looking at generators' states and at what multiplied what is a good part of what
-such a unit costs. Its multiplication of a few kilobytes is in it too.
+replay hands out calls do not, as they run no operator, and functions do. The functions are dropouts:
+looking at generators' states is a good part of what such a unit costs.
 """
 
 from __future__ import annotations

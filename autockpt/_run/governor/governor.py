@@ -240,7 +240,8 @@ class Governor:
     def _solved(self, known: Known, search_steps: float = math.inf) -> Ready:
         """Plan for steps that are known, as far as measurements have corrected that by now.
 
-        Half of the `search_steps` is for finding what may be recomputed, unless that is known from another size.
+        The solver has half of the `search_steps`; the rest is for finding what may be recomputed, unless that is known
+        from another size.
         """
         began = time.perf_counter()
         corrected = _with_others(known.profile, self._error_bytes)
