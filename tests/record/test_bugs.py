@@ -303,7 +303,7 @@ def derivative(layer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of forward-mode derivatives
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")  # torch's own, of forward-mode derivatives
 @pytest.mark.parametrize("transform", [by_rows, derivative])
 def test_what_a_transform_calls_is_its_callers_own(transform: Any) -> None:
     """A batched tensor has no storage: no profile could be made of a model that runs `torch.vmap`."""

@@ -316,7 +316,10 @@ def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:
     assert profile.saves.function == (0, -1)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile loads torch.jit
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",  # torch.compile loads torch.jit
+    "ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning",  # Dynamo reads it
+)
 def test_compiled_modules_are_recorded_uncompiled() -> None:
     model, batch = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU())), torch.randn(4, 8)
     plain = autockpt.profile(model, batch)
