@@ -96,17 +96,17 @@ def report(baselines: Sequence[Rows], now: Rows) -> str:
         for number, row in enumerate(found)
     ]
     both = [point for point in points if point.feasible]
-    means = {
-        "all": [point.ratio for point in both],
-        "those at a budget": [point.ratio for point in both if not point.lowest],
-        f"those without {' and '.join(REMADE)}": [point.ratio for point in both if point.profile not in REMADE],
-    }
+    budgets = [point for point in both if not point.lowest]
+    means = {"all": both, "those at a budget": budgets}
+    for name in sorted(set(REMADE) & set(now)):
+        means[f"{name} at a budget"] = [point for point in budgets if point.profile == name]
+        means["the others at a budget"] = [point for point in budgets if point.profile not in REMADE]
     worse = [f"{p.profile} at {p.label} {p.against_worst:.3f}" for p in both if p.against_worst > GOAL_WORST]
     other = [f"{p.profile} at {p.label}" for p in points if p.changed]
     seconds = [sum(row["cpu_seconds"] for name in now for row in run[name]) for run in (*baselines, now)]
     said = [
         f"recompute seconds against the mean of the runs before, geometric means over {len(both)} points: "
-        + ", ".join(f"{of} {_mean(ratios):.4f}" for of, ratios in means.items()),
+        + ", ".join(f"{of} {_mean([point.ratio for point in some]):.4f}" for of, some in means.items()),
         f"above the worst run before by more than {GOAL_WORST - 1:.0%}: {', '.join(worse) or 'none'}",
         f"lowest peaks against the lowest before, of what the plain step adds: at most "
         f"{max(p.peak for p in both if p.lowest):+.2%}",
