@@ -135,8 +135,8 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
         tensor = saves.tensor[i]
         if tensor < 0:
             continue
-        # Every function of a replay casts weights anew under autocast, whatever forward's cache spared it.
-        cast = saves.function[i] if tensor in book.casts else -1
+        # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
+        cast = saves.function[i] if tensor in book.casts and book.birth_function[tensor] != saves.function[i] else -1
         there = cast < 0 and (tensor in held or tensor in kept)
         if i in left or there:
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
