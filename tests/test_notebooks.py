@@ -38,7 +38,7 @@ def test_it_runs_and_shows_what_is_committed(path: Path, tmp_path: Path) -> None
     committed, notebook = read(path), read(path)
     execute(notebook, tmp_path)  # an error in a cell is raised
     assert shown(notebook) == shown(committed)
-    assert sum(map(len, shown(committed))) >= 5
+    assert sum(map(len, shown(committed))) >= 4
     assert not any(("stream", "stderr") in outputs for outputs in shown(committed))
 
 
