@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
 from autockpt import Plan, Profile
@@ -120,19 +120,19 @@ def run_budget(training: Training, recorded: Profile, plan: Plan, budget_bytes: 
         "within": measured <= budget_bytes,
         "used": measured >= WELL_USED * budget_bytes or not could_keep_more(recorded, plan, budget_bytes),
         "freed_bytes": plan.plain_peak_bytes - measured,
-        "replayed_functions": replayed.count,
+        "replayed_operators": replayed.count,
         "exact": plain.plain.differences(outcome) == [],
     }
 
 
-class CountReplayed(TorchFunctionMode):
-    """Count the torch functions that replays run."""
+class CountReplayed(TorchDispatchMode):
+    """Count the operators that replays run."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
-    def __torch_function__(
+    def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.count += autockpt.is_recomputing()
@@ -188,7 +188,7 @@ def write_readme(where: dict[str, Any], models: dict[str, Any]) -> None:
     rows = [row for model in models.values() for row in model["rows"]]
     recomputing = [row for row in rows if row["segments"]]
     errors = sorted(abs(row["error"]) for row in rows)
-    done = sum(row["replayed_functions"] > 0 and row["freed_bytes"] > 0 for row in recomputing)
+    done = sum(row["replayed_operators"] > 0 and row["freed_bytes"] > 0 for row in recomputing)
     summary = (
         f"{sum(row['within'] for row in rows)} of {len(rows)} measured peaks within their budgets; "
         f"{sum(row['exact'] for row in rows)} of {len(rows)} bit for bit exact; "
