@@ -26,11 +26,16 @@ def validate(profile: Profile) -> None:
 
 def _check_calls(profile: Profile) -> None:
     calls, n_tensors = profile.calls, len(profile.tensors)
+    around: list[int] = []
     for i, call in enumerate(calls):
-        if not (call.parent < i < call.stop <= len(calls)) or (i > 0) != (call.parent >= 0):
+        while around and calls[around[-1]].stop <= i:
+            around.pop()
+        parent = around[-1] if around else -1
+        if call.parent != parent or not i < call.stop <= len(calls) or (i > 0) != (parent >= 0):
             raise InvalidFile(f"call {call.key!r} at {i} has parent {call.parent} and stop {call.stop}: not a tree")
-        if i and call.stop > calls[call.parent].stop:
+        if i and call.stop > calls[parent].stop:
             raise InvalidFile(f"call {call.key!r} ends after its parent")
+        around.append(i)
         if not call.enter <= call.exit <= profile.forward_ticks <= profile.ticks:
             raise InvalidFile(f"call {call.key!r} runs from tick {call.enter} to {call.exit}, past the end of forward")
         if not call.enter_seconds <= call.exit_seconds:
@@ -62,6 +67,7 @@ def _check_saves(profile: Profile) -> None:
     saves, n_tensors, n_calls = profile.saves, len(profile.tensors), len(profile.calls)
     n_functions, n_ops = len(profile.functions), len(profile.ops)
     _equal_columns("saves", saves)
+    _equal_columns("operators", profile.ops)  # the saves name some
     for tensor, call, function, op in zip(saves.tensor, saves.call, saves.function, saves.op, strict=True):
         if tensor >= n_tensors or call >= n_calls:
             raise InvalidFile("a save names a tensor or a call that is not in the profile")
@@ -100,7 +106,6 @@ def _check_functions(profile: Profile) -> None:
 
 def _check_ops(profile: Profile) -> None:
     ops, functions, n_tensors = profile.ops, profile.functions, len(profile.tensors)
-    _equal_columns("operators", ops)
     for i, (function, call) in enumerate(zip(ops.function, ops.call, strict=True)):
         if function >= len(functions) or call >= len(profile.calls):
             raise InvalidFile(f"operator {ops.name[i]!r} names a function or a call that is not in the profile")

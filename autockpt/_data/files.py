@@ -103,7 +103,7 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
                 f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
             )
         return msgspec.json.decode(modernise(data), type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # damaged bytes; lists in lists in lists
         raise InvalidFile(f"{source} is not a valid {schema} file: {error}") from None
 
 

@@ -99,3 +99,34 @@ def test_a_damaged_plan_with_remade_units_is_refused(segments: object) -> None:
     assert b'"remake"' in text
     with pytest.raises(InvalidFile, match="not a valid"):
         files.decode(text, Plan, source="plan.json")
+
+
+PLAN = b'{"schema": "autockpt.plan/1", "model": "M", "segments": [{"calls": ["0#0"]}]}'
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        PLAN.replace(b'"M"', b'"M\xe0"'),
+        PLAN.replace(b'"model"', b'"mod\xe0l"'),
+        PLAN[:-1] + b', "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+    ids=["a value", "a key", "lists in lists"],
+)
+def test_damaged_bytes_are_an_invalid_file(damaged: bytes) -> None:
+    """They ended in the decoder's own errors, and in a traceback on the command line."""
+    with pytest.raises(InvalidFile, match=r"plan\.json is not a valid autockpt\.plan/1 file"):
+        files.decode(damaged, Plan, source="plan.json")
+
+
+def test_a_profile_without_a_column_or_of_no_tree_is_an_invalid_file() -> None:
+    """The first raised an IndexError; the second was read, and whoever explained it ran into one."""
+    frozen = Path(__file__).parent / "profiles" / "resnet-50.json.gz"
+    profile = msgspec.json.decode(files.unpack(frozen.read_bytes(), source=frozen.name))
+    short = profile | {"ops": profile["ops"] | {"function": profile["ops"]["function"][:-1]}}
+    calls = [dict(call) for call in profile["calls"]]
+    inner = next(i for i, call in enumerate(calls) if call["parent"] > 0)
+    calls[inner]["parent"] = 0
+    for damaged in (short, profile | {"calls": calls}):
+        with pytest.raises(InvalidFile):
+            files.decode(msgspec.json.encode(damaged), Profile, source="profile.json")
