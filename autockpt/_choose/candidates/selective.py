@@ -53,9 +53,10 @@ def selective_drafts(book: Book, calls: Sequence[int], replayable: Collection[in
     drafts = []
     for group in alike.values():
         block = state_block(book, (group[0],))
-        ways = make_menu(block.flow, host, between=len(group) <= FEW_ALIKE) if block else ()
-        for rows in (block.idle(way.recompute) for way in ways if block):
-            if rows:
+        if block is None:
+            continue
+        for way in make_menu(block.flow, host, between=len(group) <= FEW_ALIKE):
+            if rows := block.idle(way.recompute):
                 drafts += [draft for call in group if (draft := _draft(book, call, rows)) is not None]
     return drafts
 
