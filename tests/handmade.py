@@ -7,7 +7,7 @@ fill it: forward births and saves, then backward in reverse order.
 from __future__ import annotations
 
 from autockpt._data.profile import Profile
-from autockpt._data.tables import Argument, CallRecord, SaveTable, Static, TensorTable
+from autockpt._data.tables import Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
 
 __all__ = ["chain_profile"]
 
@@ -22,6 +22,7 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
     tick = 0
     seconds = 0.0
     calls: list[CallRecord] = []
+    refusals: list[RefusedPart] = []
     sizes: list[int] = []
     births: list[int] = []
     ends: list[int] = []  # natural deaths
@@ -65,10 +66,11 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
                 arguments=(Argument(tensor=argument, sources=makers.get(argument, ())),),
                 outputs=(output,),
                 signature=f"{class_name}:{size}",
-                refused=refused,
             )
         )
         makers[output] = (index,)
+        if refused:
+            refusals.append(RefusedPart("call", index, refused))
         return output
 
     batch = allocate(2 * MIB)
@@ -118,9 +120,8 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
     tick = next_tick()
     return Profile(
         model="Chain",
-        mode="real",
-        times="measured",
-        device="cpu",
+        mode="measured",
+        device="a device whose host has time to spare",
         torch_version="2.13.0",
         recorded="2026-01-01T00:00:00",
         plain_seconds=3 * seconds,
@@ -139,6 +140,7 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
             function=(-1,) * len(saves),
             op=(-1,) * len(saves),
         ),
+        refusals=tuple(refusals),
         notes=notes,
     )
 

@@ -31,11 +31,10 @@ from .types import DeviceName, TargetName
 @click.argument("target", type=TargetName(), metavar="TARGET")
 @click.option(
     "--mode",
-    type=click.Choice(["auto", "real", "spill", "forward", "fake"]),
-    default="auto",
+    type=click.Choice(["measured", "fake"]),
+    default="measured",
     show_default=True,
-    help="real: run a step. spill: run one whose activations wait elsewhere. forward: run forward, predict backward. "
-    "fake: run nothing. auto: the first of real, spill and forward that fits.",
+    help="measured: run a step, whose activations wait elsewhere. fake: run nothing.",
 )
 @click.option(
     "--device", type=DeviceName(), metavar="NAME", help="With --mode fake: the device whose seconds to predict: h100."
@@ -45,7 +44,7 @@ from .types import DeviceName, TargetName
 @json_option
 def profile(
     target: str,
-    mode: Literal["auto", "real", "spill", "forward", "fake"],
+    mode: Literal["measured", "fake"],
     device: str | None,
     optimizer: str | None,
     output: str | None,
@@ -57,7 +56,7 @@ def profile(
     a tuple of inputs is passed by position, a mapping by keyword. Prints where memory and time go.
     """
     if device is not None and mode != "fake":
-        raise click.UsageError("--device goes with --mode fake: other modes time the device that they run on")
+        raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
     with errors(as_json=as_json):
         require_torch()
         from .._record import profile as record

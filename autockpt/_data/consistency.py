@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +21,7 @@ def validate(profile: Profile) -> None:
     _check_saves(profile)
     _check_functions(profile)
     _check_ops(profile)
+    _check_refusals(profile)
 
 
 def _check_calls(profile: Profile) -> None:
@@ -82,8 +82,7 @@ def _check_saves(profile: Profile) -> None:
 
 def _check_functions(profile: Profile) -> None:
     functions, calls, n_tensors = profile.functions, profile.calls, len(profile.tensors)
-    later = {"arguments", "unrepeatable"} if not functions.unrepeatable else set()
-    _equal_columns("functions", functions, without=later)
+    _equal_columns("functions", functions)
     if any(later <= earlier for earlier, later in zip(functions.enter, functions.enter[1:], strict=False)):
         raise InvalidFile("functions are not in the order of their begins")
     for i, call in enumerate(functions.call):
@@ -96,7 +95,7 @@ def _check_functions(profile: Profile) -> None:
             raise InvalidFile(f"function {key!r} names a tensor that is not in the profile")
         if not all(enter < profile.tensors.birth[tensor] < leave for tensor in functions.makes[i]):
             raise InvalidFile(f"function {key!r} makes a tensor that is not born in it")
-        for argument in functions.arguments[i] if functions.arguments else ():
+        for argument in functions.arguments[i]:
             if argument.tensor >= n_tensors:
                 raise InvalidFile(f"function {key!r} is given a tensor that is not in the profile")
     keys = set(zip(functions.call, functions.name, functions.occurrence, strict=True))
@@ -109,10 +108,18 @@ def _check_ops(profile: Profile) -> None:
     for i, (function, call) in enumerate(zip(ops.function, ops.call, strict=True)):
         if function >= len(functions) or call >= len(profile.calls):
             raise InvalidFile(f"operator {ops.name[i]!r} names a function or a call that is not in the profile")
+        if not profile.calls[call].enter <= ops.start[i] <= ops.stop[i] <= profile.calls[call].exit:
+            raise InvalidFile(f"operator {ops.name[i]!r} runs outside its call")
         if any(tensor >= n_tensors for tensor in (*ops.reads[i], *ops.makes[i], *ops.writes[i])):
             raise InvalidFile(f"operator {ops.name[i]!r} names a tensor that is not in the profile")
 
 
-def _equal_columns(what: str, table: msgspec.Struct, *, without: Collection[str] = ()) -> None:
-    if len({len(getattr(table, column)) for column in table.__struct_fields__ if column not in without}) != 1:
+def _check_refusals(profile: Profile) -> None:
+    for each in profile.refusals:
+        if each.index >= len(profile.calls if each.what == "call" else profile.functions):
+            raise InvalidFile(f"{each.what} {each.index} is refused and not in the profile")
+
+
+def _equal_columns(what: str, table: msgspec.Struct) -> None:
+    if len({len(getattr(table, column)) for column in table.__struct_fields__}) != 1:
         raise InvalidFile(f"the columns of {what} differ in length")

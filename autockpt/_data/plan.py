@@ -81,7 +81,7 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         lower_bound_seconds: no method that keeps to the budget recomputes less, whichever operators it keeps,
             recomputes or skips; None if no bound is known.
         choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
-        profile_mode: how the profile was recorded (``real``, ``forward``, ``fake``); None for a plan by hand.
+        profile_mode: how the profile was recorded (``measured``, ``fake``); None for a plan by hand.
         pinned_keep: patterns of calls that the solver had to keep.
         pinned_recompute: patterns of calls that it had to recompute.
         refused: calls kept because they cannot be replayed exactly.
@@ -105,7 +105,7 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     plain_seconds: Seconds = 0.0
     lower_bound_seconds: Seconds | None = None
     choice_bound_seconds: Seconds | None = None
-    profile_mode: Literal["real", "forward", "fake"] | None = None
+    profile_mode: Literal["measured", "fake"] | None = None
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()

@@ -24,7 +24,7 @@ from . import files
 from .amounts import Bytes, Seconds
 from .consistency import validate
 from .document import Document
-from .tables import CallRecord, FunctionTable, Index, OpTable, Part, Recipe, SaveTable, Static, TensorTable
+from .tables import CallRecord, FunctionTable, Index, OpTable, Part, Recipe, RefusedPart, SaveTable, Static, TensorTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,9 +36,7 @@ class Profile(Document, Part, frozen=True, kw_only=True):
 
     Attributes:
         model: class of the model.
-        mode: ``real`` (a whole step ran), ``forward`` (forward ran, backward is synthesised from the
-            autograd graph) or ``fake`` (nothing ran; operators of fake tensors).
-        times: ``measured``, or ``roofline`` of `device`.
+        mode: ``measured`` (a step ran), or ``fake`` (nothing ran: fake tensors, and seconds by a roofline).
         device: where it ran, or the named device of the roofline.
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
@@ -50,29 +48,23 @@ class Profile(Document, Part, frozen=True, kw_only=True):
         ticks: length of the clock.
         forward_ticks: tick at which forward, loss included, ended.
         generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
-        replay_host_seconds: host seconds that a replayed segment costs beside its operators.
-        member_host_seconds: host seconds of each of its calls but the first.
-        save_host_seconds: host seconds of each tensor that a segment saves, parameters left out, in a unit too.
-        kept_host_seconds: host seconds that a kept unit costs beside those.
-        mode_host_seconds: host seconds that a call, and each function and call inside it, costs where a function mode
-            watches it.
         calls: module calls in pre-order; the first is the root.
         functions: torch functions that calls called in their own code.
         ops: operators that calls ran.
         tensors: storages born in the step.
         saves: what autograd saved.
+        refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.profile/2"
+    SCHEMA: ClassVar[str] = "autockpt.profile/3"
     TEXT: ClassVar[str] = "explain.explain_profile"
     HTML: ClassVar[str] = "pictures.html.profile_html"
 
-    schema: Literal["autockpt.profile/2"] = "autockpt.profile/2"
+    schema: Literal["autockpt.profile/3"] = "autockpt.profile/3"
     model: str
-    mode: Literal["real", "forward", "fake"]
-    times: Literal["measured", "roofline"]
+    mode: Literal["measured", "fake"]
     device: str
     torch_version: str
     recorded: str
@@ -84,21 +76,21 @@ class Profile(Document, Part, frozen=True, kw_only=True):
     ticks: Index
     forward_ticks: Index
     generator_bytes: Bytes = 0
-    replay_host_seconds: Seconds = 0.0
-    member_host_seconds: Seconds = 0.0
-    save_host_seconds: Seconds = 0.0
-    kept_host_seconds: Seconds = 0.0
-    mode_host_seconds: Seconds = 0.0
     calls: Annotated[tuple[CallRecord, ...], msgspec.Meta(min_length=1)]
     functions: FunctionTable = FunctionTable()
     ops: OpTable = OpTable()
     tensors: TensorTable
     saves: SaveTable
+    refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def refused(self, what: Literal["call", "result", "function"]) -> dict[int, str]:
+        """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""
+        return {each.index: each.reason for each in self.refusals if each.what == what}
 
     def explain(self) -> str:
         """Return where memory and time go, as text."""

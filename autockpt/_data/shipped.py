@@ -35,7 +35,6 @@ class RecordedProfile(msgspec.Struct, frozen=True, kw_only=True):
         model: class of the model.
         recipe: batch, precision and optimizer, and the command that records it again.
         mode: how it was recorded, as in the profile.
-        times: ``measured``, or ``roofline`` of `device`.
         device: where it ran, or the named device of the roofline.
         torch_version: version of torch.
         recorded: date and time, ISO 8601.
@@ -47,7 +46,6 @@ class RecordedProfile(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     recipe: Recipe
     mode: str
-    times: str
     device: str
     torch_version: str
     recorded: str
@@ -99,7 +97,6 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     mode: str
-    times: str
     device: str
     torch_version: str
     recorded: str
@@ -118,7 +115,6 @@ def _summary(name: str) -> RecordedProfile:
         model=head.model,
         recipe=head.recipe,
         mode=head.mode,
-        times=head.times,
         device=head.device,
         torch_version=head.torch_version,
         recorded=head.recorded,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -85,6 +85,21 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     mixed: bool = False
 
 
+class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What cannot be replayed exactly, and why; an array in JSON.
+
+    Attributes:
+        what: a ``call`` cannot be replayed; the ``result`` of a torch function cannot be handed out by a replay that
+            leaves the function out; a ``function`` cannot run again by itself, as a call of a segment.
+        index: of the call or the function.
+        reason: in words.
+    """
+
+    what: Literal["call", "result", "function"]
+    index: Index
+    reason: str
+
+
 class CallRecord(Part, frozen=True, kw_only=True):
     """One invocation of a module, in pre-order.
 
@@ -103,7 +118,6 @@ class CallRecord(Part, frozen=True, kw_only=True):
         signature: equal for structurally identical calls.
         draws: whether a random generator moved.
         buffers: qualified names of the buffers whose values it changed.
-        refused: why it cannot be replayed exactly; empty where it can.
         leaves_traces: whether more than its result tells that it ran, so that a replay cannot leave it out.
     """
 
@@ -121,7 +135,6 @@ class CallRecord(Part, frozen=True, kw_only=True):
     signature: str = ""
     draws: bool = False
     buffers: tuple[str, ...] = ()
-    refused: str = ""
     leaves_traces: bool = False
 
     @property
@@ -157,10 +170,8 @@ class FunctionTable(Part, frozen=True, kw_only=True):
         mutates: whether it changed anything in place that is older than itself and that others use too; a buffer that
             it alone is given in the whole step is its own affair.
         draws: whether a default random generator moved.
-        refused: why its result cannot be handed out by a replay; empty where it can.
         arguments: storages that came in, as those of a call; none for functions of calls that call no module, unless
             one such call is all that there is.
-        unrepeatable: why it cannot run again by itself, as a call does; empty where it can.
     """
 
     call: Column = ()
@@ -174,9 +185,7 @@ class FunctionTable(Part, frozen=True, kw_only=True):
     alias: tuple[bool, ...] = ()
     mutates: tuple[bool, ...] = ()
     draws: tuple[bool, ...] = ()
-    refused: tuple[str, ...] = ()
     arguments: tuple[tuple[Argument, ...], ...] = ()
-    unrepeatable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.call)
@@ -192,7 +201,9 @@ class OpTable(Part, frozen=True, kw_only=True):
     Attributes:
         function: index of the function that ran it, -1 if none did.
         call: index of the innermost call that ran it.
-        name: ``aten.mm.default``; where operators could not be told apart, the name of the function.
+        name: ``aten.mm.default``.
+        start: tick at which it started; what is allocated up to its stop is its own.
+        stop: tick at which it stopped.
         seconds: its share of the function's seconds; those of a function's operators add up to the function's.
         reads: tensors that it read.
         makes: tensors born in it that it returned.
@@ -202,6 +213,8 @@ class OpTable(Part, frozen=True, kw_only=True):
     function: MaybeColumn = ()
     call: Column = ()
     name: tuple[str, ...] = ()
+    start: Column = ()
+    stop: Column = ()
     seconds: tuple[Seconds, ...] = ()
     reads: tuple[Column, ...] = ()
     makes: tuple[Column, ...] = ()

@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from .watch import Clock
+from .observer import Clock
 
 
 class HostClock:

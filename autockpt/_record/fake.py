@@ -18,15 +18,14 @@ from .. import _torch_private as private
 from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
-from .assemble import mark_seconds
-from .functions import function_seconds
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile
-from .runs import real_step, run_forward, run_step
+from .runs import watch_step
 from .sandbox import Sandbox
+from .spill import spilling
 from .step import Loss, training_step
 from .storages import StorageTape
-from .structure import observe_structure
+from .timing import recorded_seconds
 
 NOTES = (
     "nothing ran: buffers inside kernels are not counted, and seconds are those of a roofline",
@@ -98,24 +97,15 @@ def profile_fake(
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, loss)
         clock = RooflineClock(DEVICES[name])
-        with mode:
-            with clock:
-                structure = observe_structure(model, step.forward, StorageTape(), clock, values=False)
-                run = run_step(step, StorageTape(), clock)
-            dropped, _ = run_forward(step, StorageTape(), clock)
-        seconds = mark_seconds(run, clock, None)
+        with mode, clock, spilling(step.device, step.inputs(), fake=True) as spill:
+            run = watch_step(step, StorageTape(), clock, spill, values=False).run
         return build_profile(
             step,
-            real_step(run, dropped),
-            structure,
-            seconds,
-            function_seconds(run, dict(enumerate(seconds))),
-            clock,
-            plain_seconds=seconds[-1],
+            run,
+            recorded_seconds(run, clock, backward=True),
             optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
-            times="roofline",
             device=name,
         )
 

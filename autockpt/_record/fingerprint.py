@@ -34,11 +34,8 @@ def fingerprint(value: object, depth: int = 4) -> object:
 
 
 def attributes_of(module: torch.nn.Module) -> object:
-    """What would differ if forward bound or changed an attribute of a module inside a call."""
-    return [
-        [(key, fingerprint(value, 2)) for key, value in member.__dict__.items() if key not in _NOT_STATE]
-        for member in module.modules()
-    ]
+    """What would differ if forward bound or changed an attribute of a module, those of its children left out."""
+    return [(key, fingerprint(value, 2)) for key, value in module.__dict__.items() if key not in _NOT_STATE]
 
 
 _NOT_STATE = frozenset({"_parameters", "_buffers", "_modules", "forward"})

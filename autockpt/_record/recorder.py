@@ -1,13 +1,11 @@
-"""`profile`: which runs are made, in which order, and what the profile takes from each."""
+"""`profile`: from a model and a batch to a profile, by one watched step and a few that are only timed."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import gc
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -18,23 +16,20 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._run.install import set_aside
 from . import refusals
-from .assemble import WatchedRun, call_records, mark_seconds, save_table, tensor_table
-from .calibrate import HostCosts, host_costs
 from .clocks import clock_of
-from .functions import UNSEEN, agrees, function_seconds, function_table, step_functions
-from .operators import Operators
+from .flow import Flow
+from .lifetimes import lifetimes
+from .marks import Run, SeenCall
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
-from .runs import Parts, forward_only, real_step, run_forward, run_step, spilled_step
+from .runs import Watched, watch_step
 from .sandbox import Sandbox, compile_notes, uncompiled
-from .spill import NoRoom, spilling
+from .spill import spilling
 from .step import Loss, TrainingStep, training_step
-from .structure import CallStructure, Structure, observe_structure
+from .tables import make_tables
 from .tape import AllocatorTape
-from .timing import StepSeconds, stamped_seconds, step_seconds
-from .watch import Clock
+from .timing import Seconds, recorded_seconds, timed_seconds
 
-RunMode = Literal["auto", "real", "spill", "forward"]
-Mode = Literal[RunMode, "fake"]
+Mode = Literal["measured", "fake"]
 
 _log = logging.getLogger("autockpt")
 
@@ -45,7 +40,7 @@ def profile(
     *,
     loss: Loss | None = None,
     optimizer: Optimizers | None = None,
-    mode: Mode = "auto",
+    mode: Mode = "measured",
     device: str | None = None,
 ) -> Profile:
     """Record what a training step of `model` on `inputs` holds, when, and what each call costs.
@@ -55,7 +50,8 @@ def profile(
     tensor's own hooks do, since they may change the gradient. A plan that is applied to the model is set aside
     meanwhile.
 
-    The outputs are held until backward is over, as by a training loop that still has a name for them.
+    The outputs are held until backward is over, as by a training loop that still has a name for them. What forward
+    saves for backward waits on the host meanwhile, or for models on the CPU in a temporary file (in ``TMPDIR``).
 
     Args:
         model: the model, in the mode (train or eval) in which it will train.
@@ -65,12 +61,9 @@ def profile(
         optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
             training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
             ``torch.optim`` with its defaults, a list for several that step one after the other.
-        mode: ``real`` runs a whole step; ``spill`` runs one too, but what forward saves waits on the host, or for
-            models on the CPU in a temporary file (in ``TMPDIR``), so that it needs no more than the deepest plan does;
-            ``forward`` runs forward only, dropping what it saves, and synthesises backward; ``fake`` runs nothing;
-            ``auto`` is ``real``, ``spill`` where that does not fit, and ``forward`` where neither does.
+        mode: ``measured`` runs one step that is watched and a few that are timed; ``fake`` runs nothing.
         device: with ``fake``, the device whose roofline gives the seconds: ``a100`` (the default), ``h100``, ``h200``,
-            ``rtx4090`` or ``t4``; the other modes ignore it.
+            ``rtx4090`` or ``t4``; ``measured`` ignores it.
 
     Returns:
         The profile.
@@ -78,27 +71,37 @@ def profile(
     Raises:
         NotApplicable: the model has no trainable parameters.
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
-            trains something else, a gradient taken inside forward, or a profiler that is already running.
+            trains something else, a gradient taken inside forward, a temporary folder without room, or a profiler that
+            is already running.
         Exception: whatever the model's own forward raises, with the model as it was.
 
     Example:
         >>> import torch, autockpt
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
         >>> autockpt.profile(model, torch.randn(4, 8)).mode
-        'real'
+        'measured'
     """
-    if mode not in ("auto", "real", "spill", "forward", "fake"):
-        raise ProfilingError(f"unknown mode {mode!r}; there are auto, real, spill, forward and fake")
+    if mode not in ("measured", "fake"):
+        raise ProfilingError(f"unknown mode {mode!r}; there are measured and fake")
     if mode == "fake":
         from .fake import profile_fake
 
         with set_aside(model), uncompiled():
             return profile_fake(model, inputs, loss=loss, optimizers=choose_optimizers(optimizer, model), device=device)
-    return record_step(training_step(model, inputs, loss), mode=mode, optimizer=optimizer)
+    return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
 
-def record_step(step: TrainingStep, *, mode: RunMode = "auto", optimizer: Optimizers | None = None) -> Profile:
-    """Record a step that runs; arguments, errors and what is put back as for `profile`."""
+def record_step(
+    step: TrainingStep, *, optimizer: Optimizers | None = None, whole: bool = True, timed: bool = True
+) -> Profile:
+    """Record a step that runs; arguments, errors and what is put back as for `profile`.
+
+    Args:
+        step: the step.
+        optimizer: that takes it.
+        whole: whether plain steps may run to be timed, which hold all that forward saves.
+        timed: whether anything runs only to be timed.
+    """
     chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
@@ -107,89 +110,53 @@ def record_step(step: TrainingStep, *, mode: RunMode = "auto", optimizer: Optimi
         uncompiled(),
         Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values())) as sandbox,
     ):
-        return _record(step, sandbox, mode, chosen)
+        return _record(step, sandbox, chosen, whole=whole, timed=timed)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, mode: RunMode, optimizers: Sequence[Chosen]) -> Profile:
-    """Run the structural forward, then the step in the first way that fits, then what is only timed."""
+def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], *, whole: bool, timed: bool) -> Profile:
+    """Watch the step, twice if the first forward of the model sets itself up, and time it."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
 
-    def observe() -> Structure:
-        tape = AllocatorTape(step.device)
-        found = observe_structure(step.model, step.forward, tape, clock, values=True, changing=sandbox.remember)
-        sandbox.rewind()
-        return found
+    def watch(*, again: bool = False) -> Watched:
+        try:
+            with spilling(step.device, step.inputs()) as spill:
+                tape = AllocatorTape(step.device)
+                return watch_step(step, tape, clock, spill, again=again, changing=sandbox.remember)
+        finally:
+            sandbox.rewind()
 
-    structure = observe()
-    if any(call.refused == refusals.CHANGES_ATTRIBUTE for call in structure.calls):
-        _settle(structure, observe())
-    parts, dropped = _run(step, sandbox, mode, clock)
-    if not agrees(parts.run, structure):  # its first forward made caches; what calls did then still counts
-        structure = replace(structure, flow=observe().flow)
-    whole = parts.mode == "real" and parts.backward_share is None  # such a step fits, as it is
-    stamped = stamped_seconds(step, parts.run, dropped, clock, retain=whole)
-    seconds = mark_seconds(parts.run, clock, stamped)
-    end = next(i for i, mark in enumerate(parts.run.marks) if mark.kind == "forward_end")
-    if parts.backward_share is not None:
-        plain_seconds = seconds[end] * (1 + parts.backward_share)
-    else:
-        forward_seconds, plain_seconds = step_seconds(step, clock, StepSeconds(seconds[end], seconds[-1]))
-        if stamped is not None and seconds[end]:
-            # Stamps make a forward slower, and one that keeps nothing finds in the caches what it let go of.
-            slower = forward_seconds / seconds[end]
-            stamped = {i: each * slower for i, each in stamped.items()}
-            seconds = mark_seconds(parts.run, clock, stamped)
-    own = function_seconds(parts.run, stamped if stamped is not None else dict(enumerate(seconds)))
+    watched = watch()
+    if watched.changed_attributes:
+        watched = _settled(watched, watch(again=True))
+    run = watched.run
+    seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
+    if timed:
+        seconds = timed_seconds(step, run, clock, seconds, whole=whole)
+        sandbox.rewind()
     return build_profile(
         step,
-        parts,
-        structure,
+        run,
         seconds,
-        own,
-        clock,
-        plain_seconds=plain_seconds,
-        optimizer=optimizer_memory(optimizers, parts.run.reached, step.device.type),
+        optimizer=optimizer_memory(optimizers, run.reached, step.device.type),
         notes=sandbox.notes(),
     )
 
 
-def _settle(first: Structure, again: Structure) -> None:
-    """Refuse no call for attributes that it set in the first forward of a model, and a second found as they should be.
+def _settled(first: Watched, again: Watched) -> Watched:
+    """Return the second run of a model whose first one changed attributes of modules.
 
-    The first step of a training will set them too, and its replays will find them set: where all operators and the loss
-    are the same, they compute the same. Whatever else calls did in the first still counts.
+    The first step of a training will change them too, and its replays will find them changed. Where both runs came to
+    the same outputs, so will a call that ran the same operators; else it stays refused.
     """
-    if len(first.calls) == len(again.calls) and torch.equal(first.loss, again.loss):
-        for call, later in zip(first.calls, again.calls, strict=True):
-            same = (call.name, call.signature) == (later.name, later.signature)
-            if same and call.refused == refusals.CHANGES_ATTRIBUTE:
-                call.refused = later.refused
-
-
-def _run(step: TrainingStep, sandbox: Sandbox, mode: RunMode, clock: Clock) -> tuple[Parts, WatchedRun | None]:
-    """Run the step as `mode` says, or for ``auto`` in the first way that fits into memory.
-
-    Returns:
-        What was recorded, and the forward whose saves were dropped, where there was one.
-    """
-    if mode == "auto":
-        for way in ("real", "spill"):
-            with contextlib.suppress(torch.OutOfMemoryError, NoRoom):
-                return _run(step, sandbox, way, clock)
-            gc.collect()  # what that run left behind must not be in the way of the next one
-        mode = "forward"
-    try:
-        if mode == "spill":
-            with spilling(step.device, step.inputs()) as spill:
-                run = run_step(step, AllocatorTape(step.device), clock, spill=spill)
-            return spilled_step(step, run, clock), None
-        whole = run_step(step, AllocatorTape(step.device), clock) if mode == "real" else None
-        sandbox.rewind()
-        dropped, graph = run_forward(step, AllocatorTape(step.device), clock)
-        return forward_only(step, dropped, graph) if whole is None else real_step(whole, dropped), dropped
-    finally:
-        sandbox.rewind()
+    same_outputs = bool(first.digest) and first.digest == again.digest
+    numbers = {(call.name, call.occurrence): i for i, call in enumerate(again.run.calls)}
+    for call in first.changed_attributes:
+        seen = first.run.calls[call]
+        number = numbers.get((seen.name, seen.occurrence))
+        if number is not None and not (same_outputs and first.words(call) == again.words(number)):
+            again.run.calls[number].reasons.append(refusals.CHANGES_ATTRIBUTE)
+    return again
 
 
 GENERATOR_BYTES = torch.default_generator.get_state().nbytes
@@ -198,82 +165,55 @@ GENERATOR_BYTES = torch.default_generator.get_state().nbytes
 
 def build_profile(
     step: TrainingStep,
-    parts: Parts,
-    structure: Structure,
-    seconds: list[float],
-    own_seconds: list[float],
-    clock: Clock,
+    run: Run,
+    seconds: Seconds,
     *,
-    plain_seconds: float,
     optimizer: OptimizerMemory,
     notes: Iterable[str],
-    mode: Literal["real", "forward", "fake"] | None = None,
-    times: Literal["measured", "roofline"] = "measured",
+    mode: Mode = "measured",
     device: str | None = None,
 ) -> Profile:
-    """Make the profile of a recorded step.
+    """Make the profile of a watched step.
 
     Args:
         step: the step.
-        parts: what was recorded.
-        structure: what the structural forward saw.
-        seconds: time of each marker.
-        own_seconds: of each function.
-        clock: timed the operators of the structural forward.
-        plain_seconds: of the whole step.
+        run: what was seen of it.
+        seconds: when what happened.
         optimizer: what the optimizer needs.
         notes: what else could not be seen or put back.
-        mode: where it is not that of `parts`.
-        times: whether anything was timed.
+        mode: how it was recorded.
         device: where it is not that of the step.
     """
-    run, found = parts.run, parts.found
-    flow = structure.flow if agrees(run, structure) else None
-    calls = call_records(run, found, seconds, structure.calls)
-    functions, savers = step_functions(run, found, own_seconds, calls)
-    operators = Operators(run, found, functions, flow, clock, exact=step.device.type == "cpu")
-    reads = [operators.reads_of(number) for number in range(len(functions))]
-    changed = {name for call in structure.calls for name in call.buffers}
-    host = host_costs() if times == "measured" else HostCosts()
+    found = lifetimes(run)
+    tables = make_tables(Flow(run, found), found, seconds)
+    changed = {name for call in tables.calls for name in call.buffers}
     return Profile(
         model=type(step.model).__name__,
-        mode=mode or parts.mode,
-        times=times,
+        mode=mode,
         device=device or _device_name(step.device),
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        plain_seconds=plain_seconds,
+        plain_seconds=seconds.plain_seconds,
         static=static_bytes(step, optimizer.state_bytes),
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
-        forward_ticks=found.first(run, "forward_end"),
-        replay_host_seconds=host.replay_seconds,
-        member_host_seconds=host.member_seconds,
-        save_host_seconds=host.save_seconds,
-        kept_host_seconds=host.kept_seconds,
-        mode_host_seconds=host.mode_seconds,
+        forward_ticks=found.first("forward_end").tick,
         generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
-        calls=calls,
-        functions=function_table(calls, functions, reads, flow.functions if flow is not None else None),
-        ops=operators.table(),
-        tensors=tensor_table(found, parts.natural),
-        saves=save_table(run, found, seconds, savers, operators.of_saves(savers)),
+        calls=tables.calls,
+        functions=tables.functions,
+        ops=tables.ops,
+        tensors=tables.tensors,
+        saves=tables.saves,
+        refusals=tables.refusals,
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(
-            *parts.notes,
-            *_checkpointing_notes(structure.calls),
-            *compile_notes(step.model),
-            *(() if flow is not None else (UNSEEN,)),
-            *optimizer.notes,
-            *notes,
-        ),
+        notes=(*_checkpointing_notes(run.calls), *compile_notes(step.model), *optimizer.notes, *notes),
     )
 
 
-def _checkpointing_notes(structures: list[CallStructure]) -> list[str]:
+def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     """Say which calls the model recomputes by itself."""
-    inside = [structure.name for structure in structures if structure.checkpointed]
+    inside = [call.name for call in calls if call.checkpointed]
     if not inside:
         return []
     return [

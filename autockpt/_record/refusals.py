@@ -11,9 +11,21 @@ UNTRACED = "returns an empty or sparse tensor, of which it is not known what rea
 WRITTEN_UNSEEN = "is given a tensor that was written through `.data`, which a replay of a run would not do"
 """No version tells, so that a frame takes such a tensor for the result that another call of the run returned."""
 
+CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
+
 CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
 
 CHANGES_ATTRIBUTE = "changes an attribute of a module, which a replay would do again"
+
+CHANGES_ARGUMENT = "changes an argument of type {} (a cache?), which a replay would do again"
+
+CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would do again"
+
+GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
+
+OWN_GENERATOR = "draws from a torch.Generator of its own"
+
+HOST_RANDOM = "draws from the random generators of Python or numpy"
 
 PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
 

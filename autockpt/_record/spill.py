@@ -1,9 +1,10 @@
-"""Saved tensors that wait where there is room, so that a real step never holds its activations.
+"""Saved tensors that wait where there is room, so that a recorded step never holds its activations.
 
-    forward     pack ── the storage's bytes ──▶ a temporary file (CPU) or the host (devices)
-    backward    unpack ◀── a new storage with the same bytes; it dies when its node is done
+    forward     pack ── the tensor's bytes ──▶ a temporary file (CPU), pinned memory of the host (devices), or nowhere
+    backward    unpack ◀── a new tensor with the same bytes; it dies when its node is done
 
-Each storage is written once, however many views of it are saved, and there is at most one copy of it at a time.
+Each tensor is written as it is when it is saved: views of one storage may be written to between two saves, and not
+every write counts as a version of all of them.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class NoRoom(ProfilingError):
     """What a forward saves does not fit into a temporary file."""
 
 
-class _Store(Protocol):
+class Store(Protocol):
     """Where bytes wait."""
 
-    def put(self, storage: torch.UntypedStorage) -> Any:
-        """Copy a storage's bytes, taking none of its device's memory; return what `get` needs to find them."""
+    def put(self, tensor: torch.Tensor) -> Any:
+        """Copy a tensor's bytes, taking none of its device's memory; return what `get` needs to find them."""
 
-    def get(self, token: Any, storage: torch.UntypedStorage) -> None:
-        """Copy them into another storage of that size."""
+    def get(self, token: Any, tensor: torch.Tensor) -> None:
+        """Copy them into another tensor of the same sizes and strides."""
 
 
 class _File:
@@ -46,147 +47,141 @@ class _File:
     def __init__(self, file: io.FileIO) -> None:
         self._file, self._end = file, 0
 
-    def put(self, storage: torch.UntypedStorage) -> int:
-        place, rest = self._end, _bytes(storage)
+    def put(self, tensor: torch.Tensor) -> int:
+        place, rest = self._end, bytes_of(tensor)
         try:
             self._file.seek(place)
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise NoRoom(
-                f"the step's saved tensors were to wait in a file in {tempfile.gettempdir()}, which took {place} bytes "
-                f"and not {storage.nbytes()} more ({error.strerror}). Set TMPDIR to a directory with more room, or "
-                "record with mode='forward'."
+                f"the step's saved tensors wait in a file in {tempfile.gettempdir()}, which took {place:,} bytes and "
+                f"not {_span_bytes(tensor):,} more ({error.strerror}). Set TMPDIR to a folder with more room."
             ) from error
-        self._end += storage.nbytes()
+        self._end += _span_bytes(tensor)
         return place
 
-    def get(self, token: int, storage: torch.UntypedStorage) -> None:
-        rest = _bytes(storage)
+    def get(self, token: int, tensor: torch.Tensor) -> None:
+        rest = bytes_of(tensor)
         self._file.seek(token)
         while rest:
             rest = rest[self._file.readinto(rest) :]
 
 
 class _Host:
-    """Host memory, for storages of a device."""
+    """Pinned memory of the host, for tensors of a device; other memory where none can be pinned."""
 
-    def put(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        return _flat(storage).cpu()
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            host = torch.empty(_span_bytes(tensor), dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:
+            host = torch.empty(_span_bytes(tensor), dtype=torch.uint8)
+        return host.copy_(_flat(tensor))
 
-    def get(self, token: torch.Tensor, storage: torch.UntypedStorage) -> None:
-        _flat(storage).copy_(token)
-
-
-def _bytes(storage: torch.UntypedStorage) -> memoryview:
-    """The bytes of a storage on the host, in place."""
-    return memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
-
-
-def _flat(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    def get(self, token: torch.Tensor, tensor: torch.Tensor) -> None:
+        _flat(tensor).copy_(token)
 
 
-class _SpilledStorage:
-    """A storage that autograd saved: itself or a copy of it while anything holds one, else its bytes in the store.
+class _Nowhere:
+    """For tensors that have no bytes."""
 
-    A gradient may be a part of a copy. Autograd adds nothing to it in place, since Python made the copy; so it is in
-    the real step, whose saved storages the recorder looks at from Python.
-    """
+    def put(self, tensor: torch.Tensor) -> None:
+        return None
 
-    def __init__(self, store: _Store, storage: torch.UntypedStorage, version: int) -> None:
-        self._store, self._size, self._device = store, storage.nbytes(), storage.device
-        self._alive = weakref.ref(storage)
-        self._version, self._token = version, store.put(storage)
+    def get(self, token: None, tensor: torch.Tensor) -> None:
+        return None
 
-    def is_of(self, storage: torch.UntypedStorage) -> bool:
-        """Whether it stands for this storage, and not for an older one at the same address."""
-        return self._alive() is storage
 
-    def refresh(self, storage: torch.UntypedStorage, version: int) -> None:
-        """Take the bytes anew if they have changed since."""
-        if version != self._version:
-            self._version, self._token = version, self._store.put(storage)
+def _span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to its last."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
 
-    def storage(self) -> torch.UntypedStorage:
-        """Return the storage, or a copy if it died."""
-        storage = self._alive()
-        if storage is None:
-            storage = torch.UntypedStorage(self._size, device=self._device)
-            self._store.get(self._token, storage)
-            self._alive = weakref.ref(storage)
-        return storage
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the host, in place."""
+    return memoryview((ctypes.c_char * _span_bytes(tensor)).from_address(tensor.data_ptr())).cast("B")
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    begin, empty = tensor.storage_offset() * tensor.itemsize, torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), begin, (_span_bytes(tensor),), (1,))
 
 
 class SpilledTensor:
-    """What is held instead of a saved tensor."""
+    """A tensor's bytes in a store, and its sizes and strides."""
 
-    __slots__ = ("_conjugate", "_dtype", "_geometry", "_storage")
-
-    def __init__(self, storage: _SpilledStorage, tensor: torch.Tensor) -> None:
-        self._storage = storage
-        self._dtype, self._conjugate = tensor.dtype, tensor.is_conj()
-        self._geometry = tensor.storage_offset(), tensor.size(), tensor.stride()
+    def __init__(self, store: Store, tensor: torch.Tensor) -> None:
+        self._store, self._token = store, store.put(tensor)
+        self._dtype, self._device, self._conjugate = tensor.dtype, tensor.device, tensor.is_conj()
+        self._shape, self._stride = tensor.shape, tensor.stride()
 
     def restore(self) -> torch.Tensor:
-        """Return the tensor as it was: its bytes, its place in its storage, its strides."""
-        storage = self._storage.storage()
-        tensor = torch.empty(0, dtype=self._dtype, device=storage.device).set_(storage, *self._geometry)
-        return tensor.conj() if self._conjugate else tensor
+        """Return a new tensor with the same bytes."""
+        new = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
+        self._store.get(self._token, new)
+        return new.conj() if self._conjugate else new
 
 
 class Spill:
-    """Takes what autograd saves off the device.
+    """Takes what a step saves for backward.
 
     Args:
         store: where the bytes wait.
-        device: whose tensors are spilled.
-        held: tensors that the caller holds anyway, which stay.
-        room_bytes: of saved storages that may stay where they are, those that are saved first.
+        device: tensors elsewhere stay where they are.
+        held: tensors that the step holds anyway, which stay.
     """
 
-    def __init__(
-        self, store: _Store, device: torch.device, held: Iterable[torch.Tensor], *, room_bytes: int = 0
-    ) -> None:
-        self._store, self._device, self._room_bytes = store, device, room_bytes
+    def __init__(self, store: Store, device: torch.device, held: Iterable[torch.Tensor]) -> None:
+        self._store, self._device = store, device
         self._held = {private.storage_key(tensor) for tensor in held}
-        self._staying: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
-        self._spilled: weakref.WeakValueDictionary[int, _SpilledStorage] = weakref.WeakValueDictionary()
+        self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, SpilledTensor]] = {}
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
         if tensor.device.type != self._device.type or not _told_by_bytes(tensor):
             return tensor
-        key, storage, version = private.storage_key(tensor), tensor.untyped_storage(), private.version(tensor)
-        if key in self._held or not storage.nbytes():
+        if private.storage_key(tensor) in self._held or not tensor.untyped_storage().nbytes():
             return tensor
-        if self._staying.get(key) is storage:
-            return tensor
-        spilled = self._spilled.get(key)
-        if spilled is None or not spilled.is_of(storage):
-            if storage.nbytes() <= self._room_bytes:
-                self._room_bytes -= storage.nbytes()
-                self._staying[key] = storage
-                return tensor
-            spilled = self._spilled[key] = _SpilledStorage(self._store, storage, version)
-        spilled.refresh(storage, version)
-        return SpilledTensor(spilled, tensor)
+        reference, version, spilled = self._last.get(id(tensor), (None, 0, None))
+        if spilled is None or reference is None or reference() is not tensor or version != private.version(tensor):
+            spilled = SpilledTensor(self._store, tensor)
+            self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), spilled
+        return spilled
 
 
 def _told_by_bytes(tensor: torch.Tensor) -> bool:
     """Whether bytes, type, sizes and strides are all that there is to a tensor."""
     return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        (type(tensor) in (torch.Tensor, torch.nn.Parameter) or private.fake_mode_of(tensor) is not None)
         and tensor.layout == torch.strided
-        and not (tensor.is_neg() or tensor.is_nested or tensor.is_quantized)
+        and not (tensor.is_neg() or tensor.is_nested or tensor.is_quantized or tensor._is_zerotensor())
     )
 
 
 @contextlib.contextmanager
-def spilling(device: torch.device, held: Iterable[torch.Tensor], *, room_bytes: int = 0) -> Iterator[Spill]:
-    """Open a store for the saves of one run on `device`, and close it afterwards; see `Spill`."""
-    if device.type != "cpu":
-        yield Spill(_Host(), device, held, room_bytes=room_bytes)
+def spilling(device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False) -> Iterator[Spill]:
+    """Open a store for the saves of one run on `device`, and close it afterwards; see `Spill`.
+
+    Args:
+        device: where the step runs.
+        held: tensors that the step holds anyway.
+        fake: whether the step's tensors have no bytes.
+
+    Raises:
+        NoRoom: there is no temporary folder; later, where the file takes no more.
+    """
+    if fake or device.type != "cpu":
+        yield Spill(_Nowhere() if fake else _Host(), device, held)
         return
-    with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
-        yield Spill(_File(file), device, held, room_bytes=room_bytes)
+    try:
+        file = tempfile.TemporaryFile(prefix="autockpt-", buffering=0)  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise NoRoom(
+            f"the step's saved tensors wait in a temporary file, and none can be made ({error}). "
+            "Set TMPDIR to a folder that can be written to."
+        ) from error
+    with file:
+        yield Spill(_File(file), device, held)

@@ -4,11 +4,15 @@ A marker is itself an allocation, of a size that nothing else has, freed at once
 allocator's own stream of events, in exactly the right place, with no clock to be trusted:
 
     stream   alloc 8192 · alloc 4099 · free 4099 · alloc 512 · free 8192 · ...
-    tape     alloc 8192 · mark 0                 · alloc 512 · free 8192 · ...
+    tape     alloc 8192 · mark 1                 · alloc 512 · free 8192 · ...
+
+Markers come from every thread, and from finalizers in the middle of another marker. So each has a size of its own, by
+which it is found again, whatever the order in which Python wrote them down.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol
@@ -20,6 +24,9 @@ from .._data.errors import ProfilingError
 
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
+
+OUT_OF_ORDER = 256
+"""How many markers may overtake one. An allocation that looks like a marker of another time is the user's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Tape(Protocol):
     ) -> None: ...
 
     def mark(self) -> int:
-        """Put a marker on the tape and return its number, counted from 0."""
+        """Put a marker on the tape and return its number: no two have the same."""
 
     def key(self, tensor: torch.Tensor) -> int:
         """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
@@ -69,7 +76,8 @@ class AllocatorTape:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._marks: list[tuple[int, int]] = []
+        self._numbers = itertools.count()
+        self._addresses: dict[int, int] = {}  # by number of the marker
         self._events: list[Event] = []
         self._profiler: private.MemoryProfiler | None = None
 
@@ -92,9 +100,10 @@ class AllocatorTape:
             self._events = self._with_marks(allocations)
 
     def mark(self) -> int:
-        size = MARK_BYTES + 2 * len(self._marks)
-        self._marks.append((torch.empty(size, dtype=torch.uint8, device="cpu").data_ptr(), size))
-        return len(self._marks) - 1
+        number = next(self._numbers)
+        # A bare storage: no operator runs, so that no mode sees the marker made.
+        self._addresses[number] = torch.UntypedStorage(MARK_BYTES + 2 * number).data_ptr()
+        return number
 
     def key(self, tensor: torch.Tensor) -> int:
         return storage_address(tensor)
@@ -105,14 +114,17 @@ class AllocatorTape:
     def _with_marks(self, allocations: list[private.AllocationEvent]) -> list[Event]:
         """Turn the marker allocations back into markers and leave other devices out."""
         events: list[Event] = []
+        left = dict(self._addresses)
         pending: set[tuple[int, int]] = set()  # markers whose free is still to come
-        next_mark = 0
+        found = 0
         for pointer, change, device_type, device_index in allocations:
             if device_type == "cpu":
-                if next_mark < len(self._marks) and (pointer, change) == self._marks[next_mark]:
-                    events.append(Event("mark", next_mark))
+                number = (change - MARK_BYTES) // 2 if change >= MARK_BYTES and change % 2 else -1
+                if left.get(number) == pointer and abs(number - found) <= OUT_OF_ORDER:
+                    del left[number]
+                    found += 1
+                    events.append(Event("mark", number))
                     pending.add((pointer, -change))
-                    next_mark += 1
                     continue
                 if (pointer, change) in pending:
                     pending.discard((pointer, change))
@@ -123,9 +135,9 @@ class AllocatorTape:
                 events.append(Event("alloc", pointer, change))
             elif change < 0:
                 events.append(Event("free", pointer, -change))
-        if next_mark != len(self._marks):
+        if left:
             raise ProfilingError(
-                f"the profiler's stream holds {next_mark} of {len(self._marks)} markers: "
+                f"the profiler's stream holds {found} of {len(self._addresses)} markers: "
                 f"it lost events, or torch {torch.__version__} reports allocations in another way"
             )
         return events

@@ -93,7 +93,7 @@ def max_batch(
     time_limit_seconds: float = 3.0,
     keep: Patterns = (),
     recompute: Patterns = (),
-    mode: Mode = "auto",
+    mode: Mode = "measured",
     device: str | None = None,
     most: int | None = None,
 ) -> MaxBatch:
@@ -114,8 +114,7 @@ def max_batch(
         time_limit_seconds: how long the solver may search for the plan of the largest batch.
         keep: patterns of calls that must not run again; see `solve`.
         recompute: patterns of calls that must.
-        mode: how steps are recorded; see `profile`. ``spill`` needs no more memory than the deepest plan does, ``fake``
-            runs nothing.
+        mode: how steps are recorded; see `profile`. ``fake`` runs nothing.
         device: in fake mode, the device whose roofline gives the seconds.
         most: no more samples than these are asked for; at least 4, which are recorded in any case.
 

@@ -10,6 +10,7 @@ from autockpt._data.profile import Profile
 from autockpt._data.tables import Argument
 from autockpt.solvers import Candidate, simulate
 from tests.handmade import MIB, chain_profile
+from tests.hosts import host
 
 
 def named(candidates: Candidates, name: str) -> tuple[Candidate, Run]:
@@ -30,17 +31,17 @@ def test_a_replay_stops_at_the_last_save() -> None:
     candidate, _ = named(find_candidates(profile), "h.2#0")
     # All of attn (10 ms), and nothing of mlp, which saves at its very beginning.
     assert candidate.recompute_seconds == pytest.approx(0.01)
-    slower = msgspec.structs.replace(profile, replay_host_seconds=0.5)
-    assert named(find_candidates(slower), "h.2#0")[0].recompute_seconds == pytest.approx(0.51)
-    slower = msgspec.structs.replace(profile, save_host_seconds=0.5)
-    assert named(find_candidates(slower), "h.2#0")[0].recompute_seconds == pytest.approx(0.01 + 4 * 0.5)
+    with host(replay_seconds=0.5):
+        assert named(find_candidates(profile), "h.2#0")[0].recompute_seconds == pytest.approx(0.51)
+    with host(save_seconds=0.5):
+        assert named(find_candidates(profile), "h.2#0")[0].recompute_seconds == pytest.approx(0.01 + 4 * 0.5)
 
 
 def test_a_segment_of_several_calls_costs_the_host_more() -> None:
     profile = chain_profile()
-    fast, slow = (
-        find_candidates(msgspec.structs.replace(profile, member_host_seconds=seconds)) for seconds in (0, 0.5)
-    )
+    fast = find_candidates(profile)
+    with host(member_seconds=0.5):
+        slow = find_candidates(profile)
     assert max(len(run.members) for run in slow.runs) > 2
     for before, after, run in zip(fast.problem.candidates, slow.problem.candidates, slow.runs, strict=True):
         more_seconds = after.recompute_seconds - before.recompute_seconds

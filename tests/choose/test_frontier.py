@@ -51,7 +51,7 @@ def test_each_plan_is_what_solve_finds_for_its_peak() -> None:
         assert plan.status == alone.status == "optimal"
         assert plan.budget_bytes == plan.peak_bytes
         assert plan.refused == alone.refused
-        assert plan.profile_mode == "real"
+        assert plan.profile_mode == "measured"
 
 
 def test_within_picks_the_cheapest_that_fits() -> None:

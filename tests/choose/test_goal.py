@@ -19,6 +19,7 @@ from autockpt import BudgetError, Goal, Infeasible, Plan, TooCostly
 from autockpt._choose.candidates import find_candidates
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt.solvers import SOLVERS, simulate
+from tests.hosts import host
 
 from ..handmade import MIB, chain_profile
 
@@ -106,12 +107,13 @@ def test_an_overhead_needs_seconds() -> None:
 
 def test_more_budget_never_costs_more() -> None:
     """Through the public function, by the default solver, from below the minimum to above the plain peak."""
-    profile, costs = msgspec.structs.replace(chain_profile(5), replay_host_seconds=0.003), []
+    profile, costs = chain_profile(5), []
     plain = autockpt.solve(profile, 10**12).peak_bytes
-    for budget in range(autockpt.solve(profile, "min").peak_bytes, plain + 8 * MIB, 8 * MIB):
-        plan = autockpt.solve(profile, budget)
-        assert plan.peak_bytes <= budget
-        costs.append(plan.recompute_seconds)
+    with host(replay_seconds=0.003):
+        for budget in range(autockpt.solve(profile, "min").peak_bytes, plain + 8 * MIB, 8 * MIB):
+            plan = autockpt.solve(profile, budget)
+            assert plan.peak_bytes <= budget
+            costs.append(plan.recompute_seconds)
     assert len(set(costs)) > 4
     assert all(more <= less for less, more in pairwise(costs))
     assert costs[-1] == 0.0

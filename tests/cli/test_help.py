@@ -46,7 +46,7 @@ def test_shells_complete() -> None:
     assert complete("") == [("plain", name) for name in VERBS]
     assert complete("solve", "p.json", "--solver", "") == [("plain", name) for name in sorted(SOLVERS)]
     assert complete("verify", "m:f", "--solver", "s") == [("plain", "speed"), ("plain", "sqrt")]
-    assert complete("profile", "m:f", "--mode", "f") == [("plain", "forward"), ("plain", "fake")]
+    assert complete("profile", "m:f", "--mode", "f") == [("plain", "fake")]
     assert complete("profile", "m:f", "--device", "") == [("plain", name) for name in sorted(DEVICES)]
     assert complete("profile", "mo") == [("file", "mo")]
     assert complete("verify", "m:f", "--plan", "pl") == [("file", "pl")]

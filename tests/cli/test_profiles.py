@@ -34,7 +34,7 @@ def test_json_is_one_document(run: Run) -> None:
     document = json.loads(result.out)
     assert document["kind"] == "profiles"
     assert [each["name"] for each in document["profiles"]] == names()
-    assert {each["times"] for each in document["profiles"]} == {"roofline"}
+    assert {each["mode"] for each in document["profiles"]} == {"fake"}
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 160])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -18,6 +18,7 @@ from autockpt.solvers import simulate
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.reference import Reference, reference
 from tests.fuzz.units import without_host
+from tests.hosts import host
 from tests.zoo import Case, UNet
 
 PREDICTION_TOLERANCE = 0.001
@@ -40,8 +41,8 @@ def test_what_stands_before_a_block_is_freed_with_it() -> None:
 def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
     found = []
     for member_seconds in (0.0, 1.0):
-        costly = msgspec.structs.replace(reference("unet").profile, member_host_seconds=member_seconds)
-        candidates = find_candidates(costly)
+        with host(member_seconds=member_seconds):
+            candidates = find_candidates(reference("unet").profile)
         seconds = {candidate.name: candidate.recompute_seconds for candidate in candidates.problem.candidates}
         found.append([seconds[name] for name in ("up.1#0", "#0/interpolate#1 … up.1#0")])
     assert found[0] == found[1]
@@ -49,8 +50,11 @@ def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
 
 def test_a_profile_without_the_columns_offers_no_glue(tmp_path: Path) -> None:
     profile = reference("unet").profile
-    functions = msgspec.structs.replace(profile.functions, arguments=(), unrepeatable=())
-    msgspec.structs.replace(profile, functions=functions).save(tmp_path / "older.json")
+    profile.save(tmp_path / "older.json")
+    document = json.loads((tmp_path / "older.json").read_text())
+    document["schema"] = "autockpt.profile/2"
+    del document["functions"]["arguments"], document["refusals"]
+    (tmp_path / "older.json").write_text(json.dumps(document))
     older = find_candidates(Profile.load(tmp_path / "older.json"))
     assert not any(is_glue(call) for call in older.profile.calls)
     assert older.problem.candidates
@@ -146,11 +150,9 @@ class Odd(nn.Module):
 
 def test_functions_that_cannot_run_again_by_themselves_are_told() -> None:
     profile = autockpt.profile(Odd(), torch.randn(32, 64))
-    functions = profile.functions
+    functions, against = profile.functions, profile.refused("function")
     said = {
-        functions.key(f): functions.unrepeatable[f]
-        for f, call in enumerate(functions.call)
-        if profile.calls[call].key == "#0"
+        functions.key(f): against.get(f, "") for f, call in enumerate(functions.call) if profile.calls[call].key == "#0"
     }
     assert said.pop("batch_norm#0") == "changes a buffer"
     assert said.pop("sigmoid#0") == "runs while gradients are off"

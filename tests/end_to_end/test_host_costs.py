@@ -12,6 +12,7 @@ from autockpt import Plan, Segment
 from autockpt._choose.candidates.planned import find_planned
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.test_selective import ROWS, WIDTH, Body
+from tests.hosts import IDLE_HOST, host
 
 
 class OwnFunctions(nn.Module):
@@ -33,15 +34,14 @@ def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
     plan = Plan(segments=(Segment(calls=("1#0",), keep=units),))
 
     def seconds(**host_seconds: float) -> float:
-        free = dict.fromkeys(("kept_host_seconds", "mode_host_seconds", "save_host_seconds"), 0.0)
-        costs = msgspec.structs.replace(profile, **(free | host_seconds))
-        return find_planned(costs, plan).problem.candidates[0].recompute_seconds
+        with host(**host_seconds):
+            return find_planned(profile, plan).problem.candidates[0].recompute_seconds
 
-    assert seconds(kept_host_seconds=1.0) - seconds() == pytest.approx(len(units))
+    assert seconds(kept_seconds=1.0) - seconds() == pytest.approx(len(units))
     # The mode meets the block, its two functions and its two children.
-    assert seconds(mode_host_seconds=1.0) - seconds() == pytest.approx(seen)
+    assert seconds(mode_seconds=1.0) - seconds() == pytest.approx(seen)
     # Both linears and gelu save what they are given, tanh what it returns; whoever keeps what, all four are packed.
-    assert seconds(save_host_seconds=1.0) - seconds() == pytest.approx(4)
+    assert seconds(save_seconds=1.0) - seconds() == pytest.approx(4)
 
 
 def test_python_between_functions_is_paid_up_to_the_one_in_which_the_replay_ends() -> None:
@@ -50,8 +50,7 @@ def test_python_between_functions_is_paid_up_to_the_one_in_which_the_replay_ends
     between, inside = 1e-3, 4e-3
     profile = retimed(recorded, [between + inside] * len(recorded.functions))
     functions = msgspec.structs.replace(profile.functions, seconds=(inside,) * len(recorded.functions))
-    free = {f"{cost}_host_seconds": 0.0 for cost in ("replay", "member", "save", "kept", "mode")}
-    profile = msgspec.structs.replace(profile, functions=functions, **free)
+    profile = msgspec.structs.replace(profile, functions=functions, device=IDLE_HOST)
 
     def seconds(*keep: str) -> float:
         plan = Plan(segments=(Segment(calls=("1#0",), keep=keep),))

@@ -92,7 +92,7 @@ def check(case: Case) -> Verdict:
 
 
 def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expected: Outcome) -> Verdict:
-    refused = tuple(call.refused for call in profile.calls if call.refused)
+    refused = tuple(profile.refused("call").values())
     if not plan.segments:
         return Verdict("no candidate", refused=refused)
     case = replace(case, calls=tuple(segment.calls for segment in plan.segments))

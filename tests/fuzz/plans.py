@@ -8,7 +8,6 @@ from autockpt import Plan, Profile, Segment
 from autockpt._choose.candidates import find_candidates
 from autockpt._choose.candidates.glue import glue_of, is_glue, with_glue
 from autockpt._choose.solve import _segment
-from autockpt._data.tables import CallRecord
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
@@ -73,10 +72,8 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
 
 def with_all_glue(profile: Profile, *, blind: bool) -> Profile:
     """State torch functions as calls at every depth; blindly also those that cannot run again by themselves."""
-    functions = profile.functions
     if blind:
-        functions = msgspec.structs.replace(functions, unrepeatable=("",) * len(functions))
-    profile = msgspec.structs.replace(profile, functions=functions)
+        profile = msgspec.structs.replace(profile, refusals=())
     return with_glue(profile, glue_of(profile, range(len(profile.calls))))[0]
 
 
@@ -85,15 +82,16 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
     functions = profile.functions
     against = {
         f"{profile.calls[functions.call[f]].key}/{functions.key(f)}": reason
-        for f, reason in enumerate(functions.unrepeatable)
+        for f, reason in profile.refused("function").items()
     }
+    against |= {profile.calls[call].key: reason for call, reason in profile.refused("call").items()}
     profile = with_all_glue(profile, blind=True)
     index = {call.key: number for number, call in enumerate(profile.calls)}
     found = []
     for key in (key for segment in plan.segments for key in segment.calls):
         start = index[key]
         inside = profile.calls[start : profile.calls[start].stop]
-        said = [against[call.key] if is_glue(call) else call.refused for call in inside]
+        said = [against.get(call.key, "") for call in inside]
         found += [reason for each in said for reason in NOT_SEEN if each.startswith(reason)]
     return found
 
@@ -110,12 +108,13 @@ def _blind(profile: Profile) -> list[Span]:
         for first in range(len(family))
         for last in range(first + 1, len(family) + 1)
     ]
-    doubtful = [span for span in spans if any(_doubtful(profile.calls[member]) for member in span)]
+    refused = profile.refused("call")
+    doubtful = [
+        span
+        for span in spans
+        if any(member in refused or any(a.mutated for a in profile.calls[member].arguments) for member in span)
+    ]
     return [*spans, *doubtful, *doubtful]
-
-
-def _doubtful(call: CallRecord) -> bool:
-    return bool(call.refused) or any(argument.mutated for argument in call.arguments)
 
 
 def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[int]:

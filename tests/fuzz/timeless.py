@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._record import calibrate, clocks, recorder, timing
+from autockpt._choose.candidates import book
+from autockpt._data.devices import HostCosts
+from autockpt._record import clocks, timing
 
 __all__ = ["without_times"]
 
-HOST = calibrate.HostCosts(
-    replay_seconds=1e-5, member_seconds=1e-6, save_seconds=1e-6, kept_seconds=1e-6, mode_seconds=1e-6
-)
+HOST = HostCosts(replay_seconds=1e-5, member_seconds=1e-6, save_seconds=1e-6, kept_seconds=1e-6, mode_seconds=1e-6)
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def without_times() -> Iterator[None]:
     leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
     with (
         mock.patch.object(clocks, "time", leisurely),
-        mock.patch.object(recorder, "host_costs", lambda: HOST),
+        mock.patch.object(book, "host_costs", lambda device: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
         yield

@@ -14,6 +14,7 @@ from autockpt._choose.candidates.drafts import make_draft
 from autockpt._choose.candidates.glue import is_glue
 from autockpt._choose.candidates.idle import name_idle
 from autockpt.solvers.dataflow import Dataflow
+from tests.hosts import IDLE_HOST
 
 __all__ = ["by_names", "by_rules", "without_host", "worth_drawing"]
 
@@ -30,11 +31,7 @@ def without_host(profile: Profile, dice: int) -> Profile:
     seconds = [10.0 ** drawn.uniform(-6, -3) for _ in profile.functions.seconds]
     return msgspec.structs.replace(
         profile,
-        replay_host_seconds=0.0,
-        member_host_seconds=0.0,
-        save_host_seconds=0.0,
-        kept_host_seconds=0.0,
-        mode_host_seconds=0.0,
+        device=IDLE_HOST,
         functions=msgspec.structs.replace(profile.functions, seconds=tuple(seconds)),
     )
 

@@ -6,13 +6,13 @@ import copy
 import warnings
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
+from tests.hosts import host
 from tests.run.frames.comparing import steps
 from tests.run.frames.models import WIDTH, Tower, batch, summed
 
@@ -117,8 +117,8 @@ class Interrupted(Ordered):
 )
 def test_a_recorded_plan_knows_which_calls_hand_on_their_results(model: nn.Module, linked: bool) -> None:
     profile = autockpt.profile(model, batch(256, WIDTH))
-    costly = msgspec.structs.replace(profile, replay_host_seconds=1.0, member_host_seconds=0.0)  # the longer the better
-    plan = autockpt.solve(costly, "1GB", solver="uniform")
+    with host(replay_seconds=1.0):  # the longer the better
+        plan = autockpt.solve(profile, "1GB", solver="uniform")
     runs = [segment for segment in plan.segments if len(segment.calls) > 1]
     assert runs
     assert all(segment.linked == (segment.calls[1:] if linked else ()) for segment in runs)

@@ -14,7 +14,7 @@ from tests.zoo import build
 
 __all__ = ["MODES", "Block", "Units", "block", "zoo"]
 
-MODES = ["real", "forward", "fake"]
+MODES = ["measured", "fake"]
 
 
 class Block(nn.Module):
@@ -39,6 +39,7 @@ class Units:
     """The functions of one call in a profile, by their keys."""
 
     def __init__(self, profile: Profile, call: str) -> None:
+        self.refused = profile.refused("result")
         self.table = profile.functions
         names = [each.key for each in profile.calls]
         self.number = {self.table.key(i): i for i, c in enumerate(self.table.call) if names[c] == call}
@@ -52,8 +53,12 @@ class Units:
     def having(self, flag: str) -> set[str]:
         return {key for key, i in self.number.items() if getattr(self.table, flag)[i]}
 
+    def without_result(self) -> set[str]:
+        """The functions whose result a replay cannot hand out."""
+        return {key for key, i in self.number.items() if i in self.refused}
 
-def block(mode: Any = "real") -> tuple[Profile, Units]:
+
+def block(mode: Any = "measured") -> tuple[Profile, Units]:
     profile = autockpt.profile(nn.Sequential(nn.Linear(16, 16), Block()), torch.randn(4, 6, 16), mode=mode)
     return profile, Units(profile, "1#0")
 

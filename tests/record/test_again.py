@@ -12,9 +12,8 @@ from torch import nn
 
 import autockpt
 from autockpt._data.profile import Profile
-from autockpt._record.again import record_again, spilled_peak_bytes
-from autockpt._record.recorder import RunMode, record_step
-from autockpt._record.spill import SpilledTensor, spilling
+from autockpt._record.again import record_again
+from autockpt._record.recorder import record_step
 from autockpt._record.step import TrainingStep, training_step
 from autockpt._run.governor import governor
 from autockpt._run.growth import same_structure
@@ -40,12 +39,11 @@ def bytes_of(profile: Profile) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("mode", ["spill", "real"])
-def test_one_run_tells_what_a_whole_recording_does(mode: RunMode) -> None:
-    known = record_step(step_of(24), mode=mode)
-    for step, room_bytes in ((step_of(40), 0), (step_of(12), 10**9), (step_of(24, batch=3), 10**5)):
-        whole = record_step(step, mode="spill")
-        again = record_again(step, known, room_bytes=room_bytes)
+def test_one_run_tells_what_a_whole_recording_does() -> None:
+    known = record_step(step_of(24))
+    for step in (step_of(40), step_of(12), step_of(24, batch=3)):
+        whole = record_step(step)
+        again = record_again(step, known)
         assert again is not None
         assert same_structure(again, whole) == ""
         assert bytes_of(again) == bytes_of(whole)
@@ -107,31 +105,6 @@ def test_a_step_that_does_something_else_is_none(what: str) -> None:
     known = record_step(training_step(model, torch.randn(2, 16, 8), None))
     assert record_again(training_step(model, torch.randn(2, 12, 8), None), known) is not None
     assert record_again(training_step(model, torch.randn(2, 17, 8), None), known) is None
-
-
-def test_a_profile_whose_backward_never_ran_tells_nothing() -> None:
-    assert record_again(step_of(24), record_step(step_of(16), mode="forward")) is None
-
-
-def test_no_more_than_the_room_stays() -> None:
-    held, first, second, third = (torch.randn(100) for _ in range(4))
-    with spilling(torch.device("cpu"), [held], room_bytes=900) as spill:
-        assert spill.take(held) is held
-        assert spill.take(first) is first
-        view = first.view(10, 10)
-        assert spill.take(view) is view  # of the same storage
-        assert spill.take(second) is second
-        spilled = spill.take(third)
-        assert isinstance(spilled, SpilledTensor)
-        assert torch.equal(spilled.restore(), third)
-
-
-@pytest.mark.parametrize("length", [25, 64])
-def test_what_a_spilled_step_needs_is_bounded_by_the_square_of_its_growth(length: int) -> None:
-    small, large = (record_step(step_of(each), mode="spill") for each in (24, length))
-    least = spilled_peak_bytes(large)
-    assert least <= spilled_peak_bytes(small, (length / 24) ** 2)
-    assert least < autockpt.solve(large, "1TB").peak_bytes - large.static.total_bytes
 
 
 def test_a_budget_is_held_by_one_whole_recording_and_one_brief() -> None:

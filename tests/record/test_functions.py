@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 import autockpt
 from autockpt import Profile
 from autockpt._choose.candidates import find_candidates
-from autockpt._record import watch
+from autockpt._record import observer
 from autockpt._run.frames.selection import function_name
 from tests.record.blocks import MODES, Units, block, zoo
 from tests.zoo import ZOO, Case, build
@@ -56,8 +56,8 @@ def test_flags_of_the_functions_of_a_block(mode: Any) -> None:
     assert units.having("mutates") == {"relu_#0"}  # the counter is a buffer that nothing else is given
     # Fake tensors draw nothing, so there what might draw counts.
     assert units.having("draws") - {"scaled_dot_product_attention#0"} == {"dropout#0"}
-    assert units.having("refused") == {"size#0"}
-    assert "no tensor (int)" in units.table.refused[units.number["size#0"]]
+    assert units.without_result() == {"size#0"}
+    assert "no tensor (int)" in units.refused[units.number["size#0"]]
 
 
 def test_what_was_saved_in_a_block_is_filed_under_functions_and_operators() -> None:
@@ -240,7 +240,7 @@ def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch:
         return autockpt.profile(case.model, case.kwargs)
 
     watched = recorded(build(name))
-    monkeypatch.setattr(watch, "routed_functions", lambda router: nullcontext())
+    monkeypatch.setattr(observer, "routed_functions", lambda router: nullcontext())
     plain = recorded(build(name))
     assert len(watched.functions) > 0 and len(plain.functions) == 0
     assert lives(watched) == lives(plain)
@@ -262,26 +262,7 @@ def test_functions_that_ran_only_in_the_first_forward_do_not_hide_the_operators(
     profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Cached()), torch.randn(4, 8))
     assert not profile.notes
     assert profile.ops.name == ("aten.addmm.default", "aten.sigmoid.default", "aten.mul.Tensor")
-    assert not any(profile.functions.refused)
-
-
-class Restless(nn.Module):
-    """Calls more functions each time."""
-
-    count = 0
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.count += 1
-        for _ in range(self.count):
-            hidden = hidden.tanh()
-        return hidden
-
-
-def test_where_forwards_differ_each_function_is_one_operator_and_refused() -> None:
-    profile = autockpt.profile(nn.Sequential(nn.Linear(8, 8), Restless()), torch.randn(4, 8))
-    assert set(profile.ops.name) == {"linear", "tanh"}
-    assert all("other functions" in reason for reason in profile.functions.refused)
-    assert any("other functions" in note for note in profile.notes)
+    assert not profile.refused("result")
 
 
 def test_a_function_that_raises_is_refused() -> None:
@@ -293,7 +274,7 @@ def test_a_function_that_raises_is_refused() -> None:
                 return hidden @ hidden.t()
 
     units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Tries()), torch.randn(4, 8)), "1#0")
-    assert units.having("refused") == {"matmul#0"}
+    assert units.without_result() == {"matmul#0"}
     assert units.makes("matmul#0") == set() and len(units.makes("matmul#1")) == 1
 
 
@@ -306,7 +287,7 @@ def test_what_returns_an_empty_tensor_is_refused_for_another_step_may_fill_it() 
             return hidden.index_add(0, rows, hidden[rows].tanh())
 
     units = Units(autockpt.profile(nn.Sequential(nn.Linear(8, 8), Routes()), torch.randn(4, 8)), "1#0")
-    assert units.having("refused") == {"nonzero#0", "__getitem__#1", "tanh#0"}
+    assert units.without_result() == {"nonzero#0", "__getitem__#1", "tanh#0"}
 
 
 def test_the_loss_outside_the_model_is_no_function_of_a_call() -> None:

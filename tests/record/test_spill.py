@@ -17,15 +17,15 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 import autockpt
-from autockpt import Infeasible, Plan, Profile, ProfilingError
+from autockpt import Infeasible, Profile, ProfilingError
 from autockpt._choose.candidates import find_candidates
-from autockpt._choose.solve import segments_of
-from autockpt._record import recorder
+from autockpt._record import recorder, timing
 from autockpt._record.recorder import record_step
-from autockpt._record.step import step_of
+from autockpt._record.step import step_of, training_step
 from autockpt._record.tape import AllocatorTape, Event
 from autockpt.solvers import SOLVERS, Problem, simulate
 from tests.fuzz.timeless import without_times
+from tests.record.plainly import dropping, held
 from tests.record.small import MODELS, warm
 
 WIDTH = 16
@@ -48,32 +48,23 @@ def recorded(profile: Profile) -> dict[str, Any]:
 
 
 def assert_same(model: nn.Module, batch: Any) -> Profile:
-    """Hold a spilled profile against a real one; return the spilled one."""
-    real, spilled = (autockpt.profile(model, batch, mode=mode) for mode in ("real", "spill"))
-    assert recorded(spilled) == recorded(real)
+    """Hold a profile against one whose step held what it saved, and a forward that dropped it."""
+    spilled, real, forward = autockpt.profile(model, batch), held(model, batch), dropping(model, batch)
+    ours, theirs = recorded(spilled), recorded(real)
+    natural = ours["tensors"].pop("natural")
+    del theirs["tensors"]["natural"]
+    assert ours == theirs
+    end = spilled.forward_ticks
+    assert end == forward.first("forward_end").tick
+    born = [i for i, tick in enumerate(spilled.tensors.birth) if tick < end]
+    assert [min(natural[i], end + 1) for i in born] == [min(forward.natural[i], end + 1) for i in born]
     return spilled
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_spilled_step_is_recorded_as_the_real_one(name: str) -> None:
+def test_a_spilled_step_is_recorded_as_the_plain_one(name: str) -> None:
     case = warm(name)
-    spilled = assert_same(case.model, case.kwargs)
-    assert any("temporary file" in note for note in spilled.notes)
-
-
-def test_plans_have_the_same_peak_in_both_profiles() -> None:
-    case = warm("gpt2")
-    profiles = [autockpt.profile(case.model, case.kwargs, mode=mode) for mode in ("real", "spill")]
-    candidates = find_candidates(profiles[0])
-    problem = candidates.problem
-    chosen = [(), *(lowest(problem, solver) for solver in ("all", "sqrt", "auto"))]
-    plain, deepest = (simulate(problem, each).peak_bytes for each in (chosen[0], chosen[-1]))
-    chosen += [SOLVERS["auto"](problem, deepest + (plain - deepest) // share).chosen for share in (2, 5)]
-    # By name: other seconds make other menus, so that a number does not stand for the same in both.
-    plans = [Plan(segments=segments_of(candidates, each)) for each in chosen]
-    peaks = [[plan.timeline(profile).peak_bytes for plan in plans] for profile in profiles]
-    assert peaks[0] == peaks[1] == [simulate(problem, each).peak_bytes for each in chosen]
-    assert all(peak < plain for peak in peaks[0][1:])
+    assert_same(case.model, case.kwargs)
 
 
 def lowest(problem: Problem, solver: str = "auto") -> tuple[int, ...]:
@@ -113,20 +104,17 @@ def test_no_run_of_a_spilled_profile_holds_more_than_the_deepest_plan(
             seen["the step"] = highest_bytes(super().events())
             return super().events()
 
-    def measured(run: Callable[..., Any]) -> Callable[..., Any]:
-        def measuring(*args: Any, **kwargs: Any) -> Any:
-            results = []
-            found = autockpt.measure(lambda: results.append(run(*args, **kwargs)), device="cpu")
-            seen[run.__name__] = found.step_bytes
-            return results[0]
+    def stamped(*args: Any, **kwargs: Any) -> Any:
+        results = []
+        found = autockpt.measure(lambda: results.append(original(*args, **kwargs)), device="cpu")
+        seen["what is timed"] = found.step_bytes
+        return results[0]
 
-        return measuring
-
+    original = timing._stamped
     monkeypatch.setattr(recorder, "AllocatorTape", Tape)
-    for name in ("observe_structure", "stamped_seconds", "step_seconds"):
-        monkeypatch.setattr(recorder, name, measured(getattr(recorder, name)))
-    autockpt.profile(case.model, case.kwargs, mode="spill")
-    assert set(seen) == {"the step", "observe_structure", "stamped_seconds"}
+    monkeypatch.setattr(timing, "_stamped", stamped)
+    record_step(training_step(case.model, case.kwargs, None), whole=False)
+    assert set(seen) == {"the step", "what is timed"}
     assert max(seen.values()) <= deepest - profile.static.total_bytes
     assert max(seen.values()) < 0.8 * plain_bytes
 
@@ -201,9 +189,11 @@ def test_views_types_copies_and_regions_of_every_kind() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_not_spilled_counts_as_held_to_its_release() -> None:
     model, x = Odd(lambda x: torch.sparse.mm(torch.eye(8).to_sparse(), x).tanh()), torch.randn(8, WIDTH)
-    real, spilled = (autockpt.profile(model, x, mode=mode).tensors for mode in ("real", "spill"))
+    real, spilled = held(model, x).tensors, autockpt.profile(model, x).tensors
     assert (real.bytes, real.birth, real.death) == (spilled.bytes, spilled.birth, spilled.death)
-    assert all(a <= b for a, b in zip(real.natural, spilled.natural, strict=True))
+    forward = dropping(model, x)
+    births = sum(tick < forward.ticks for tick in spilled.birth)
+    assert all(a <= b for a, b in zip(forward.natural[:births], spilled.natural, strict=False))
 
 
 def test_a_batch_that_wants_a_gradient() -> None:
@@ -232,18 +222,11 @@ class Tight(nn.Module):
         raise torch.OutOfMemoryError("too much")
 
 
-@pytest.mark.parametrize(
-    ("in_backward", "mode", "note"), [(False, "real", "temporary file"), (True, "forward", "backward did not run")]
-)
-def test_auto_spills_where_the_step_does_not_fit_and_drops_where_that_does_not_either(
-    in_backward: bool, mode: str, note: str
-) -> None:
-    model, x = Tight(in_backward=in_backward), torch.randn(4, WIDTH)
-    profile = autockpt.profile(model, x)
-    assert profile.mode == mode
-    assert any(note in each for each in profile.notes)
+def test_a_step_that_does_not_fit_is_recorded_all_the_same() -> None:
+    model, x = Tight(in_backward=False), torch.randn(4, WIDTH)
     with pytest.raises(torch.OutOfMemoryError):
-        autockpt.profile(model, x, mode="real")
+        model(x)
+    assert autockpt.profile(model, x).plain_seconds > 0
 
 
 @pytest.fixture
@@ -261,13 +244,13 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
 
 
 def test_the_file_is_closed_when_the_step_is_over(files: list[IO[bytes]]) -> None:
-    autockpt.profile(Odd(torch.tanh), torch.randn(4, WIDTH), mode="spill")
+    autockpt.profile(Odd(torch.tanh), torch.randn(4, WIDTH))
     assert [file.closed for file in files] == [True]
 
 
 def test_the_file_is_closed_when_the_step_fails(files: list[IO[bytes]]) -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        autockpt.profile(Tight(in_backward=True), torch.randn(4, WIDTH), mode="spill")
+        autockpt.profile(Tight(in_backward=True), torch.randn(4, WIDTH))
     assert [file.closed for file in files] == [True]
 
 
@@ -275,12 +258,19 @@ FULL = pathlib.Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_named_and_auto_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FULL.open("r+b", buffering=0))
-    model, x = Tight(in_backward=False), torch.randn(4, WIDTH)
-    with pytest.raises(ProfilingError, match=r"took 0 bytes and not \d+ more .*TMPDIR.*mode='forward'"):
-        autockpt.profile(model, x, mode="spill")
-    assert autockpt.profile(model, x).mode == "forward"
+    with pytest.raises(ProfilingError, match=r"took 0 bytes and not \d+ more .*TMPDIR"):
+        autockpt.profile(Odd(torch.tanh), torch.randn(4, WIDTH))
+
+
+def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    ran: list[Tensor] = []
+    model = Odd(lambda x: ran.append(x) or x)  # type: ignore[func-returns-value]
+    with pytest.raises(ProfilingError, match="TMPDIR"):
+        autockpt.profile(model, torch.randn(4, WIDTH))
+    assert not ran
 
 
 class Mixed(nn.Module):
@@ -300,7 +290,7 @@ class Mixed(nn.Module):
             return out
 
 
-@pytest.mark.parametrize("mode", ["real", "spill", "forward", "fake"])
+@pytest.mark.parametrize("mode", ["measured", "fake"])
 def test_in_the_middle_of_the_callers_autocast_a_step_casts_as_under_its_own(mode: Any) -> None:
     x = torch.randn(64, 8)
     own = autockpt.profile(Mixed(inside=True), x, mode=mode)
@@ -329,5 +319,5 @@ def test_a_step_may_be_recorded_from_positional_arguments_and_keywords() -> None
 
     model, x, scale = Both(), torch.randn(4, WIDTH), torch.randn(WIDTH)
     step = step_of(model, (x,), {"scale": scale}, None)
-    expected = autockpt.profile(model, {"x": x, "scale": scale}, mode="spill")
-    assert recorded(record_step(step, mode="spill")) == recorded(expected)
+    expected = autockpt.profile(model, {"x": x, "scale": scale})
+    assert recorded(record_step(step)) == recorded(expected)

@@ -27,19 +27,18 @@ def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str) -> None:
     tensor = VIEWS[view]((torch.arange(24) % 5).reshape(4, 6).to(dtype))
     if dtype.is_complex:
         tensor = tensor.conj()
-    kept, was = tensor.clone(), (tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.dtype)
+    kept, was = tensor.clone(), (tensor.stride(), tensor.is_conj(), tensor.dtype)
     with spilling(torch.device("cpu"), ()) as spill:
         waiting = spill.take(tensor)
         if not isinstance(waiting, SpilledTensor):
             assert not tensor.numel() and waiting is tensor
             return
-        assert waiting.restore().data_ptr() == tensor.data_ptr()  # while it lives there is no second one
         storage = StorageWeakRef(tensor.untyped_storage())
         del tensor
         assert storage.expired()
         found = waiting.restore()
         assert torch.equal(found, kept)
-        assert (found.stride(), found.storage_offset(), found.is_conj(), found.dtype) == was
+        assert (found.stride(), found.is_conj(), found.dtype) == was
 
 
 def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
@@ -52,10 +51,12 @@ def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
         assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
 
 
-def test_a_storage_that_changed_between_two_saves_is_written_again() -> None:
+def test_each_tensor_is_written_as_it_is_when_it_is_saved() -> None:
+    """Views made by a kernel count their versions apart: what one writes the other's does not tell (a native GRU)."""
     with spilling(torch.device("cpu"), ()) as spill:
         tensor = torch.zeros(3)
-        saves = [spill.take(tensor), spill.take(tensor.add_(1))]
-        del tensor
-        values = [save.restore().tolist() for save in saves if isinstance(save, SpilledTensor)]
-    assert values == [[1.0] * 3] * 2  # as autograd would read them: the storage is one
+        saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
+        tensor.data.add_(1)
+        saves.append(spill.take(tensor.detach()))
+        values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
+    assert values == [0.0, 1.0, 1.0, 1.0, 2.0]

@@ -67,7 +67,7 @@ def test_the_text_of_a_plan() -> None:
         plain_seconds=1.25,
         lower_bound_seconds=0.03,
         choice_bound_seconds=0.045,
-        profile_mode="real",
+        profile_mode="measured",
         refused=tuple(Refusal(call=f"h.{i}.attn#0", reason="reads a tensor from a closure") for i in range(9)),
         notes=("a note",),
     )
@@ -81,7 +81,7 @@ def test_the_text_of_a_plan() -> None:
         predicted recompute                50 ms  per step
         predicted recompute overhead        4.0%  of the plain step, 1.25 s as recorded
         least by any method                30 ms  operator by operator, the host's time not counted
-        profile                             real  a whole step ran
+        profile                         measured  a step ran
 
         Recomputed: 7 segments of 9 calls together; figures of each segment, as predicted
         segments  calls                  freed  boundary  seconds
@@ -136,7 +136,7 @@ def test_the_text_fits_sixty_columns() -> None:
         status="optimal",
         solver="articulation",
         plain_seconds=1.0,
-        profile_mode="forward",
+        profile_mode="measured",
         refused=(Refusal(call=f"{deep.format(7)}#0", reason=note),),
         notes=(note,),
     )

@@ -191,7 +191,7 @@ def test_html_says_what_explain_says_and_escapes_names() -> None:
     profile = msgspec.structs.replace(CHAIN, model=name)
     plan = msgspec.structs.replace(solve(CHAIN, "80MiB"), model=name)
     found = msgspec.structs.replace(frontier(CHAIN, points=4), model=name)
-    fake = msgspec.structs.replace(profile, mode="fake", times="roofline")
+    fake = msgspec.structs.replace(profile, mode="fake")
     for shown, words in (
         (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(report_profile(CHAIN).activation_bytes)]),
         (plan, ["budget", "80.00 MiB", "predicted recompute overhead"]),

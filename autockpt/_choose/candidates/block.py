@@ -98,7 +98,7 @@ def state_block(book: Book, members: tuple[int, ...]) -> Block | None:
 def is_keepable(book: Book, f: int) -> bool:
     """Whether a replay can do without running a function."""
     functions = book.profile.functions
-    return not (functions.alias[f] or functions.mutates[f] or functions.refused[f])
+    return not (functions.alias[f] or functions.mutates[f] or f in book.refused_results)
 
 
 def _alive_anyway(book: Book, members: tuple[int, ...], saved: set[int]) -> set[int]:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import numpy.typing as npt
 
+from ..._data.devices import host_costs
 from ..._data.profile import Profile
 from .glue import is_glue
 
@@ -24,11 +25,17 @@ class Book:
 
     Attributes:
         profile: the profile.
+        host: what recomputing costs the host.
+        refused: why calls cannot be replayed, by index.
+        refused_results: why results of functions cannot be handed out by a replay, by index.
         children: the calls that each call makes.
     """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.host = host_costs(profile.device)
+        self.refused = profile.refused("call")
+        self.refused_results = profile.refused("result")
         self.children: list[list[int]] = [[] for _ in profile.calls]
         for index, call in enumerate(profile.calls):
             if call.parent >= 0:
@@ -128,8 +135,8 @@ class Book:
         """Why a run cannot be replayed exactly; empty where it can."""
         calls = self.profile.calls
         for member in members:
-            if calls[member].refused:
-                return calls[member].refused
+            if member in self.refused:
+                return self.refused[member]
             for argument in calls[member].arguments:
                 if argument.mutated and not self.inside(argument.sources, members):
                     return "one of its arguments is changed in place later"

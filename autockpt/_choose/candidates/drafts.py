@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..._data.profile import Profile
 from .book import Book
 from .glue import is_glue
 from .replay_peak import replay_peak
@@ -163,9 +162,9 @@ def replayed_draft(book: Book, members: tuple[int, ...], idle: Idle = NOTHING_ID
         start=start,
         stop=stop,
         seconds=_seconds(book, members, last, idle)
-        + profile.replay_host_seconds
-        + packed * profile.save_host_seconds
-        + _idle_seconds(profile, idle)
+        + book.host.replay_seconds
+        + packed * book.host.save_seconds
+        + _idle_seconds(book, idle)
         + _joining_seconds(book, members),
         replay=replay,
         replay_bytes=snapshot + max(state, replay_peak(book, members, end, set(until), kept, dead)),
@@ -203,21 +202,21 @@ def _seconds(book: Book, members: tuple[int, ...], last: int, idle: Idle) -> flo
     return sum(functions.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
 
 
-def _idle_seconds(profile: Profile, idle: Idle) -> float:
+def _idle_seconds(book: Book, idle: Idle) -> float:
     """Host seconds of the units that are left alone, and of the mode that does so."""
     units = len(idle.keep) + len(idle.skip)
-    return units * profile.kept_host_seconds + idle.seen * profile.mode_host_seconds
+    return units * book.host.kept_seconds + idle.seen * book.host.mode_seconds
 
 
 def _joining_seconds(book: Book, members: tuple[int, ...]) -> float:
     """Host seconds of each call but the first; of each member that is glue, and of the mode that lets it be one."""
     profile = book.profile
     glue = [member for member in members if is_glue(profile.calls[member])]
-    calls_seconds = max(len(members) - len(glue) - 1, 0) * profile.member_host_seconds
+    calls_seconds = max(len(members) - len(glue) - 1, 0) * book.host.member_seconds
     if not glue:
         return calls_seconds
     seen = book.seen(profile.calls[glue[0]].parent)
-    return calls_seconds + len(glue) * profile.kept_host_seconds + seen * profile.mode_host_seconds
+    return calls_seconds + len(glue) * book.host.kept_seconds + seen * book.host.mode_seconds
 
 
 def _bytes(book: Book, tensors: Iterable[int]) -> int:

@@ -91,6 +91,10 @@ def with_glue(profile: Profile, glue: Sequence[int]) -> tuple[Profile, tuple[int
         functions=msgspec.structs.replace(functions, call=of(functions.call, range(len(functions)))),
         ops=msgspec.structs.replace(ops, call=of(ops.call, ops.function)),
         saves=msgspec.structs.replace(saves, call=of(saves.call, saves.function)),
+        refusals=tuple(
+            msgspec.structs.replace(each, index=moved[each.index]) if each.what == "call" else each
+            for each in profile.refusals
+        ),
     )
     return stated, moved
 
@@ -101,12 +105,11 @@ def glue_of(profile: Profile, parents: Collection[int]) -> list[int]:
     Those are left out that neither save anything nor lead to what a call is given, or to what one of them saves.
     """
     functions, saves = profile.functions, profile.saves
-    if not functions.unrepeatable:
-        return []  # an older profile does not say which can
     # Of most calls that call no module the profile does not tell what their functions are given.
     told = {call for call, arguments in zip(functions.call, functions.arguments, strict=True) if arguments}
     parents = told.intersection(parents) - _reaching_past(profile)
-    own = {f for f, call in enumerate(functions.call) if call in parents and not functions.unrepeatable[f]}
+    refused = profile.refused("function")
+    own = {f for f, call in enumerate(functions.call) if call in parents and f not in refused}
     wanted = {f for f in saves.function if f in own}
     for call in profile.calls:
         if call.parent in parents:

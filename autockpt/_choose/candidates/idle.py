@@ -147,7 +147,9 @@ def _units(book: Book, members: tuple[int, ...], needs: _Needs) -> list[_Named]:
             if not inside:
                 continue
             record = calls[child]
-            whole = all(f in left or is_free(book, f) for f in own) and not (record.refused or record.leaves_traces)
+            whole = all(f in left or is_free(book, f) for f in own) and not (
+                child in book.refused or record.leaves_traces
+            )
             made = {tensor for f in inside for tensor in functions.makes[f]}
             results = made.intersection(record.outputs)
             read = needs.read(made, inside)

@@ -54,7 +54,8 @@ def _glue(profile: Profile, plan: Plan) -> list[int]:
     """Find the functions that are calls of a plan's segments."""
     named = {key for segment in plan.segments for key in segment.calls if split_key(key)[1]}
     functions = profile.functions
-    repeatable = (f for f, reason in enumerate(functions.unrepeatable) if not reason)
+    refused = profile.refused("function")
+    repeatable = (f for f in range(len(functions)) if f not in refused)
     return [f for f in repeatable if f"{profile.calls[functions.call[f]].key}/{functions.key(f)}" in named]
 
 

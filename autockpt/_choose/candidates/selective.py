@@ -46,9 +46,9 @@ def selective_drafts(book: Book, calls: Sequence[int], replayable: Collection[in
         if 1 < len(names) <= MOST_FUNCTIONS:
             alike.setdefault((profile.calls[call].signature, names, book.fates((call,))), []).append(call)
     host = HostSeconds(
-        segment_seconds=profile.replay_host_seconds,
-        kept_unit_seconds=profile.kept_host_seconds,
-        seen_function_seconds=profile.mode_host_seconds,
+        segment_seconds=book.host.replay_seconds,
+        kept_unit_seconds=book.host.kept_seconds,
+        seen_function_seconds=book.host.mode_seconds,
     )
     drafts = []
     for group in alike.values():

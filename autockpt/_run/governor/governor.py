@@ -29,13 +29,12 @@ from ..._choose.candidates import find_candidates
 from ..._choose.candidates.restated import restate
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._record.again import record_again, spilled_peak_bytes
+from ..._record.again import record_again
 from ..._record.recorder import record_step
 from ..._record.step import NothingToTrain, step_of, training_step
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..frames import Handle
-from ..growth import HIGHEST_POWER
 from ..install import replan, unplanned
 from .batch import Batch, batch_of, enlarged
 from .foresight import MARGIN, Known, foreseen
@@ -208,7 +207,7 @@ class Governor:
         request = self._request
         optimizer = request.optimizer or optimizers_for(model)
         step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
-        recorded = record_step(step, mode="spill", optimizer=optimizer)
+        recorded = record_step(step, optimizer=optimizer, whole=False)
         if step.device.type == "cuda" or request.measured_steps:
             recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
         return recorded
@@ -227,11 +226,7 @@ class Governor:
             return None
         known, request = alike[-1], self._request
         step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
-        budget_bytes = (1 - MARGIN - reserved_margin(known.profile)) * (request.goal.budget_bytes or 0)
-        # Nothing grows faster than the square of what the batch does.
-        needed_bytes = spilled_peak_bytes(known.profile, batch.growth_from(known.batch) ** HIGHEST_POWER)
-        room_bytes = max(budget_bytes - known.profile.static.total_bytes - needed_bytes, 0)
-        recorded = record_again(step, known.profile, room_bytes=int(room_bytes))
+        recorded = record_again(step, known.profile)
         self._alike = recorded is not None
         if recorded is None:
             return None

@@ -133,8 +133,6 @@ def _grown(laws: Laws, name: str, first: Any, second: Any) -> Any:
         if is_bytes(name) or any(isinstance(each, msgspec.Struct) for each in first):
             return tuple(_grown(laws, name, *pair) for pair in zip(first, second, strict=True))
         return first
-    if name.endswith("host_seconds"):
-        return (first + second) / 2  # of the host, whatever the size
     if is_seconds(name):
         return laws.seconds(first, second)
     return laws.bytes(first, second) if is_bytes(name) else first

@@ -13,7 +13,7 @@ FREE = frozenset({"recorded", "notes", "optimizer", "signature"})
 """What differs besides: when it was recorded, what was noted, words on the optimizer, and signatures, which are made of
 shapes."""
 
-ALIKE = ("model", "mode", "times", "device", "torch_version")
+ALIKE = ("model", "mode", "device", "torch_version")
 
 HELD = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 """Static bytes that no size of batch changes."""

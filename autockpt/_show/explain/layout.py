@@ -12,8 +12,7 @@ DEFAULT_WIDTH = 100
 
 
 MODES = {
-    "real": "a whole step ran",
-    "forward": "forward ran; backward is predicted from the autograd graph",
+    "measured": "a step ran",
     "fake": "nothing ran; memory and seconds are predicted for the device",
 }
 

@@ -40,12 +40,11 @@ class ModuleRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where memory and time of one plain step go, as recorded, or as predicted where `mode` and `times` say so."""
+    """Where memory and time of one plain step go, as recorded, or as predicted where `mode` says so."""
 
     kind: Literal["profile"] = "profile"
     model: str
     mode: str
-    times: str
     device: str
     torch_version: str
     recorded: str
@@ -99,7 +98,6 @@ def report_profile(profile: Profile) -> ProfileReport:
     return ProfileReport(
         model=profile.model,
         mode=profile.mode,
-        times=profile.times,
         device=profile.device,
         torch_version=profile.torch_version,
         recorded=profile.recorded,
@@ -120,7 +118,7 @@ def report_profile(profile: Profile) -> ProfileReport:
         optimizer_step_bytes=profile.optimizer_step_bytes,
         activation_bytes=activation_bytes,
         modules=tuple(rows),
-        refused=by_reason((call.key, call.refused) for call in profile.calls if call.refused),
+        refused=by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items()),
         notes=profile.notes,
     )
 
@@ -128,16 +126,16 @@ def report_profile(profile: Profile) -> ProfileReport:
 def how_known(report: ProfileReport) -> tuple[str, str, str]:
     """Say of the plain peak, of saved bytes and of seconds whether they are recorded or predicted."""
     return (
-        "recorded" if report.mode == "real" and not report.optimizer else "predicted",
+        "recorded" if report.mode == "measured" and not report.optimizer else "predicted",
         "predicted" if report.mode == "fake" else "recorded",
-        "recorded" if report.times == "measured" else "predicted",
+        "predicted" if report.mode == "fake" else "recorded",
     )
 
 
 def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
     """Render a report of a profile."""
     width = max(width, MINIMUM_WIDTH)
-    where = f"on {report.device}" if report.times == "measured" else f"for {report.device}"
+    where = f"on {report.device}" if report.mode == "measured" else f"for {report.device}"
     head = f"Profile of {report.model}, recorded {report.recorded} {where}, torch {report.torch_version}"
     if report.recipe is not None:
         head += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"

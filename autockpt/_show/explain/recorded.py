@@ -11,7 +11,7 @@ from ..._data.shipped import RecordedProfile
 from ...solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, drop_columns, format_table
 
-_LEAST_TOLD = ("model", "times", "optimizer", "precision", "device")
+_LEAST_TOLD = ("model", "optimizer", "precision", "device")
 
 
 class RecordedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,6 @@ def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
         "precision": [each.recipe.precision for each in found],
         "optimizer": [each.recipe.optimizer for each in found],
         "device": [each.device for each in found],
-        "times": [each.times for each in found],
         "plain peak": [format_bytes(each.plain_peak_bytes) for each in found],
         "plain step": [format_seconds(each.plain_seconds) for each in found],
     }
@@ -42,7 +41,7 @@ def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
         textwrap.fill("Recorded profiles; each name can stand wherever a profile file can", width),
         format_table(list(columns), rows, width, elide=1),
     ]
-    predicted = [each.name for each in found if each.times == "roofline"]
+    predicted = [each.name for each in found if each.mode == "fake"]
     if predicted:
         which = "these" if len(predicted) == len(found) else ", ".join(predicted)
         said = f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device"

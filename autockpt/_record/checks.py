@@ -1,0 +1,235 @@
+"""What objects tell of a call or a function while it runs: generators, attributes, containers, bound buffers.
+
+Each check compares what was there at the begin with what is there at the end, and gives a reason where a replay would
+not do the same. What storages tell is judged when the run is over (`flow.py`).
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .. import _torch_private as private
+from .._run.frames.tree import encode, kept_whole, tensors
+from .._run.frames.unrepeatable import why_unrepeatable
+from . import refusals
+from .fingerprint import PLAIN, attributes_of, fingerprint
+from .marks import SeenCall, SeenFunction
+from .sandbox import generators_of
+
+States = list[tuple[torch.Generator, torch.Tensor]]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call while it runs, with what has to be compared when it ends."""
+
+    call: SeenCall
+    name: str
+    module: torch.nn.Module
+    given: object
+    leaves: list[torch.Tensor]
+    states: States
+    devices: set[torch.device]
+    host_random: tuple[Any, Any]
+    opaque: list[tuple[object, object]]
+    parameters: list[int]
+    buffers: dict[tuple[str, str], weakref.ref[torch.Tensor] | None]
+    # Generators drawn from in the state of the call's start, be it because they were seeded with the same number again.
+    drew_first: set[torch.Generator] = field(default_factory=set)
+
+
+class CallChecks:
+    """The checks of calls; calls that are open stand on a stack.
+
+    Args:
+        model: the model.
+        values: False where tensors have no values (fake mode).
+
+    Attributes:
+        default_generators: of the devices in use.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, values: bool) -> None:
+        self._generators = generators_of(model) if values else []
+        self.default_generators = [*filter(_is_default, self._generators)]
+        self._stack: list[_Open] = []
+        self._attributes: dict[torch.nn.Module, object] = {}  # of each module, as last seen
+        for module in model.modules():
+            self._attributes[module] = attributes_of(module)
+        self._reasons: dict[torch.nn.Module, str] = {}
+
+    def opened(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> _Open:
+        """Note what is there as a call begins."""
+        leaves: list[torch.Tensor] = []
+        opaque = [each for each in kept_whole(encode((arguments,), leaves)) if not isinstance(each, (int, *PLAIN))]
+        shapes = [(tuple(t.shape), str(t.dtype)) for t in (*leaves, *module._parameters.values()) if t is not None]
+        call.shapes = f"{type(module).__qualname__}{shapes}"
+        call.checkpointed = private.foreign_checkpoint_active()
+        self._look(module)
+        opened = _Open(
+            call=call,
+            name=call.name,
+            module=module,
+            given=arguments,
+            leaves=leaves,
+            states=[(generator, generator.get_state()) for generator in self._generators],
+            devices={tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())},
+            host_random=_host_random(),
+            opaque=[(each, fingerprint(each)) for each in opaque],
+            parameters=[*map(private.storage_key, module.parameters())],
+            buffers={place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)},
+        )
+        self._stack.append(opened)
+        return opened
+
+    def failed(self, opened: _Open) -> None:
+        """Forget a call that raised."""
+        self._look(*opened.module.modules())
+        self._stack.pop()
+
+    def closed(self, opened: _Open) -> None:
+        """Compare, as a call ends."""
+        call = opened.call
+        self._look(*opened.module.modules())
+        self._stack.pop()
+        call.reasons += [reason for reason in self._reasons_of(opened) if reason]
+        call.bound = [*_bound(opened)]
+        leaves = tensors(opened.given)
+        call.refilled = len(leaves) != len(opened.leaves) or not all(map(operator.is_, leaves, opened.leaves))
+
+    def drew(self, moved: States) -> None:
+        """Note that a function drew from generators that were in these states before."""
+        for generator, before in moved:
+            for opened in self._stack:
+                if any(own is generator and torch.equal(state, before) for own, state in opened.states):
+                    opened.drew_first.add(generator)
+
+    def _look(self, *modules: torch.nn.Module) -> None:
+        """Refuse the open calls if the attributes of modules are not what they were."""
+        for module in modules:
+            now = attributes_of(module)
+            if self._attributes.setdefault(module, now) != now:
+                self._attributes[module] = now
+                for opened in self._stack:
+                    opened.call.reasons.append(refusals.CHANGES_ATTRIBUTE)
+
+    def _reasons_of(self, opened: _Open) -> Iterator[str]:
+        for generator, state in opened.states:
+            if torch.equal(generator.get_state(), state):
+                yield refusals.PUTS_BACK if generator in opened.drew_first else ""
+            elif not _is_default(generator):
+                yield refusals.OWN_GENERATOR
+            else:
+                opened.call.draws = True
+                elsewhere = generator.device.type != "cpu" and generator.device not in opened.devices
+                yield refusals.DRAWS_ELSEWHERE.format(generator.device) if elsewhere else ""
+        yield "" if _same_random(_host_random(), opened.host_random) else refusals.HOST_RANDOM
+        for each, before in opened.opaque:
+            yield refusals.CHANGES_ARGUMENT.format(type(each).__name__) if fingerprint(each) != before else ""
+        bound = [*map(private.storage_key, opened.module.parameters())] != opened.parameters
+        yield refusals.CHANGES_PARAMETER if bound else ""
+        if opened.module not in self._reasons:
+            self._reasons[opened.module] = why_unrepeatable(opened.module)
+        yield self._reasons[opened.module]
+
+
+class FunctionChecks:
+    """The checks of functions, of which one runs at a time.
+
+    Args:
+        calls: those of calls, whose generators count.
+    """
+
+    def __init__(self, calls: CallChecks) -> None:
+        self._calls = calls
+        self._devices: set[torch.device] = set()
+
+    def began(self, function: SeenFunction, arguments: object) -> States:
+        """Note what is there as a function begins."""
+        given = tensors(arguments)
+        self._devices = {tensor.device for tensor in given}
+        function.unrepeatable = _why_not_alone(arguments, given)
+        function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
+        return [(generator, generator.get_state()) for generator in self._calls.default_generators]
+
+    def ended(self, function: SeenFunction, states: States, output: object, *, untraced: bool) -> None:
+        """Compare, as a function ends.
+
+        Args:
+            function: the function.
+            states: what `began` returned.
+            output: what it returned.
+            untraced: whether some tensor of that has no storage.
+        """
+        moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
+        self._calls.drew(moved)
+        function.draws = bool(moved)
+        for generator, _ in moved:
+            if generator.device.type != "cpu" and generator.device not in self._devices:
+                function.unrepeatable = function.unrepeatable or refusals.DRAWS_ELSEWHERE.format(generator.device)
+        others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
+        function.plain = all(isinstance(each, PLAIN) for each in others)
+        function.untraced = untraced
+        if others:
+            function.unreadable = f"returns something that is no tensor ({type(others[0]).__name__})"
+
+
+def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
+    """Why a function that is given this cannot run again by itself; empty where nothing is known against it."""
+    if not torch.is_grad_enabled():
+        return "runs while gradients are off"
+    if not any(tensor.requires_grad for tensor in given):
+        return "is given nothing that requires a gradient"  # and saves nothing, so that no frame records it
+    if private.foreign_checkpoint_active():
+        return "runs in a torch.utils.checkpoint region of the model's own"
+    opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
+    return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""
+
+
+def _buffers(module: torch.nn.Module) -> Iterator[tuple[tuple[str, str], torch.Tensor | None]]:
+    """The buffers inside a module, by path and name."""
+    for path, member in module.named_modules():
+        for name, buffer in member._buffers.items():
+            yield (path, name), buffer
+
+
+def _bound(opened: _Open) -> Iterator[str]:
+    """Qualified names of the buffers that a call bound to other tensors, to None, or for the first time."""
+    now = dict(_buffers(opened.module))
+    for place in dict.fromkeys((*opened.buffers, *now)):
+        reference, tensor = opened.buffers.get(place), now.get(place)
+        before = reference() if reference is not None else None
+        if before is tensor and (reference is not None) == (tensor is not None):
+            continue
+        if before is not None and tensor is not None and _equal(before, tensor):
+            continue
+        yield ".".join(part for part in (opened.name, *place) if part)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    plain = one.layout == other.layout == torch.strided and private.fake_mode_of(one) is None
+    return plain and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _is_default(generator: torch.Generator) -> bool:
+    """Whether a generator is a device's own, whose state a replay puts back."""
+    return generator is torch.default_generator or (
+        generator.device.type == "cuda" and generator in torch.cuda.default_generators
+    )
+
+
+def _host_random() -> tuple[Any, Any]:
+    return random.getstate(), numpy.random.get_state()
+
+
+def _same_random(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
+    return bool(a[0] == b[0] and a[1][2] == b[1][2] and numpy.array_equal(a[1][1], b[1][1]))

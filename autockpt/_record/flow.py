@@ -1,0 +1,219 @@
+"""What calls, functions and operators of a step read, make and change, by its storages.
+
+Storages are those of the lifetimes: tensors of the step from 0 on, older ones negative. A tensor is *inside* a call
+that began before it was allocated, and comes from outside to all others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from . import refusals
+from .lifetimes import Lifetimes, Placed
+from .marks import Given, Run
+
+CASTS = "aten._to_copy."
+"""How the name begins of the operator that casts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From one marker to another: a call, a function, or an operator."""
+
+    first: Placed
+    last: Placed
+
+    def spans(self, tick: int) -> bool:
+        """Whether a tick lies inside."""
+        return self.first.tick <= tick < self.last.tick
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """One operator's change of a storage."""
+
+    op: int
+    storage: int
+    counted: bool
+
+
+class Flow:
+    """The data flow of one run.
+
+    Args:
+        run: the run.
+        found: its lifetimes.
+
+    Attributes:
+        calls: when each call ran, with what came in and went out.
+        functions: the same of functions.
+        ops: the same of operators.
+        parameters: storages of parameters, and of what autocast keeps of them.
+        buffers: storages of buffers.
+    """
+
+    def __init__(self, run: Run, found: Lifetimes) -> None:
+        self.run, self._birth = run, found.birth
+        self.calls = _spans(found, "enter", "exit", len(run.calls))
+        self.functions = _spans(found, "begin", "end", len(run.functions))
+        self.ops = _spans(found, "start", "stop", len(run.ops))
+        names = found.older
+        self.buffers = {number for number, key in names.items() if key in run.buffer_names}
+        self.parameters = {number for number, key in names.items() if key in run.parameters}
+        self._names = {number: run.buffer_names[names[number]] for number in self.buffers}
+        # Numbers become tensors below all that Python sees: `x.fill_(0.5)`.
+        seen = found.of_kind("enter", "exit", "begin", "end", "stop", "pack")
+        self._visible = {storage for each in seen for storage in each.storages}
+        self.casts = self._cached_casts()
+        self._op_ticks = [span.first.tick for span in self.ops]
+        self.writes = [
+            Writes(op, span.first.storages[position], seen.counted)
+            for op, (seen, span) in enumerate(zip(run.ops, self.ops, strict=True))
+            for position in seen.written
+        ]
+
+    def is_own(self, storage: int) -> bool:
+        """Whether a storage is the model's: of a parameter, or of a buffer."""
+        return storage in self.parameters or storage in self.buffers
+
+    def born(self, storage: int) -> int:
+        """Tick at which a storage was allocated; -1 if that was before the step."""
+        return self._birth[storage] if storage >= 0 else -1
+
+    def ops_in(self, span: Span) -> range:
+        """The operators that ran in a span."""
+        low, high = (bisect_left(self._op_ticks, each.tick) for each in (span.first, span.last))
+        return range(low, high)
+
+    def given(self, span: Span) -> list[int]:
+        """Storages that came into a span, the model's own left out."""
+        return [each for each in span.first.storages if not self.is_own(each)]
+
+    def reads(self, op: int) -> list[int]:
+        """Tensors of the step that an operator reads; casts that autocast had made for others left out."""
+        span, function = self.ops[op], self.run.ops[op].function
+        since = self.functions[function].first.tick if function >= 0 else span.first.tick
+        read = (each for each in span.first.storages if each >= 0 and each in self._visible)
+        return [each for each in read if each not in self.casts or self._birth[each] > since]
+
+    def makes(self, op: int) -> list[int]:
+        """Tensors that an operator makes and returns."""
+        span = self.ops[op]
+        return [each for each in span.last.storages if self.born(each) > span.first.tick]
+
+    def is_view(self, op: int) -> bool:
+        """Whether an operator only looks at what it is given in another way."""
+        seen, span = self.run.ops[op], self.ops[op]
+        return seen.returns and not seen.written and set(span.last.storages) <= set(span.first.storages)
+
+    @cached_property
+    def writes_of(self) -> dict[int, list[int]]:
+        """The operators that change each storage, in order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for write in self.writes:
+            found[write.storage].append(write.op)
+        return found
+
+    def written(self, storages: Iterable[int], ops: range) -> bool:
+        """Whether any of these operators changes one of these storages."""
+        return any(op in ops for storage in storages for op in self.writes_of.get(storage, ()))
+
+    def mutated(self, span: Span) -> list[int]:
+        """Positions, among the storages given to a span, of those that were changed after it began."""
+        later = range(self.ops_in(span).start, len(self.ops))
+        return [i for i, storage in enumerate(self.given(span)) if self.written([storage], later)]
+
+    def written_unseen(self, span: Span, given: Given) -> bool:
+        """Whether something given to a span was changed more often than its version says."""
+        before = self.ops_in(span).start
+        return any(
+            not self.is_own(storage) and bisect_left(self.writes_of.get(storage, ()), before) > version
+            for storage, version in zip(span.first.storages, given.versions, strict=True)
+        )
+
+    def buffer_names(self, storages: Iterable[int], module: str) -> list[str]:
+        """Qualified names, inside a module, of buffers."""
+        prefix = f"{module}." if module else ""
+        return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
+
+    def captured(self) -> dict[int, int]:
+        """For each call that reads a tensor from elsewhere than its arguments, the first operator that does."""
+        found: dict[int, int] = {}
+        arguments = [set(span.first.storages) for span in self.calls]
+        for op, (seen, span) in enumerate(zip(self.run.ops, self.ops, strict=True)):
+            for storage in span.first.storages:
+                if self.is_own(storage) or storage in self.casts:
+                    continue
+                call = seen.call
+                while call >= 0 and self.born(storage) < self.calls[call].first.tick:
+                    if storage not in arguments[call]:
+                        found.setdefault(call, op)
+                    call = self.run.calls[call].parent
+        return found
+
+    def op_reason(self, op: int) -> str:
+        """Why nothing that runs an operator can be replayed; empty where it can."""
+        seen, span = self.run.ops[op], self.ops[op]
+        if seen.late:
+            return refusals.LATE_WRITE
+        changed = any(span.first.storages[position] in self.parameters for position in seen.written)
+        return refusals.CHANGES_PARAMETER if changed else ""
+
+    @cached_property
+    def buffer_users(self) -> dict[int, list[int]]:
+        """The functions that are given each buffer, in order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for function, span in enumerate(self.functions):
+            for storage in span.first.storages:
+                if storage in self.buffers:
+                    found[storage].append(function)
+        return found
+
+    def used_only_by(self, span: Span, storage: int) -> bool:
+        """Whether no function outside a span is given a buffer."""
+        users = self.buffer_users.get(storage, ())
+        return bool(users) and all(span.spans(self.functions[each].first.tick) for each in (users[0], users[-1]))
+
+    def signatures(self) -> list[str]:
+        """For each call, what is equal for calls that run the same operators on the same shapes."""
+        inside: list[list[tuple[int, str]]] = [[] for _ in self.calls]
+        for seen, span in zip(self.run.ops, self.ops, strict=True):
+            if seen.call >= 0:
+                inside[seen.call].append((span.first.tick, seen.words))
+        found = [""] * len(self.calls)
+        for call in reversed(range(len(self.calls))):  # children before parents
+            seen_call = self.run.calls[call]
+            digest = hashlib.sha1(seen_call.shapes.encode(), usedforsecurity=False)
+            for _, words in sorted(inside[call]):
+                digest.update(words.encode())
+            found[call] = digest.hexdigest()[:16]
+            if seen_call.parent >= 0:
+                inside[seen_call.parent].append((self.calls[call].first.tick, found[call]))
+        return found
+
+    def _cached_casts(self) -> frozenset[int]:
+        """What autocast casts from parameters, and hands out again to others that want it: as good as the parameter."""
+        found: set[int] = set()
+        for op, seen in enumerate(self.run.ops):
+            if not seen.name.startswith(CASTS) or seen.function < 0:
+                continue
+            function, span = self.run.functions[seen.function], self.functions[seen.function]
+            if function.cached_casts and self.parameters.issuperset(self.ops[op].first.storages):
+                found.update(set(self.makes(op)).difference(span.last.storages))
+        return frozenset(found)
+
+
+def _spans(found: Lifetimes, first: str, last: str, count: int) -> list[Span]:
+    begins: list[Placed | None] = [None] * count
+    ends: list[Placed | None] = [None] * count
+    for each in found.marks:
+        if each.mark.kind == first:
+            begins[each.mark.index] = each
+        elif each.mark.kind == last:
+            ends[each.mark.index] = each
+    return [Span(one, other) for one, other in zip(begins, ends, strict=True) if one is not None and other is not None]

@@ -1,0 +1,215 @@
+"""What a watched run leaves: markers on the tape, and the calls, functions, operators and saves that they stand for.
+
+Calls and torch functions form one tree, whose leaves are functions; operators run inside them.
+
+    call        enter ─────────────────────────────────────────────────────────────── exit
+    function            begin ──────────────────────────────────── end
+    operator                    start ── allocations ── stop
+    save                                                     pack          unpack ─ release (backward)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from .tape import Event
+
+MarkKind = Literal[
+    "aside",
+    "enter",
+    "exit",
+    "begin",
+    "end",
+    "start",
+    "stop",
+    "pack",
+    "unpack",
+    "release",
+    "ready",
+    "forward_end",
+    "backward_end",
+]
+
+
+class Sources(NamedTuple):
+    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
+
+    Of several objects of one storage, who returned them all; `mixed` is whether anybody else returned some of them.
+    """
+
+    calls: tuple[int, ...] = ()
+    functions: tuple[int, ...] = ()
+    mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One marker: what happened at its place on the tape.
+
+    What is allocated from an ``aside`` to the next marker of a call, function, operator or save is the recorder's own.
+
+    Attributes:
+        kind: what happened.
+        index: the call (enter, exit), the function (begin, end), the operator (start, stop), the save (pack, unpack,
+            release) or the parameter (ready).
+        stamp: a reading of the clock, for the kinds that happen in forward.
+        keys: storages of the arguments (enter, begin, start), outputs (exit, end, stop), of the tensor saved (pack),
+            of the one brought back (unpack, where saves were spilled) or of the gradient (ready).
+    """
+
+    kind: MarkKind
+    index: int
+    stamp: object = None
+    keys: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Given:
+    """What came into a call or a function.
+
+    Attributes:
+        sources: for each storage of its first marker, who returned it.
+        versions: for each, how often the objects of that storage had been changed, as the least of them says.
+    """
+
+    sources: tuple[Sources, ...] = ()
+    versions: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class SeenCall:
+    """A module call.
+
+    Attributes:
+        name: qualified name of the module.
+        class_name: class of the module.
+        occurrence: which call of that module, from 0.
+        parent: the call whose code made it, -1 for the root.
+        stop: one past the last call inside it.
+        shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
+        parameters: storages of the parameters inside its module.
+        given: what came in.
+        functions: how often each function was called in its own code, by name.
+        draws: whether a default generator moved.
+        bound: qualified names of buffers inside it that were bound to other tensors.
+        refilled: whether a container among its arguments holds other tensors than before.
+        reasons: why it cannot be replayed exactly, as far as objects tell.
+        checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
+    """
+
+    name: str
+    class_name: str
+    occurrence: int
+    parent: int
+    stop: int = 0
+    shapes: str = ""
+    parameters: frozenset[int] = frozenset()
+    given: Given = field(default_factory=Given)
+    functions: dict[str, int] = field(default_factory=dict)
+    draws: bool = False
+    bound: list[str] = field(default_factory=list)
+    refilled: bool = False
+    reasons: list[str] = field(default_factory=list)
+    checkpointed: bool = False
+
+
+@dataclass(slots=True)
+class SeenFunction:
+    """A torch function as a call's own code called it.
+
+    Attributes:
+        name: its short name.
+        occurrence: which one of that name in the code of its call.
+        call: that call.
+        given: what came in.
+        draws: whether a default generator moved.
+        unreadable: why a replay cannot hand out its result.
+        unrepeatable: why it cannot run again by itself, as far as objects tell.
+        plain: whether all that it returned besides tensors are plain values.
+        untraced: whether some tensor that it returned has no storage.
+        cached_casts: whether casts of parameters that are made in it are autocast's own, which others read later.
+    """
+
+    name: str
+    occurrence: int
+    call: int
+    given: Given = field(default_factory=Given)
+    draws: bool = False
+    unreadable: str = ""
+    unrepeatable: str = ""
+    plain: bool = True
+    untraced: bool = False
+    cached_casts: bool = False
+
+
+@dataclass(slots=True)
+class SeenOp:
+    """An operator as it ran.
+
+    Attributes:
+        name: ``aten.mm.default``.
+        function: that ran it, -1 if none did.
+        call: innermost call that ran it, -1 if none did (the loss).
+        node: number of the autograd node that was made last before it ran: its own, if it has one.
+        words: name and shapes, equal for operators that are alike.
+        written: positions, among the storages of its first marker, of those that it changes.
+        counted: whether versions count that.
+        draws: whether it draws random numbers, where no generator tells (fake tensors).
+        returns: whether it returned any tensor.
+        late: whether it writes what was saved only after autograd has it.
+    """
+
+    name: str
+    function: int
+    call: int
+    node: int
+    words: str
+    written: tuple[int, ...] = ()
+    counted: bool = True
+    draws: bool = False
+    returns: bool = False
+    late: bool = False
+
+
+class SeenSave(NamedTuple):
+    """A tensor that autograd saved.
+
+    Attributes:
+        call: innermost call that saved it; the root for what the loss saves, since no candidate covers it.
+        function: that saved it, -1 if none did.
+        node: number of the autograd node that saves it.
+        ops: how many operators had started.
+    """
+
+    call: int
+    function: int
+    node: int
+    ops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one watched run left.
+
+    Attributes:
+        events: the tape.
+        marks: the markers, by their number on the tape.
+        calls: the calls, in pre-order.
+        functions: the torch functions that they called, in order.
+        ops: the operators that ran in forward, in order.
+        saves: what autograd saved, in order.
+        parameters: storages of the model's parameters.
+        buffer_names: qualified names of the model's buffers, by storage.
+        reached: which of the step's leaves get a gradient.
+    """
+
+    events: list[Event]
+    marks: dict[int, Mark]
+    calls: list[SeenCall]
+    functions: list[SeenFunction]
+    ops: list[SeenOp]
+    saves: list[SeenSave]
+    parameters: frozenset[int]
+    buffer_names: dict[int, tuple[str, ...]]
+    reached: frozenset[int] = frozenset()

@@ -1,0 +1,345 @@
+"""Watching one run of the user's model: whatever happens in it becomes a marker on the tape."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from .. import _torch_private as private
+from .._run.frames.tree import tensors
+from .checks import CallChecks, FunctionChecks
+from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .routing import Arguments, patched_forwards, routed_functions, routed_operators
+from .spill import Spill, SpilledTensor
+from .tape import Tape
+
+MOVES_STATISTICS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+"""Operators that change running statistics, in training, and whose schema does not say so."""
+
+STATISTICS = ("running_mean", "running_var")
+
+LATE = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
+"""The operators of torch that write what is saved only after autograd has it."""
+
+
+class Clock(Protocol):
+    """Reads the time without waiting for the device."""
+
+    def stamp(self) -> object:
+        """Return a reading."""
+
+    def forget(self, since: object) -> None:
+        """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        """Turn readings into seconds since the first."""
+
+
+class Observer:
+    """Opens calls, functions and operators and follows saves, while one step runs.
+
+    Args:
+        model: the model; its forwards are patched only inside `watching`.
+        tape: where the markers go.
+        clock: read at every marker of forward; watching takes no time by it.
+        spill: where what autograd saves waits.
+        values: False where tensors have no values (fake mode).
+        changing: is told of tensors before an operator changes them.
+
+    Attributes:
+        marks: what the markers on the tape stand for, by number.
+        calls: in pre-order.
+        functions: in the order of their begins.
+        ops: in the order of their starts.
+        saves: in the order in which they were packed.
+        parameters: storages of the model's parameters.
+        buffer_names: qualified names of the model's buffers, by storage.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tape: Tape,
+        clock: Clock,
+        spill: Spill,
+        *,
+        values: bool = True,
+        changing: Callable[[list[torch.Tensor]], None] | None = None,
+    ) -> None:
+        self.marks: dict[int, Mark] = {}
+        self.calls: list[SeenCall] = []
+        self.functions: list[SeenFunction] = []
+        self.ops: list[SeenOp] = []
+        self.saves: list[SeenSave] = []
+        self.parameters = frozenset(self._keys(tape, model.parameters()))
+        self.buffer_names: dict[int, tuple[str, ...]] = {}
+        for name, buffer in model.named_buffers(remove_duplicate=False):
+            for key in self._keys(tape, [buffer]):
+                self.buffer_names[key] = (*self.buffer_names.get(key, ()), name)
+        self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
+        self._values, self._changing = values, changing
+        self._static = self.parameters | self.buffer_names.keys()
+        self._call_checks = CallChecks(model, values=values)
+        self._function_checks = FunctionChecks(self._call_checks)
+        self._open: list[int] = []
+        self._function = -1
+        self._occurrences: dict[str, int] = {}
+        self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
+        self._in_forward = self._aside = self._ended = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Patch every module's forward and catch functions, operators and saves, until the context is left."""
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
+        with patched_forwards(self._model, self._on_call), functions, operators, hooks:
+            self._in_forward = True
+            try:
+                yield
+            finally:
+                self._in_forward = False
+
+    def end_forward(self) -> None:
+        """Say that forward, loss included, is over: calls made from now on are recomputations in backward."""
+        self._in_forward = False
+        self.mark("forward_end", 0, self._clock.stamp())
+
+    def end(self) -> None:
+        """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end."""
+        self.mark("backward_end", 0, self._clock.stamp())
+        self._ended = True
+
+    def mark(self, kind: MarkKind, index: int, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
+        """Put one marker on the tape."""
+        if not self._ended:
+            self.marks[self._tape.mark()] = Mark(kind, index, stamp, keys)
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Name a tensor's storage as the tape does."""
+        return self._tape.key(tensor)
+
+    @contextmanager
+    def _own_work(self) -> Iterator[object]:
+        """Let the observer work by itself, which takes no time; gives a stamp from before.
+
+        What it allocates is nobody's up to the next marker, which must come last in it.
+        """
+        stamp = self._clock.stamp()
+        before, self._aside = self._aside, True
+        self.mark("aside", 0)
+        try:
+            with private.no_torch_functions():
+                yield stamp
+        finally:
+            self._aside = before
+            self._clock.forget(stamp)
+
+    def _on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._in_forward:
+            return run()
+        occurrence = self._occurrences.get(name, 0)
+        self._occurrences[name] = occurrence + 1
+        if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
+            return run()
+        index = len(self.calls)
+        call = SeenCall(name, type(module).__name__, occurrence, self._open[-1] if self._open else -1)
+        self.calls.append(call)
+        self._open.append(index)
+        with self._own_work() as stamp:
+            storages = self._storages(arguments)
+            call.given = self._given(storages)
+            call.parameters = frozenset(self._keys(self._tape, module.parameters()))
+            check = self._call_checks.opened(call, module, arguments)
+            self.mark("enter", index, stamp, tuple(storages))
+            del storages
+        try:
+            output = run()
+        except BaseException:  # the model may catch it and go on
+            call.reasons = ["raised an exception that its caller caught"]
+            self.mark("exit", index, self._clock.stamp())
+            self._call_checks.failed(check)
+            raise
+        else:
+            with self._own_work() as stamp:
+                outputs = self._storages(output)
+                self._returned(outputs, Sources(calls=(index,)))
+                self._call_checks.closed(check)
+                self.mark("exit", index, stamp, tuple(outputs))
+                del outputs
+            return output
+        finally:
+            self._open.pop()
+            call.stop = len(self.calls)
+
+    def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._in_forward or not self._open or self._aside or private.transforms_active():
+            return run()
+        counts = self.calls[self._open[-1]].functions
+        occurrence = counts.get(name, 0)
+        counts[name] = occurrence + 1
+        index = len(self.functions)
+        function = SeenFunction(name, occurrence, self._open[-1])
+        self.functions.append(function)
+        with self._own_work() as stamp:
+            storages = self._storages(arguments)
+            function.given = self._given(storages)
+            states = self._function_checks.began(function, arguments)
+            self.mark("begin", index, stamp, tuple(storages))
+            del storages
+        self._function = index
+        try:
+            output = run()
+        except BaseException:
+            function.unreadable = function.unrepeatable = "raised an exception that its caller caught"
+            self.mark("end", index, self._clock.stamp())
+            raise
+        finally:
+            self._function = -1
+        with self._own_work() as stamp:
+            outputs = self._storages(output)
+            self._returned(outputs, Sources(functions=(index,)))
+            self._function_checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
+            self.mark("end", index, stamp, tuple(outputs))
+            del outputs
+        return output
+
+    def _on_operator(self, op: Any, arguments: Arguments, run: Callable[[], Any]) -> Any:
+        if self._aside or not self._in_forward:
+            return run()
+        with self._own_work():
+            inputs, written = _tensors(arguments), _written(op, *arguments)
+            if written and self._changing is not None:
+                self._changing(written)
+            given = tuple(key for key in dict.fromkeys(map(self.key, inputs)) if key)
+            changed = {self.key(tensor) for tensor in written}
+            seen = SeenOp(
+                name=str(op),
+                function=self._function,
+                call=self._open[-1] if self._open else -1,
+                node=private.saving_node(),
+                words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
+                written=tuple(position for position, key in enumerate(given) if key in changed),
+                counted=op._schema.is_mutable,
+                # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
+                draws=not self._values and torch.Tag.nondeterministic_seeded in op.tags,
+                late=op._schema.name in LATE,
+            )
+            index = len(self.ops)
+            self.ops.append(seen)
+            del inputs, written
+        self.mark("start", index, self._clock.stamp(), given)
+        try:
+            output = run()
+        except BaseException:
+            self.mark("stop", index, self._clock.stamp())
+            raise
+        stamp = self._clock.stamp()
+        with self._own_work():
+            outputs = _tensors(output)
+            seen.returns = bool(outputs)
+            made = tuple(key for key in dict.fromkeys(map(self.key, outputs)) if key)
+            del outputs
+            self.mark("stop", index, stamp, made)
+        return output
+
+    @staticmethod
+    def _keys(tape: Tape, own: Iterable[torch.Tensor]) -> list[int]:
+        """Storages of the model's own tensors; those on the meta device have none."""
+        return [key for each in own if each.device.type != "meta" and (key := tape.key(each))]
+
+    def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
+        """Tensors inside `value` by their storage, in order."""
+        found: dict[int, list[torch.Tensor]] = {}
+        for tensor in tensors(value):
+            if key := self.key(tensor):
+                found.setdefault(key, []).append(tensor)
+        return found
+
+    def _given(self, storages: dict[int, list[torch.Tensor]]) -> Given:
+        return Given(
+            sources=tuple(map(self._sources, storages.values())),
+            versions=tuple(min(map(private.version, objects)) for objects in storages.values()),
+        )
+
+    def _returned(self, outputs: dict[int, list[torch.Tensor]], by: Sources) -> None:
+        """Remember who returned which very objects, and in which version."""
+        for tensor in (tensor for same_storage in outputs.values() for tensor in same_storage):
+            known = self._sources([tensor])
+            sources = Sources((*known.calls, *by.calls), (*known.functions, *by.functions))
+            self._returns[id(tensor)] = (weakref.ref(tensor), private.version(tensor), sources)
+
+    def _sources(self, objects: list[torch.Tensor]) -> Sources:
+        """Who returned every one of these very objects, unchanged since."""
+        chains: list[Sources] = []
+        for tensor in objects:
+            reference, version, sources = self._returns.get(id(tensor), (None, 0, Sources()))
+            alive = reference is not None and reference() is tensor and version == private.version(tensor)
+            chains.append(sources if alive else Sources())
+        calls, functions = ([set(each) for each in chain] for chain in list(zip(*chains, strict=True))[:2])
+        return Sources(
+            calls=tuple(sorted(set.intersection(*calls))),
+            functions=tuple(sorted(set.intersection(*functions))),
+            mixed=any(each != chain[0] for chain in (calls, functions) for each in chain),
+        )
+
+    def _pack(self, tensor: torch.Tensor) -> object:
+        with self._own_work() as stamp:
+            key = self.key(tensor)
+            if key in self._static:
+                return tensor
+            index, node = len(self.saves), private.saving_node()
+            # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
+            self.saves.append(SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.ops)))
+            held = self._spill.take(tensor)
+            # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
+            slot = _Slot(self, index, tensor.detach() if held is tensor else held)
+            self.mark("pack", index, stamp, (key,))
+            return slot
+
+    def _unpack(self, slot: object) -> torch.Tensor:
+        if not isinstance(slot, _Slot):
+            assert isinstance(slot, torch.Tensor)
+            return slot
+        if isinstance(slot.held, torch.Tensor):
+            self.mark("unpack", slot.save)
+            return slot.held
+        with self._own_work():
+            tensor = slot.held.restore()
+            self.mark("unpack", slot.save, keys=(self.key(tensor),))
+            return tensor
+
+
+class _Slot:
+    """What autograd holds instead of a tensor, so that its release shows."""
+
+    __slots__ = ("held", "observer", "save")
+
+    def __init__(self, observer: Observer, save: int, held: torch.Tensor | SpilledTensor) -> None:
+        self.observer, self.save, self.held = observer, save, held
+
+    def __del__(self) -> None:
+        # The tensor goes after the marker: it is alive until its save is released, not a tick less.
+        self.observer.mark("release", self.save)
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator changes in place."""
+    schema = op._schema
+    if schema.is_mutable:
+        named = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
+    elif schema.name in MOVES_STATISTICS:
+        values = {each.name: value for each, value in zip(schema.arguments, args, strict=False)} | kwargs
+        named = set(STATISTICS) if values.get("training") else set()
+    else:
+        return []
+    places = [(i, each.name) for i, each in enumerate(schema.arguments) if each.name in named]
+    return _tensors([args[i] if i < len(args) else kwargs.get(name) for i, name in places])

@@ -1,0 +1,20 @@
+"""Hosts on which recomputing costs what a test says."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from unittest.mock import patch
+
+from autockpt._choose.candidates import book
+from autockpt._data.devices import HostCosts
+
+__all__ = ["IDLE_HOST", "host"]
+
+IDLE_HOST = "a device whose host has time to spare"
+"""The device of a profile on which recomputing costs the host nothing."""
+
+
+def host(**seconds: float) -> AbstractContextManager[object]:
+    """Return a context in which candidates are charged these seconds of the host (`HostCosts`), and no others."""
+    costs = HostCosts(**seconds)
+    return patch.object(book, "host_costs", lambda device: costs)

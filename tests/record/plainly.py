@@ -1,0 +1,77 @@
+"""Steps recorded the plain way, as an oracle: what autograd saves stays where it is, or is dropped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+import autockpt
+from autockpt import Profile
+from autockpt._record import recorder
+from autockpt._record.clocks import HostClock
+from autockpt._record.lifetimes import Lifetimes, lifetimes
+from autockpt._record.marks import Run
+from autockpt._record.observer import Observer
+from autockpt._record.spill import Spill
+from autockpt._record.step import training_step
+from autockpt._record.tape import AllocatorTape
+
+__all__ = ["dropping", "held"]
+
+
+class _Held(Spill):
+    """Takes nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
+class _Dropped(_Held):
+    """Lets go of everything, so that no backward can follow."""
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty(0)
+
+
+def held(model: nn.Module, inputs: Any, **options: Any) -> Profile:
+    """Record a step that holds all that it saves: births and deaths are those of the plain step as they happen."""
+
+    @contextlib.contextmanager
+    def nothing(*_: Any, **__: Any) -> Iterator[Spill]:
+        yield _Held()
+
+    with mock.patch.object(recorder, "spilling", nothing):
+        return autockpt.profile(model, inputs, **options)
+
+
+def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
+    """Record a forward that saves nothing: deaths are natural ones as they happen."""
+    step = training_step(model, inputs, None)
+    tape = AllocatorTape(step.device)
+    observer = Observer(model, tape, HostClock(), _Dropped())
+    with tape:
+        with observer.watching():
+            kept = step.forward()
+        observer.end_forward()
+        observer.end()
+        del kept
+    return lifetimes(
+        Run(
+            events=tape.events(),
+            marks=observer.marks,
+            calls=observer.calls,
+            functions=observer.functions,
+            ops=observer.ops,
+            saves=observer.saves,
+            parameters=observer.parameters,
+            buffer_names=observer.buffer_names,
+        )
+    )
