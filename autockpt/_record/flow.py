@@ -67,8 +67,9 @@ class Flow:
         self.parameters = {number for number, key in names.items() if key in run.parameters}
         self._names = {number: run.buffer_names[names[number]] for number in self.buffers}
         # Numbers become tensors below all that Python sees: `x.fill_(0.5)`.
-        seen = found.of_kind("enter", "exit", "begin", "end", "stop", "pack")
+        seen = found.of_kind("enter", "exit", "begin", "end", "pack")
         self._visible = {storage for each in seen for storage in each.storages}
+        self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
         self.casts = self._cached_casts()
         self._op_ticks = [span.first.tick for span in self.ops]
         self.writes = [
@@ -176,7 +177,7 @@ class Flow:
 
     def used_only_by(self, span: Span, storage: int) -> bool:
         """Whether no function outside a span is given a buffer."""
-        users = self.buffer_users.get(storage, ())
+        users = self.buffer_users.get(storage, [])
         return bool(users) and all(span.spans(self.functions[each].first.tick) for each in (users[0], users[-1]))
 
     def signatures(self) -> list[str]:

@@ -80,7 +80,8 @@ def rounded(seconds: float) -> float:
 
 def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]:
     """Seconds of calls and saves that never go back: they were timed in several forwards."""
-    last, ordered = 0.0, {}
+    last = 0.0
+    ordered: dict[Place, float] = {}
     for each in found.of_kind("enter", "exit", "pack", "forward_end"):
         place = each.mark.kind, each.mark.index
         ordered[place] = last = max(at.get(place, last), last)
