@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 
+from .. import _torch_private as private
 from .observer import Clock
 
 
@@ -22,6 +23,9 @@ class HostClock:
 
     def stamp(self) -> object:
         return self._now() - self._forgotten
+
+    def get_ahead(self, seconds: float) -> None:
+        """Do nothing: host and device are one."""
 
     def forget(self, since: object) -> None:
         self._forgotten = self._now() - cast("float", since)
@@ -41,6 +45,9 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+    def get_ahead(self, seconds: float) -> None:
+        private.sleep_on(self._device, seconds)
 
     def forget(self, since: object) -> None:
         """Do nothing: the device goes on with what it has to do."""

@@ -121,6 +121,9 @@ class RooflineClock(TorchDispatchMode):
     def stamp(self) -> object:
         return self._now
 
+    def get_ahead(self, seconds: float) -> None:
+        """Do nothing: no device waits."""
+
     def forget(self, since: object) -> None:
         """Do nothing: only operators take time."""
 

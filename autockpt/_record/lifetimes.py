@@ -39,6 +39,8 @@ class Lifetimes:
         marks: the markers in order.
         older: keys of the storages that are older than the step, by their negative number.
         ticks: length of the clock.
+        workspace_bytes: what operators allocated for themselves and kept beyond the step, as cuBLAS does in the first
+            one: the next step finds it there.
     """
 
     bytes: list[int] = field(default_factory=list)
@@ -48,6 +50,7 @@ class Lifetimes:
     marks: list[Placed] = field(default_factory=list)
     older: dict[int, int] = field(default_factory=dict)
     ticks: int = 0
+    workspace_bytes: int = 0
 
     def of_kind(self, *kinds: MarkKind) -> Iterable[Placed]:
         """The markers of some kinds, in order."""
@@ -64,6 +67,7 @@ def lifetimes(run: Run) -> Lifetimes:
     O(events).
     """
     names, copied, placed, older = _name_storages(run)
+    workspaces = _workspaces(run, names, placed)
     found = Lifetimes(older=older)
     numbers: dict[int, int] = {}  # of storages, by name
     saved: list[int] = []
@@ -92,6 +96,9 @@ def lifetimes(run: Run) -> Lifetimes:
                 holders[storages[0]] = -1
                 found.natural[storages[0]] = found.death[storages[0]] = found.ticks
             continue
+        if name in workspaces:
+            found.workspace_bytes += event.bytes
+            continue
         is_copy = name in copied
         number = numbers.get(copied.get(name, name), -1)
         if event.kind == "alloc":
@@ -111,6 +118,13 @@ def lifetimes(run: Run) -> Lifetimes:
         deaths[:] = [tick if tick >= 0 else found.ticks for tick in deaths]
     found.natural = [min(pair) for pair in zip(found.natural, found.death, strict=True)]
     return found
+
+
+def _workspaces(run: Run, names: list[int], placed: dict[int, tuple[Mark, tuple[int, ...]]]) -> set[int]:
+    """Names of the storages that nothing in Python ever saw, and that are still there when the step is over."""
+    left = {name for event, name in zip(run.events, names, strict=True) if event.kind == "alloc"}
+    left.difference_update(name for event, name in zip(run.events, names, strict=True) if event.kind == "free")
+    return left.difference(*(storages for _, storages in placed.values()))
 
 
 def _name_storages(

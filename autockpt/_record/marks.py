@@ -213,3 +213,7 @@ class Run:
     parameters: frozenset[int]
     buffer_names: dict[int, tuple[str, ...]]
     reached: frozenset[int] = frozenset()
+
+    def in_order(self) -> list[Mark]:
+        """The markers as they lie on the tape: their numbers may be out of turn."""
+        return [self.marks[event.key] for event in self.events if event.kind == "mark"]

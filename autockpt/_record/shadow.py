@@ -21,15 +21,12 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
 from .storages import StorageTape
-from .tape import Event
+from .tape import CUDA_GRAIN_BYTES, Event
 
 Group = dict[str, Any]
 
 FAR_STEP = 1000
 """A step far into training: some optimizers (RAdam) need more after their first steps."""
-
-CUDA_GRAIN_BYTES = 512
-"""CUDA's allocator hands out multiples of this."""
 
 
 def shadow_step(

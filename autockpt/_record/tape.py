@@ -13,9 +13,10 @@ which it is found again, whatever the order in which Python wrote them down.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -24,6 +25,9 @@ from .._data.errors import ProfilingError
 
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
+
+CUDA_GRAIN_BYTES = 512
+"""CUDA's allocator hands out multiples of this, and more where it does not split a block that it has."""
 
 OUT_OF_ORDER = 256
 """How many markers may overtake one. An allocation that looks like a marker of another time is the user's own."""
@@ -36,6 +40,17 @@ class Event:
     kind: Literal["alloc", "free", "mark"]
     key: int
     bytes: int = 0
+
+
+_BACKEND = "Train with torch's own: PYTORCH_CUDA_ALLOC_CONF without backend:cudaMallocAsync."
+
+
+class _Asked(NamedTuple):
+    """What somebody asked for: `bytes`, at an address, before some marker. The allocator may have handed out more."""
+
+    before: int
+    address: int
+    bytes: int
 
 
 class Tape(Protocol):
@@ -76,8 +91,10 @@ class AllocatorTape:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._grain = CUDA_GRAIN_BYTES if device.type == "cuda" else 1
         self._numbers = itertools.count()
         self._addresses: dict[int, int] = {}  # by number of the marker
+        self._asked: list[_Asked] = []
         self._events: list[Event] = []
         self._profiler: private.MemoryProfiler | None = None
 
@@ -102,11 +119,19 @@ class AllocatorTape:
     def mark(self) -> int:
         number = next(self._numbers)
         # A bare storage: no operator runs, so that no mode sees the marker made.
-        self._addresses[number] = torch.UntypedStorage(MARK_BYTES + 2 * number).data_ptr()
+        self._addresses[number] = torch.UntypedStorage(self._marker_bytes(number)).data_ptr()
         return number
 
+    @staticmethod
+    def _marker_bytes(number: int) -> int:
+        return MARK_BYTES + 2 * number
+
     def key(self, tensor: torch.Tensor) -> int:
-        return storage_address(tensor)
+        address = storage_address(tensor)
+        if address and self._grain > 1:
+            rounded = -(-tensor.untyped_storage().nbytes() // self._grain) * self._grain
+            self._asked.append(_Asked(len(self._addresses), address, rounded))
+        return address
 
     def events(self) -> list[Event]:
         return self._events
@@ -114,6 +139,8 @@ class AllocatorTape:
     def _with_marks(self, allocations: list[private.AllocationEvent]) -> list[Event]:
         """Turn the marker allocations back into markers and leave other devices out."""
         events: list[Event] = []
+        live: dict[int, int] = {}  # by address, the event that allocated
+        asked = deque(self._asked)
         left = dict(self._addresses)
         pending: set[tuple[int, int]] = set()  # markers whose free is still to come
         found = 0
@@ -123,6 +150,10 @@ class AllocatorTape:
                 if left.get(number) == pointer and abs(number - found) <= OUT_OF_ORDER:
                     del left[number]
                     found += 1
+                    while asked and asked[0].before <= number:
+                        each = asked.popleft()
+                        if each.address in live and events[live[each.address]].bytes > each.bytes:
+                            events[live[each.address]] = Event("alloc", each.address, each.bytes)
                     events.append(Event("mark", number))
                     pending.add((pointer, -change))
                     continue
@@ -132,12 +163,19 @@ class AllocatorTape:
             if device_type != self._device.type or (device_type != "cpu" and device_index != self._device.index):
                 continue
             if change > 0:
+                live[pointer] = len(events)
                 events.append(Event("alloc", pointer, change))
             elif change < 0:
+                live.pop(pointer, None)
                 events.append(Event("free", pointer, -change))
         if left:
             raise ProfilingError(
                 f"the profiler's stream holds {found} of {len(self._addresses)} markers: "
                 f"it lost events, or torch {torch.__version__} reports allocations in another way"
+            )
+        if not any(event.kind == "alloc" for event in events):
+            raise ProfilingError(
+                f"the allocator of {self._device} reports nothing, so what a step holds cannot be seen. "
+                f"{_BACKEND if self._device.type == 'cuda' else 'Steps are recorded on the CPU and on CUDA devices.'}"
             )
         return events

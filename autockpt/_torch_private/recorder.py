@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -23,6 +21,9 @@ KINETO_LEVEL = "KINETO_LOG_LEVEL"
 """The same of the library below the profiler."""
 
 
+CLOCK_KHZ = 1_500_000
+"""Of a device that does not tell."""
+
 AllocationEvent = tuple[int, int, str, int | None]
 """Address, change in bytes (negative for a free), device type, device index."""
 
@@ -34,37 +35,38 @@ def profiler_is_running() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfiler:
-    """A running profiler that records allocations, and the level of torch's log from before it."""
+    """A running profiler that records allocations.
 
-    profiler: torch.profiler.profile
+    Attributes:
+        log_level: the level of torch's log from before it.
+    """
+
     log_level: int
 
 
 def start_memory_profiler() -> MemoryProfiler:
-    """Start a profiler that records allocations, and that writes nothing to stderr by itself."""
-    profiler = torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=False
-    )
+    """Start a profiler that records allocations and no operators, and that writes nothing to stderr by itself."""
+    options = torch.autograd.profiler.profile(profile_memory=True)
+    config, activities = options.config(create_trace_id=True), {torch.profiler.ProfilerActivity.CPU}
     flag = _log_level()
-    running = MemoryProfiler(profiler, flag.value)
+    running = MemoryProfiler(flag.value)
     flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
     # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
     quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
-    with quiet, _no_operators(), warnings.catch_warnings():
-        # Torch 2.11 warns that a second cycle clears the first's events, also where there is only one.
-        warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
-        profiler.__enter__()
+    with quiet:
+        torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
+        # An event for each operator would take longer than the allocations.
+        scopes = {torch._C._profiler.RecordScope.USER_SCOPE}
+        torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
     return running
 
 
 def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
     """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
-    profiler = running.profiler
-    profiler.__exit__(None, None, None)
+    results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
     _log_level().value = running.log_level
-    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
     found: list[tuple[int, AllocationEvent]] = []
-    todo: list[Any] = list(profiler.profiler.kineto_results.experimental_event_tree())
+    todo: list[Any] = list(results.experimental_event_tree())
     while todo:
         event = todo.pop()
         todo.extend(event.children)
@@ -86,22 +88,6 @@ def _log_level() -> ctypes.c_int:
 
 
 @contextmanager
-def _no_operators() -> Iterator[None]:
-    """Let a profiler that is started inside see no operators: an event for each takes longer than the allocations."""
-    module: Any = torch.autograd.profiler
-    enable = module._enable_profiler
-
-    def only_named_ranges(config: Any, activities: Any) -> None:
-        enable(config, activities, {torch._C._profiler.RecordScope.USER_SCOPE})
-
-    module._enable_profiler = only_named_ranges
-    try:
-        yield
-    finally:
-        module._enable_profiler = enable
-
-
-@contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
     """Have a variable in the environment that is not there yet."""
     os.environ[name] = value
@@ -109,6 +95,13 @@ def _variable(name: str, value: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def sleep_on(device: torch.device, seconds: float) -> None:
+    """Keep the current stream of a CUDA device from working for about so long."""
+    clock_khz = getattr(torch.cuda.get_device_properties(device), "clock_rate", CLOCK_KHZ)
+    with torch.cuda.device(device):
+        torch.cuda._sleep(int(seconds * clock_khz * 1e3))
 
 
 def no_torch_functions() -> AbstractContextManager[None]:
@@ -120,30 +113,6 @@ def no_torch_functions() -> AbstractContextManager[None]:
 def saving_node() -> int:
     """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
     return int(torch._C._autograd._get_sequence_nr()) - 1
-
-
-def sequence_number(node: Any) -> int:
-    """Return the number that orders autograd nodes: the engine runs them from the highest to the lowest."""
-    return int(node._sequence_nr())
-
-
-def output_bytes(node: Any) -> tuple[int, ...]:
-    """Return the bytes of each output of the forward operator that made an autograd node."""
-    return tuple(
-        math.prod(metadata.shape) * metadata.dtype.itemsize if metadata.dtype is not None else 0
-        for metadata in node._input_metadata
-    )
-
-
-def convolution_options(node: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """Return the shape of the bias behind a convolution's autograd node, empty for none, and the options of both ways.
-
-    Those are stride, padding, dilation, whether it is transposed, output padding and groups.
-    """
-    sizes = [tuple(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation", "output_padding")]
-    options = (*sizes[:3], bool(node._saved_transposed), sizes[3], int(node._saved_groups))
-    bias_shape = tuple(node._saved_bias_sym_sizes_opt or ())
-    return (bias_shape if all(bias_shape) else ()), options  # without a bias it may be of length 0
 
 
 def fake_mode_of(tensor: Tensor) -> Any:

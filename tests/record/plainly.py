@@ -19,7 +19,6 @@ from autockpt._record.marks import Run
 from autockpt._record.observer import Observer
 from autockpt._record.spill import Spill
 from autockpt._record.step import training_step
-from autockpt._record.tape import AllocatorTape
 
 __all__ = ["dropping", "held"]
 
@@ -55,7 +54,7 @@ def held(model: nn.Module, inputs: Any, **options: Any) -> Profile:
 def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
     """Record a forward that saves nothing: deaths are natural ones as they happen."""
     step = training_step(model, inputs, None)
-    tape = AllocatorTape(step.device)
+    tape = vars(recorder)["AllocatorTape"](step.device)
     observer = Observer(model, tape, HostClock(), _Dropped())
     with tape:
         with observer.watching():
