@@ -18,8 +18,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
-from .._run.frames.tree import encode, kept_whole, tensors
-from .._run.frames.unrepeatable import why_unrepeatable
+from .._calls.unrepeatable import why_unrepeatable
+from .._calls.values import encode, kept_whole, tensors
 from . import refusals
 from .fingerprint import PLAIN, attributes_of, fingerprint
 from .marks import SeenCall, SeenFunction

@@ -122,7 +122,13 @@ class Flow:
 
     def written(self, storages: Iterable[int], ops: range) -> bool:
         """Whether any of these operators changes one of these storages."""
-        return any(op in ops for storage in storages for op in self.writes_of.get(storage, ()))
+        found = ((own, bisect_left(own, ops.start)) for storage in storages if (own := self.writes_of.get(storage)))
+        return any(first < len(own) and own[first] < ops.stop for own, first in found)
+
+    def writes_in(self, ops: range) -> list[Writes]:
+        """What these operators change."""
+        low, high = (bisect_left(self.writes, op, key=lambda write: write.op) for op in (ops.start, ops.stop))
+        return self.writes[low:high]
 
     def mutated(self, span: Span) -> list[int]:
         """Positions, among the storages given to a span, of those that were changed after it began."""

@@ -49,7 +49,7 @@ def judge_calls(flow: Flow) -> list[JudgedCall]:
     found = []
     for index, (seen, span) in enumerate(zip(flow.run.calls, flow.calls, strict=True)):
         ops, given = flow.ops_in(span), flow.given(span)
-        changed = {write.storage for write in flow.writes if write.op in ops} & flow.buffers
+        changed = {write.storage for write in flow.writes_in(ops)} & flow.buffers
         others = set(span.first.storages) & flow.buffers
         others = {each for each in others if not flow.buffer_names([each], seen.name)}
         reasons = [
@@ -83,7 +83,7 @@ def judge_functions(flow: Flow) -> list[JudgedFunction]:
     found = []
     for index, (seen, span) in enumerate(zip(flow.run.functions, flow.functions, strict=True)):
         begin, ops, out = span.first.tick, ops_of[index], set(span.last.storages)
-        writes = [write for write in flow.writes if flow.run.ops[write.op].function == index] if ops else []
+        writes = [each for each in flow.writes_in(flow.ops_in(span)) if flow.run.ops[each.op].function == index]
         alias = not out.isdisjoint(span.first.storages)
         buffers = [write for write in writes if write.storage in flow.buffers]
         fake_draws = any(flow.run.ops[op].draws for op in ops)

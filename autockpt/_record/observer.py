@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
-from .._run.frames.tree import tensors
+from .._calls.values import tensors
 from .checks import CallChecks, FunctionChecks
 from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .routing import Arguments, patched_forwards, routed_functions, routed_operators
@@ -32,6 +32,9 @@ class Clock(Protocol):
 
     def stamp(self) -> object:
         """Return a reading."""
+
+    def get_ahead(self, seconds: float) -> None:
+        """Let the device wait for so long, while the host goes on: so it never waits for the host afterwards."""
 
     def forget(self, since: object) -> None:
         """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""

@@ -194,7 +194,7 @@ def build_profile(
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
-        static=static_bytes(step, optimizer.state_bytes),
+        static=static_bytes(step, optimizer.state_bytes, found.workspace_bytes),
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
@@ -222,7 +222,7 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     ]
 
 
-def static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
+def static_bytes(step: TrainingStep, optimizer_bytes: int, workspace_bytes: int) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
     gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
@@ -232,6 +232,7 @@ def static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
         input_bytes=_storage_bytes(step.inputs()),
         gradient_bytes=_storage_bytes(gradients),
         optimizer_bytes=optimizer_bytes,
+        other_bytes=workspace_bytes,
     )
 
 

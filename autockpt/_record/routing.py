@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._run.frames.selection import function_name
+from .._calls.names import function_name
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import _torch_private as private
-from .._run.frames.tree import tensors
+from .._calls.values import tensors
 from . import refusals
 from .marks import Run
 from .observer import Clock, Observer

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from .. import _torch_private as private
-from .._run.frames.tree import tensors
+from .._calls.values import tensors
 from .fingerprint import fingerprint
 
 CONTENT_DEPTH = 2

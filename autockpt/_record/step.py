@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
-from .._run.frames.tree import decode, encode, tensors
 
 Loss = Callable[[Any], torch.Tensor]
 

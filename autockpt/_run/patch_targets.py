@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
+from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
-from .frames import Choice, Place, why_unrepeatable
+from .frames import Choice, Place
 
 
 class Wanted:

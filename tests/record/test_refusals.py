@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile
+from autockpt._calls.unrepeatable import why_unrepeatable
 from autockpt._choose.candidates import find_candidates
-from autockpt._run.frames import why_unrepeatable
 from autockpt._run.install import install
 from tests.run.frames.comparing import steps
 

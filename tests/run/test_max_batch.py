@@ -57,8 +57,8 @@ def measured_peak(model: torch.nn.Module, batch: torch.Tensor) -> int:
 @pytest.mark.parametrize(
     ("calm", "mode", "solver"),
     [
-        pytest.param(None, "auto", "auto", id="one structure"),
-        pytest.param(6, "spill", "articulation", id="another from 7 on, spilled"),
+        pytest.param(None, "measured", "auto", id="one structure"),
+        pytest.param(6, "measured", "articulation", id="another from 7 on"),
         pytest.param(10, "fake", "articulation", id="another from 11 on, fake", marks=pytest.mark.sweep),
     ],
 )

@@ -12,9 +12,9 @@ import numpy
 import torch
 
 from ... import _torch_private as private
+from ..._calls.values import tensors
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
-from ..._run.frames.tree import tensors
 from .report import Kind
 
 

@@ -3,7 +3,7 @@
 `members` are the forwards that a plan puts on modules; with `thread`, what a thread knows, they let calls join a
 `recording`, which makes a `frame` of `slots`. A `selection` finds the `units` inside that a replay does not run; it
 remembers the `patches` by which it does.
-`state`, `generators` and `tree` hold what a replay puts back; by `claims`, replays in several threads wait for each
+`state` and `generators` hold what a replay puts back; by `claims`, replays in several threads wait for each
 other.
 
 What a replay cannot see, and so cannot put back: Python attributes (but tensors that were there when the plan was put
@@ -22,7 +22,6 @@ from .members import Handle, Place, patched_forward
 from .patches import Patches
 from .thread import is_recomputing
 from .units import Choice
-from .unrepeatable import why_unrepeatable
 from .watching import watching_replays
 
 __all__ = [
@@ -35,5 +34,4 @@ __all__ = [
     "is_recomputing",
     "patched_forward",
     "watching_replays",
-    "why_unrepeatable",
 ]

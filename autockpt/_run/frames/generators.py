@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ... import _torch_private
-from .tree import kept_whole
+from ..._calls.values import kept_whole
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 

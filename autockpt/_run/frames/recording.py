@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ... import _torch_private
+from ..._calls.values import encode, not_simple, tensors
 from .call import BOUNDARY, Call, Ref
 from .frame import Frame, unpack
 from .generators import GeneratorTrack, generators_of, states_of
@@ -17,7 +18,6 @@ from .selection import Selection
 from .slots import Held, Kept, OwnedSlot, Slot
 from .state import ModuleState
 from .thread import Scope, thread
-from .tree import encode, not_simple, tensors
 from .units import Inputs
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]

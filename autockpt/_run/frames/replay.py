@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
+from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
 from .call import Call, Ref
 from .claims import Claim
@@ -18,7 +19,6 @@ from .selection import Entry, Function, watched
 from .slots import Changed
 from .state import Autocast, Undo, take_back
 from .thread import thread
-from .tree import decode, encode, not_simple, tensors
 from .units import Unit
 
 if TYPE_CHECKING:

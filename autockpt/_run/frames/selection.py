@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 
 from ... import _torch_private
+from ..._calls.names import function_name
+from ..._calls.values import CONTAINERS, encode, not_simple
 from ..._data.errors import NotApplicable
 from .generators import States, given_among, states_of
 from .thread import thread
-from .tree import CONTAINERS, encode, not_simple
 from .units import Choice, Inputs, Unit
 
 if TYPE_CHECKING:
@@ -209,10 +210,3 @@ def _operator_never_draws(function: Function) -> bool:
     if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
         return False
     return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())
-
-
-@functools.lru_cache(maxsize=4096)
-def function_name(function: Function) -> str:
-    """Return the last part of a torch function's name, as plans write it: ``scaled_dot_product_attention``."""
-    name: str = resolve_name(function) or getattr(function, "__name__", str(function))
-    return name.rpartition(".")[2]

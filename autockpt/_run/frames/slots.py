@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
-from .tree import tensors
+from ..._calls.values import tensors
 
 if TYPE_CHECKING:
     from .frame import Frame

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from ... import _torch_private
+from ..._calls.values import tensors
 from ..._data.errors import ReplayError
 from .claims import Claim
 from .slots import Held, check_unchanged
-from .tree import tensors
 
 Undo = list[tuple[Callable[..., Any], tuple[Any, ...]]]
 

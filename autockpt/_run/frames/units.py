@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
+from ..._calls.values import decode, encode
 from ..._data.errors import NotApplicable
 from .hollow import hollow
 from .slots import Tags, check_unchanged, reads_alike, tagged, tags_of
-from .tree import decode, encode
 
 Choice: TypeAlias = dict[str, bool]
 """Functions that a call's own code does not run again in a replay, as ``name#occurrence``; whether each is kept."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..._calls.values import encode, kept_whole
 from ...solvers.errors import BudgetError
-from ..frames.tree import encode, kept_whole
 
 Shape = tuple[int, ...]
 Places = frozenset[tuple[int, int]]

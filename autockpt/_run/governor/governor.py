@@ -29,13 +29,13 @@ from ..._choose.candidates import find_candidates
 from ..._choose.candidates.restated import restate
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._record.again import record_again
 from ..._record.recorder import record_step
 from ..._record.step import NothingToTrain, step_of, training_step
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..frames import Handle
 from ..install import replan, unplanned
+from .again import record_again
 from .batch import Batch, batch_of, enlarged
 from .foresight import MARGIN, Known, foreseen
 from .gauge import Gauge, Reading

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from ..frames.tree import tensors
+from ..._calls.values import tensors
 
 RESERVED_COPIES = 3
 """How many copies of the outputs, in single precision at least, are reserved for a loss that is not known."""

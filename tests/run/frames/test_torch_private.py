@@ -300,14 +300,6 @@ def test_a_bare_step_of_a_blank_optimizer_does_what_the_real_one_does_without_ho
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], torch.ones(2, 2))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_options_of_a_convolution_are_those_that_it_was_given(bias: bool) -> None:
-    layer = nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2, bias=bias)
-    node = layer(torch.randn(1, 4, 9, 9)).grad_fn
-    expected = ((2, 2), (1, 1), (2, 2), False, (0, 0), 2)
-    assert _torch_private.convolution_options(node) == ((6,) if bias else (), expected)
-
-
 def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
     """In a process of its own: torch writes to the file descriptor, and warns of old memory only once in a while."""
     program = """

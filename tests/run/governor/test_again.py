@@ -12,10 +12,10 @@ from torch import nn
 
 import autockpt
 from autockpt._data.profile import Profile
-from autockpt._record.again import record_again
 from autockpt._record.recorder import record_step
 from autockpt._record.step import TrainingStep, training_step
 from autockpt._run.governor import governor
+from autockpt._run.governor.again import record_again
 from autockpt._run.growth import same_structure
 from tests.run.governor.loops import Loop, inside, language_model, tokens_of
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .._data.profile import Profile
-from .._data.tables import FunctionTable, OpTable
-from .._run.growth import same_structure, shared_out
-from . import refusals
-from .recorder import record_step
-from .step import TrainingStep
+from ..._data.profile import Profile
+from ..._data.tables import FunctionTable, OpTable
+from ..._record import refusals
+from ..._record.recorder import record_step
+from ..._record.step import TrainingStep
+from ..growth import same_structure, shared_out
 
 AGAIN = (
     "what each operator does was recorded at another size of the batch; its seconds are those, scaled by the bytes "

@@ -1,0 +1,6 @@
+"""What recorder and frames must see alike in a call.
+
+values.py        arguments and results, taken apart into containers and tensors
+names.py         how a torch function is called in plans and profiles
+unrepeatable.py  modules of which torch does something that no replay can see
+"""
