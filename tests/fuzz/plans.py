@@ -73,7 +73,8 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
 def with_all_glue(profile: Profile, *, blind: bool) -> Profile:
     """State torch functions as calls at every depth; blindly also those that cannot run again by themselves."""
     if blind:
-        profile = msgspec.structs.replace(profile, refusals=())
+        left = tuple(each for each in profile.refusals if each.what != "function")
+        profile = msgspec.structs.replace(profile, refusals=left)
     return with_glue(profile, glue_of(profile, range(len(profile.calls))))[0]
 
 
