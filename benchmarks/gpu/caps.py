@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,23 +27,23 @@ STEPS = 3
 
 def caps(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 3: all predictions first, and what they are is in files before anything is measured."""
-    first = [Job(name=f"predict {name}", run=lambda name=name: predict(name, setting, folder)) for name in MODELS]  # type: ignore[misc]
+    first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
     rows = [
-        Job(name=f"{name} {percent} %", run=lambda name=name, percent=percent: capped(name, percent, setting, folder))  # type: ignore[misc]
+        Job(name=f"{name} {percent} %", run=partial(capped, name, percent, setting, folder))
         for name in MODELS
         for percent in PERCENTS
     ]
     return [*first, *rows]
 
 
-def predict(name: str, setting: Setting, folder: Path) -> Iterator[Figures]:
+def predict(name: str, setting: Setting, folder: Path, percents: Sequence[int]) -> Iterator[Figures]:
     """Record a step, and write down its profile and a plan for each budget."""
     of = subject(name, setting)
     profile, plain, _ = record(of)
     static_bytes = profile.static.total_bytes
     yield "predicted", {"plain_peak_bytes": plain.peak_bytes, "plain_seconds": profile.plain_seconds}
     profile.save(folder / f"{name}.profile.json.gz")
-    for percent in PERCENTS:
+    for percent in percents:
         budget_bytes = static_bytes + (plain.peak_bytes - static_bytes) * percent // 100
         plan, reached = plan_within(profile, budget_bytes)
         figures = {"peak_bytes": plan.peak_bytes, "overhead": plan.recompute_overhead, "within_budget": reached}
@@ -85,5 +86,5 @@ def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[
     yield "measured", {"fits": fits, "peak_bytes": found["peak_bytes"], **reserved}
     if cuda:
         torch.cuda.set_per_process_memory_fraction(1.0, setting.device)
-    yield "measured", dict(pairs(of, lambda: planned(of, plan), setting.pairs))
+    yield "measured", dict(pairs(of, partial(planned, of, plan), setting.pairs))
     yield "measured", dict(verdict(of, plan))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.rows import Figures, Job
@@ -24,7 +25,7 @@ class TestFailed(Exception):
 
 def gpu_tests(setting: Setting) -> list[Job]:
     """Return a row for each file that has such tests: a process each, so that one that dies takes no other with it."""
-    return [Job(name=str(path), run=lambda path=path: _run(path)) for path in files()]  # type: ignore[misc]
+    return [Job(name=str(path), run=partial(_run, path)) for path in files()]
 
 
 def files() -> list[Path]:

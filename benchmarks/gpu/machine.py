@@ -43,7 +43,7 @@ def refusal(device: str, found: dict[str, Any]) -> str | None:
         return f"{first['name']} does not answer: {first['error']}"
     if first["free_bytes"] < ENOUGH * first["total_bytes"]:
         free, total = first["free_bytes"] / 2**30, first["total_bytes"] / 2**30
-        return f"{free:.1f} of the {total:.1f} GiB of {first['name']} are free: others hold the rest; wait, or take another"
+        return f"{free:.1f} of the {total:.1f} GiB of {first['name']} are free: others hold the rest; take another"
     hidden = [why for why in reasons if any(f"{name}=" in why for name in found["settings"])]
     return hidden[0] if hidden else None
 

@@ -1,10 +1,10 @@
-"""The models of all stages, from configurations with random weights, in a size for a GPU and one for seconds on a CPU."""
+"""The models of all stages, from configurations with random weights: in a size for a GPU, and one for a CPU."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -111,11 +111,11 @@ MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
     },
     "resnet-50": {
         "full": lambda: resnet([3, 4, 6, 3], 64, 184, 224),
-        "tiny": lambda: resnet([2, 2], 8, 4, 64),
+        "tiny": lambda: resnet([2, 2], 8, 16, 64),
     },
     "resnet-152": {
         "full": lambda: resnet([3, 8, 36, 3], 64, 64, 224),
-        "tiny": lambda: resnet([2, 4], 8, 4, 64),
+        "tiny": lambda: resnet([2, 4], 8, 16, 64),
     },
     "encoder": {
         "full": lambda: encoder(12, 1024, 16, 32, 512),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,8 +47,8 @@ def profiles(setting: Setting) -> list[Job]:
     if setting.size == "full":
         setups = {name: _shipped(name) for name in RECIPES}
     for name in TINY if setting.size == "tiny" else ():
-        setups[name] = Setup(build=lambda device, name=name: build(name, "tiny", device))  # type: ignore[misc]
-    return [Job(name=name, run=lambda each=each: both(each, setting)) for name, each in setups.items()]  # type: ignore[misc]
+        setups[name] = Setup(build=partial(build, name, "tiny"))
+    return [Job(name=name, run=partial(both, each, setting)) for name, each in setups.items()]
 
 
 def both(setup: Setup, setting: Setting) -> Iterator[Figures]:

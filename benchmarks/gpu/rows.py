@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +64,7 @@ class Sheet:
         """Write the file, whole or not at all."""
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(self.document, indent=1) + "\n")
-        os.replace(partial, self.path)
+        partial.replace(self.path)
 
     def plan(self, names: Sequence[str]) -> None:
         """Add rows that are still to run, unless they are there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -25,8 +26,8 @@ ROUNDING_BYTES = 2 * 2**20
 
 def smoke(setting: Setting) -> list[Job]:
     """Return the rows of stage 1."""
-    models = [Job(name=name, run=lambda name=name: whole(name, setting)) for name in MODELS]  # type: ignore[misc]
-    return [Job(name="allocations", run=lambda: allocations(setting.device)), *models]
+    models = [Job(name=name, run=partial(whole, name, setting)) for name in MODELS]
+    return [Job(name="allocations", run=partial(allocations, setting.device)), *models]
 
 
 def allocations(device: torch.device) -> Iterator[Figures]:
@@ -69,5 +70,5 @@ def whole(name: str, setting: Setting) -> Iterator[Figures]:
         step()
         inside = peak(of, profile)["peak_bytes"]
     yield "measured", {"peak_bytes": inside, "within_budget": inside <= (plan.budget_bytes or 0)}
-    yield "measured", dict(pairs(of, lambda: planned(of, plan), setting.pairs))
+    yield "measured", dict(pairs(of, partial(planned, of, plan), setting.pairs))
     yield "measured", dict(verdict(of, plan))

@@ -18,7 +18,19 @@ from autockpt import Infeasible, Plan, Profile
 from benchmarks.gpu.machine import synchronize
 from benchmarks.gpu.models import Size, build
 
-__all__ = ["Setting", "Subject", "loss_of", "pairs", "peak", "plan_within", "planned", "record", "subject", "verdict"]
+__all__ = [
+    "Setting",
+    "Subject",
+    "loss_of",
+    "pairs",
+    "peak",
+    "plan_within",
+    "planned",
+    "record",
+    "seconds_of",
+    "subject",
+    "verdict",
+]
 
 PLENTY = 2**60
 """More bytes than any step needs: the plan for it is the plain step."""
@@ -101,9 +113,9 @@ def plan_within(profile: Profile, budget_bytes: int) -> tuple[Plan, bool]:
         return error.plan, False
 
 
-def peak(of: Subject, profile: Profile) -> dict[str, int]:
-    """Run one step; return the peak of what is the model's, and what was alive besides."""
-    found = autockpt.measure(of.step, device=of.device)
+def peak(of: Subject, profile: Profile, step: Callable[[], None] | None = None) -> dict[str, int]:
+    """Run one step, the subject's own or another; return the peak of what is the model's, and what was alive besides."""
+    found = autockpt.measure(step or of.step, device=of.device)
     other_bytes = found.start_bytes - profile.static.total_bytes
     return {"peak_bytes": found.peak_bytes - other_bytes, "other_bytes": other_bytes}
 
@@ -128,9 +140,9 @@ def pairs(
     """
     plain, other = [], []
     for _ in range(count + 1):
-        plain.append(_seconds(of.step, of.device))
+        plain.append(seconds_of(of.step, of.device))
         with way() as step:
-            other.append(_seconds(step, of.device))
+            other.append(seconds_of(step, of.device))
     ratios = [b / a for a, b in zip(plain[1:], other[1:], strict=True)]
     return {
         "plain_seconds": statistics.median(plain[1:]),
@@ -140,7 +152,8 @@ def pairs(
     }
 
 
-def _seconds(step: Callable[[], None], device: torch.device) -> float:
+def seconds_of(step: Callable[[], None], device: torch.device) -> float:
+    """Time one step, from an idle device to an idle device."""
     synchronize(device)
     began = time.perf_counter()
     step()
