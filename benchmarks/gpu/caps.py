@@ -65,7 +65,7 @@ def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[
             "peak_bytes": plan.peak_bytes,
             "overhead": plan.recompute_overhead,
             "fits": True,
-            "verdict": "exact",
+            "verdict": "exact" if plan.segments else "nothing recomputed",
         },
     )
     of = subject(name, setting)

@@ -14,11 +14,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from benchmarks.frontier.blocks import find_blocks
 from benchmarks.frontier.methods import NotHere, patched
-from benchmarks.gpu.steps import Subject
+from benchmarks.gpu.steps import Step, Subject
 
-__all__ = ["METHODS", "Step", "Way", "every_layer"]
+__all__ = ["METHODS", "Way", "every_layer"]
 
-Step = Callable[[], None]
 Way = Callable[[Subject], AbstractContextManager[Step]]
 
 ATTENTION = ("attn", "self_attn", "attention")
@@ -111,7 +110,7 @@ class Compiled:
             if self._compiled is None:
                 backend = "inductor" if of.device.type == "cuda" else "aot_eager"
                 self._compiled = torch.compile(of.model, backend=backend)
-            yield lambda: of.step(self._compiled)
+            yield functools.partial(of.step, self._compiled)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

@@ -15,8 +15,18 @@ GIB, MIB = 2**30, 2**20
 NOTEWORTHY = {"seconds": 0.02, "overhead": 0.01}
 """Figures of these kinds differ from run to run: by so much (of the predicted seconds; of a plain step) unlisted."""
 
-COLUMNS = 8
-"""No table has more columns of figures; the JSON has all."""
+PLAIN, OURS = ("plain_peak_bytes", "plain_seconds"), ("peak_bytes", "overhead")
+
+COLUMNS: dict[int, tuple[str, ...]] = {
+    1: ("tensor_bytes", *PLAIN, "budget_bytes", *OURS, "verdict", "recording_seconds", "solving_seconds"),
+    2: ("passed", "failed", "skipped"),
+    3: (*PLAIN, "budget_bytes", "cap_bytes", "fits", *OURS, "verdict"),
+    4: ("static_bytes", "added_bytes", "plain_seconds", "overhead at 60 %", "calls", "operators"),
+    5: (*PLAIN, *OURS),
+    6: ("published share", "share", "published overhead", *OURS, "published throughput", "throughput")
+    + ("published faster", "faster"),
+}
+"""What the table of a stage shows; the JSON has more."""
 
 
 def main() -> None:
@@ -34,14 +44,12 @@ def tables(document: dict[str, Any]) -> str:
     rows = document["rows"]
     ended = sum(row["outcome"] == "done" for row in rows)
     head = f"## Stage {document['stage']}: {document['title']}"
-    about = f"`{document['command']}`, {document['date']}, {document.get('seconds', 0):.0f} s: {ended} of {len(rows)} rows done."
-    parts = [head, about, _figures(rows)]
+    took = f"{document.get('seconds', 0):.0f} s"
+    about = f"`{document['command']}`, {document['date']}, {took}: {ended} of {len(rows)} rows done."
+    parts = [head, about, _figures(rows, COLUMNS[document["stage"]])]
     found = list(differences(rows))
     if found:
-        parts += [
-            "Not as predicted:",
-            table(["row", "what", "predicted", "measured", "measured less predicted"], found),
-        ]
+        parts += ["Not as predicted:", table(["row", "what", "predicted", "measured", "difference"], found)]
     bad = [[row["name"], row["outcome"], row.get("error", "")] for row in rows if row["outcome"] != "done"]
     if bad:
         parts += ["Not done:", table(["row", "outcome", "said"], bad)]
@@ -75,26 +83,18 @@ def _difference(what: str, predicted: Any, measured: Any) -> str:
     return f"{measured - predicted:+,}{share}" if isinstance(predicted, int) else f"{measured - predicted:+.4f}{share}"
 
 
-def _figures(rows: list[dict[str, Any]]) -> str:
-    """Return a table of what was measured, and of what was predicted where nothing was."""
-    kept: dict[str, None] = {}
-    for row in rows:
-        kept.update(dict.fromkeys(name for name, value in _of(row).items() if isinstance(value, (int, float, str))))
-    columns = sorted(kept, key=lambda name: _rank(name))[:COLUMNS]
-    lines = [[row["name"], row["outcome"], *(_cell(name, _of(row).get(name)) for name in columns)] for row in rows]
-    return table(["row", "outcome", *columns], lines)
+def _figures(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    """Return a table of what was measured, with what was predicted in brackets."""
+    return table(["row", *columns], [[row["name"], *(_both(row, name) for name in columns)] for row in rows])
 
 
-def _of(row: dict[str, Any]) -> dict[str, Any]:
-    published = row.get("predicted", {}).get("published", {})
-    theirs = {f"published {name}": value for name, value in published.items() if isinstance(value, float)}
-    return {**theirs, **row.get("predicted", {}), **row.get("measured", {})}
-
-
-def _rank(name: str) -> int:
-    """Order columns: peaks, overhead, bits, then the rest as it comes."""
-    order = ("published", "plain_peak", "peak_bytes", "fits", "overhead", "verdict", "share", "throughput", "faster")
-    return next((i for i, word in enumerate(order) if name.startswith(word)), len(order))
+def _both(row: dict[str, Any], name: str) -> str:
+    predicted, measured = row.get("predicted", {}), row.get("measured", {})
+    whose, _, what = name.partition(" ")
+    if whose == "published":
+        return _cell(what, predicted.get("published", {}).get(what))
+    expected = f"({_cell(name, predicted[name])})" if name in predicted else ""
+    return " ".join(filter(None, [_cell(name, measured.get(name)), expected]))
 
 
 def _cell(what: str, value: Any) -> str:
@@ -116,10 +116,11 @@ def _where(document: dict[str, Any]) -> str:
     devices = ", ".join(each["name"] for each in found["devices"]) or "CPU"
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items()) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
+    machine = f"{found['system']}, {found['cores']} cores"
     return (
         f"# {devices if document['device'] == 'cuda' else 'CPU'}, {document['date'][:10]}\n\n"
         f"autockpt {found['autockpt']}, Python {found['python']}, torch {found['torch']}, CUDA {found['cuda']}, "
-        f"driver {found['driver']}, {found['system']}, {found['cores']} cores; allocator settings: {settings}; {versions}."
+        f"driver {found['driver']}, {machine}; allocator settings: {settings}; {versions}. In brackets: predicted."
     )
 
 

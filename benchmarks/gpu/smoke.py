@@ -47,17 +47,18 @@ def whole(name: str, setting: Setting) -> Iterator[Figures]:
     profile, plain, recording_seconds = record(of)
     static_bytes = profile.static.total_bytes
     began = time.perf_counter()
-    plan, reached = plan_within(profile, static_bytes + int((plain.peak_bytes - static_bytes) * SHARE))
+    budget_bytes = static_bytes + int((plain.peak_bytes - static_bytes) * SHARE)
+    plan, reached = plan_within(profile, budget_bytes)
     solving_seconds = time.perf_counter() - began
     yield (
         "predicted",
         {
             "plain_peak_bytes": plain.peak_bytes,
             "plain_seconds": profile.plain_seconds,
-            "budget_bytes": plan.budget_bytes,
+            "budget_bytes": budget_bytes,
             "peak_bytes": plan.peak_bytes,
             "overhead": plan.recompute_overhead,
-            "verdict": "exact",
+            "verdict": "exact" if plan.segments else "nothing recomputed",
             "within_budget": reached,
             "segments": len(plan.segments),
             "static_bytes": static_bytes,
@@ -69,6 +70,6 @@ def whole(name: str, setting: Setting) -> Iterator[Figures]:
     with planned(of, plan) as step:
         step()
         inside = peak(of, profile)["peak_bytes"]
-    yield "measured", {"peak_bytes": inside, "within_budget": inside <= (plan.budget_bytes or 0)}
+    yield "measured", {"peak_bytes": inside, "within_budget": inside <= budget_bytes}
     yield "measured", dict(pairs(of, partial(planned, of, plan), setting.pairs))
     yield "measured", dict(verdict(of, plan))

@@ -19,6 +19,7 @@ from benchmarks.gpu.machine import synchronize
 from benchmarks.gpu.models import Size, build
 
 __all__ = [
+    "Step",
     "Setting",
     "Subject",
     "loss_of",
@@ -31,6 +32,9 @@ __all__ = [
     "subject",
     "verdict",
 ]
+
+Step = Callable[..., None]
+"""Runs a step; takes `optimize`."""
 
 PLENTY = 2**60
 """More bytes than any step needs: the plan for it is the plain step."""
@@ -67,12 +71,18 @@ class Subject:
     optimizer: torch.optim.Optimizer
     device: torch.device
 
-    def step(self, model: Callable[..., Any] | None = None) -> None:
-        """Run forward, backward and optimizer, from no gradients to no gradients; another `model` may stand in."""
+    def step(self, model: Callable[..., Any] | None = None, *, optimize: bool = True) -> None:
+        """Run forward, backward and optimizer, from no gradients to no gradients.
+
+        Args:
+            model: stands in for the model.
+            optimize: whether the optimizer steps; the seconds of a profile are those of a step in which it does not.
+        """
         outputs = (model or self.model)(**self.batch)
         loss_of(outputs).backward()
         del outputs
-        self.optimizer.step()
+        if optimize:
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
 
@@ -113,15 +123,15 @@ def plan_within(profile: Profile, budget_bytes: int) -> tuple[Plan, bool]:
         return error.plan, False
 
 
-def peak(of: Subject, profile: Profile, step: Callable[[], None] | None = None) -> dict[str, int]:
-    """Run one step, the subject's own or another; return the peak of what is the model's, and what was alive besides."""
+def peak(of: Subject, profile: Profile, step: Step | None = None) -> dict[str, int]:
+    """Run a step, its own or another; return the peak of what is the model's, and what was alive besides."""
     found = autockpt.measure(step or of.step, device=of.device)
     other_bytes = found.start_bytes - profile.static.total_bytes
     return {"peak_bytes": found.peak_bytes - other_bytes, "other_bytes": other_bytes}
 
 
 @contextmanager
-def planned(of: Subject, plan: Plan) -> Iterator[Callable[[], None]]:
+def planned(of: Subject, plan: Plan) -> Iterator[Step]:
     """Train under a plan until the context ends; gives the step."""
     autockpt.apply(of.model, plan=plan)
     try:
@@ -130,10 +140,8 @@ def planned(of: Subject, plan: Plan) -> Iterator[Callable[[], None]]:
         autockpt.remove(of.model)
 
 
-def pairs(
-    of: Subject, way: Callable[[], AbstractContextManager[Callable[[], None]]], count: int
-) -> dict[str, float | int]:
-    """Time plain steps and those of a way to train in turns; a first pair warms up and is not counted.
+def pairs(of: Subject, way: Callable[[], AbstractContextManager[Step]], count: int) -> dict[str, float | int]:
+    """Time plain steps and those of a way to train in turns, without optimizer; a first pair warms up.
 
     Returns:
         Medians of both in seconds, and of the ratios of neighbours, less one.
@@ -152,11 +160,11 @@ def pairs(
     }
 
 
-def seconds_of(step: Callable[[], None], device: torch.device) -> float:
-    """Time one step, from an idle device to an idle device."""
+def seconds_of(step: Step, device: torch.device) -> float:
+    """Time one step without optimizer, from an idle device to an idle device."""
     synchronize(device)
     began = time.perf_counter()
-    step()
+    step(optimize=False)
     synchronize(device)
     return time.perf_counter() - began
 
