@@ -95,15 +95,15 @@ MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
     },
     "gpt2-large": {
         "full": lambda: gpt2(36, 1280, 20, 8, 1024),
-        "tiny": lambda: gpt2(6, 64, 4, 4, 64, 500),
+        "tiny": lambda: gpt2(5, 64, 4, 4, 64, 500),
     },
     "llama-100m": {
         "full": lambda: llama(12, 768, 12, 2048, 8, 1024),
-        "tiny": lambda: llama(4, 64, 4, 160, 4, 64, 500),
+        "tiny": lambda: llama(4, 64, 4, 160, 4, 32, 500),
     },
     "llama-1b": {
         "full": lambda: llama(16, 2048, 32, 8192, 4, 2048),
-        "tiny": lambda: llama(6, 64, 4, 160, 4, 64, 500),
+        "tiny": lambda: llama(4, 64, 4, 160, 4, 32, 500),
     },
     "bert-large": {
         "full": lambda: bert(24, 1024, 16, 32, 512),

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.frontier.methods import NotHere
+
 __all__ = ["DONE", "MEMORY", "PLANNED", "RUNNING", "TIME", "Figures", "Job", "Sheet", "died", "now", "run_jobs"]
 
 PLANNED, RUNNING, DONE = "planned", "running", "done"
-ERROR, MEMORY, TIME = "error", "out of memory", "not run: out of time"
+ERROR, MEMORY, MISSING, TIME = "error", "out of memory", "not here", "not run: out of time"
 
 Figures = tuple[Literal["predicted", "measured"], dict[str, Any]]
 
@@ -136,7 +138,7 @@ def _run(job: Job, sheet: Sheet, row: dict[str, Any], log: Callable[[str], None]
             sheet.add(row, kind, figures)
     except Exception as error:
         log("".join(traceback.format_exception(error)))
-        outcome = MEMORY if _out_of_memory(error) else ERROR
+        outcome = MISSING if isinstance(error, NotHere) else MEMORY if _out_of_memory(error) else ERROR
         said = " ".join(str(error).split())[:400]
         traceback.clear_frames(error.__traceback__)  # they hold the row's tensors
         return outcome, f"{type(error).__name__}: {said}"

@@ -19,8 +19,8 @@ from benchmarks.gpu.machine import synchronize
 from benchmarks.gpu.models import Size, build
 
 __all__ = [
-    "Step",
     "Setting",
+    "Step",
     "Subject",
     "loss_of",
     "pairs",
@@ -78,7 +78,7 @@ class Subject:
             model: stands in for the model.
             optimize: whether the optimizer steps; the seconds of a profile are those of a step in which it does not.
         """
-        outputs = (model or self.model)(**self.batch)
+        outputs = (self.model if model is None else model)(**self.batch)
         loss_of(outputs).backward()
         del outputs
         if optimize:
