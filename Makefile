@@ -75,7 +75,7 @@ gpu: $(GPU)/.installed  ## first contact with a GPU, in stages: STAGE=1 for one;
 	$(GPU)/bin/python -m benchmarks.gpu --device $(DEVICE) --size $(SIZE) $(addprefix --stage ,$(STAGE))
 
 wheels:  ## collect in wheels/ what `make gpu` installs where there is no network
-	rm -rf $(WHEELS) build/wheels
+	rm -rf $(WHEELS) build/lib
 	$(PYTHON) -m pip download --quiet --dest $(WHEELS) --constraint constraints.txt --only-binary=:all: \
 		--implementation cp --python-version $(WHEELS_PYTHON) \
 		$(foreach each,manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014,--platform $(each)_x86_64) $(WANTED)
