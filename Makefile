@@ -15,7 +15,9 @@ STAGE ?=
 WHEELS := wheels
 WHEELS_PYTHON ?= 3.12
 WHEELS_MIB := 50
-WANTED := click msgspec numpy pulp highspy pytest pytest-xdist hypothesis
+OFFLINE = $(if $(wildcard $(WHEELS)/*.whl),--no-index --find-links $(WHEELS))
+WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=1.10,!=1.16.0' 'pytest>=8' 'pytest-xdist>=3.5' \
+	'hypothesis>=6.140'
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -110,14 +112,15 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 $(NEWEST)/.installed: pyproject.toml constraints-newest.txt
 	$(call make-venv,$(NEWEST),constraints-newest.txt)
 
-# Over what $(PYTHON) has, so that its torch stays: also where that is an environment itself, which venv would pass over.
+# Over what $(PYTHON) has, also where that is an environment itself, which venv would pass over. pip is not told of torch, so
+# that it stays, whatever pip would say of what torch itself needs.
 $(GPU)/.installed: pyproject.toml $(wildcard $(WHEELS)/*.whl)
 	rm -rf $(GPU) && $(PYTHON) -m venv --without-pip --system-site-packages $(GPU)
 	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> "$$($(GPU)/bin/python -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
-	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet \
-		$(if $(wildcard $(WHEELS)/*.whl),--no-index --find-links $(WHEELS) 'autockpt[highs]',--editable '.[highs]' 'transformers>=5') \
-		pytest pytest-xdist hypothesis
+	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet $(OFFLINE) $(WANTED) \
+		$(if $(OFFLINE),,'transformers>=5')
+	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet --no-deps $(if $(OFFLINE),$(OFFLINE) autockpt,--editable .)
 	@touch $(GPU)/.installed
 
 # Its own autockpt comes first on the path, then all that .venv holds; .venv's editable autockpt stays out, since Python

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import shlex
 import sys
 import time
@@ -30,10 +32,15 @@ def main() -> int:
     if asked.inside is not None:
         return inside(asked.stage[0], asked.device, asked.size, asked.out, asked.inside)
 
-    from benchmarks.gpu.machine import environment, refusal
+    if asked.device == "cpu":  # two threads that wait for one another on a busy machine take several times as long
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    found, reason = {}, "torch is not installed, and nothing here installs it"
+    if importlib.util.find_spec("torch") is not None:
+        from benchmarks.gpu.machine import environment, refusal
 
-    found = environment()
-    reason = refusal(asked.device, found)
+        found = environment()
+        reason = refusal(asked.device, found)
     if reason is not None:
         print(f"Error: {reason}", file=sys.stderr)
         return UNUSABLE
@@ -68,9 +75,6 @@ def main() -> int:
 
 def inside(number: int, device: str, size: str, out: Path, until: float) -> int:
     """Run the rows of one stage that are still to run, in this process."""
-    import os
-
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # before it is imported
     import torch
 
     from benchmarks.gpu.machine import clean

@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from benchmarks.frontier.blocks import find_blocks
-from benchmarks.frontier.methods import NotHere, patched
+from benchmarks.frontier.methods import patched
+from benchmarks.gpu.rows import NotHere
 from benchmarks.gpu.steps import Step, Subject
 
 __all__ = ["METHODS", "Way", "every_layer"]

@@ -15,14 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.frontier.methods import NotHere
-
-__all__ = ["DONE", "MEMORY", "PLANNED", "RUNNING", "TIME", "Figures", "Job", "Sheet", "died", "now", "run_jobs"]
+__all__ = [
+    "DONE",
+    "MEMORY",
+    "PLANNED",
+    "RUNNING",
+    "TIME",
+    "Figures",
+    "Job",
+    "NotHere",
+    "Sheet",
+    "died",
+    "now",
+    "run_jobs",
+]
 
 PLANNED, RUNNING, DONE = "planned", "running", "done"
 ERROR, MEMORY, MISSING, TIME = "error", "out of memory", "not here", "not run: out of time"
 
 Figures = tuple[Literal["predicted", "measured"], dict[str, Any]]
+
+
+class NotHere(Exception):
+    """What the row is about is not installed, or does not apply; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.frontier.methods import NotHere
 from benchmarks.gpu import gpu_tests, profiles
 from benchmarks.gpu.machine import clean, refusal
 from benchmarks.gpu.report import differences, tables
-from benchmarks.gpu.rows import Figures, Job, Sheet, run_jobs
+from benchmarks.gpu.rows import Figures, Job, NotHere, Sheet, run_jobs
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.supervise import supervise
 
