@@ -132,31 +132,30 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine() -> DoctorReport:
     """Look at the machine, and record a small step on the CPU and on the first CUDA device."""
-    settings = {name: os.environ[name] for name in SETTINGS if os.environ.get(name)}
-    common = {
-        "autockpt": __version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "memory_bytes": _memory_bytes(),
-        "settings": settings,
-        "libraries": dict(_libraries()),
-        "driver": _driver(),
-    }
+    report = DoctorReport(
+        autockpt=__version__,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(),
+        torch=None,
+        driver=_driver(),
+        settings={name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
+        libraries=dict(_libraries()),
+    )
     if importlib.util.find_spec("torch") is None:
         why = "it is not installed, so that models cannot run; solve, frontier, explain and profiles do without"
-        return DoctorReport(**common, torch=None, problems=(Problem(kind="refused", what="torch", why=why),))
+        return msgspec.structs.replace(report, problems=(Problem(kind="refused", what="torch", why=why),))
     import torch
 
     devices = tuple(_devices())
-    tried = [_try("cpu"), *([_try("cuda:0")] if devices and not devices[0].error else [])]
-    report = DoctorReport(
-        **common,
+    report = msgspec.structs.replace(
+        report,
         torch=str(torch.__version__),
         cuda=torch.version.cuda or torch.version.hip,
         devices=devices,
         allocator=torch.cuda.get_allocator_backend() if devices else None,
-        tried=tuple(tried),
+        tried=(_try("cpu"), *([_try("cuda:0")] if devices and not devices[0].error else [])),
     )
     return msgspec.structs.replace(report, problems=tuple(_problems(report)))
 

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu.report import tables
 from benchmarks.gpu.rows import Sheet, now
@@ -35,7 +36,8 @@ def main() -> int:
     if asked.device == "cpu":  # two threads that wait for one another on a busy machine take several times as long
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    found, reason = {}, "torch is not installed, and nothing here installs it"
+    found: dict[str, Any] = {}
+    reason: str | None = "torch is not installed, and nothing here installs it"
     if importlib.util.find_spec("torch") is not None:
         from benchmarks.gpu.machine import environment, refusal
 

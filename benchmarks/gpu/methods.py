@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -76,8 +77,7 @@ def remat(of: Subject) -> Iterator[Step]:
     """Recompute each block but for its attention, by regions of `torch_remat`."""
     if importlib.util.find_spec("torch_remat") is None:
         raise NotHere("torch_remat is not installed")
-    import torch_remat
-
+    torch_remat: Any = importlib.import_module("torch_remat")
     forwards: dict[nn.Module, Callable[..., Any]] = {}
     for number, block in enumerate(_blocks(of.model)):
         attention = next((child for name, child in block.named_children() if name in ATTENTION), None)
