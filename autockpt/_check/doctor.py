@@ -93,7 +93,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         autockpt: version.
         python: version.
-        system: system and processor.
+        system: system, processor and C library.
         cores: how many this process may use.
         memory_bytes: physical memory; None where the system does not say.
         torch: version; None where it is not installed.
@@ -135,12 +135,12 @@ def examine() -> DoctorReport:
     report = DoctorReport(
         autockpt=__version__,
         python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        system=", ".join([platform.system(), platform.machine(), " ".join(filter(None, platform.libc_ver()))]),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=_memory_bytes(),
         torch=None,
         driver=_driver(),
-        settings={name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
+        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
         libraries=dict(_libraries()),
     )
     if importlib.util.find_spec("torch") is None:
@@ -217,7 +217,7 @@ def _try(device: str) -> Tried:
     try:
         model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.Tanh()).to(device)
         recorded = profile(model, torch.ones(ROWS, 16, device=device))
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except Exception as error:  # whatever breaks in a recording is what the report is for
         return Tried(device=device, asked_bytes=TRIED_BYTES, seen_bytes=None, error=_line(error))
     seen = [size for size in recorded.tensors.bytes if 0 <= size - TRIED_BYTES < ROUNDING_BYTES]
     return Tried(device=device, asked_bytes=TRIED_BYTES, seen_bytes=min(seen, default=None))

@@ -13,7 +13,7 @@ from autockpt import Plan, Profile
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, pairs, peak, plan_within, planned, record, subject, verdict
 
-__all__ = ["caps"]
+__all__ = ["predict", "rows"]
 
 MODELS = ("resnet-50", "gpt2-large", "llama-1b")
 PERCENTS = (80, 60, 40)
@@ -25,15 +25,15 @@ STEPS = 3
 """Steps under the cap."""
 
 
-def caps(setting: Setting, folder: Path) -> list[Job]:
+def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 3: all predictions first, and what they are is in files before anything is measured."""
     first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
-    rows = [
+    capped_rows = [
         Job(name=f"{name} {percent} %", run=partial(capped, name, percent, setting, folder))
         for name in MODELS
         for percent in PERCENTS
     ]
-    return [*first, *rows]
+    return [*first, *capped_rows]
 
 
 def predict(name: str, setting: Setting, folder: Path, percents: Sequence[int]) -> Iterator[Figures]:

@@ -12,7 +12,7 @@ from benchmarks.gpu.methods import METHODS, Way
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, Subject, pairs, peak, planned, subject
 
-__all__ = ["frontier"]
+__all__ = ["rows"]
 
 MODELS = ("gpt2-large", "llama-1b")
 PERCENTS = (90, 80, 70, 60, 50, 40, 30, 20)
@@ -21,7 +21,7 @@ SLOW = "torch.compile"
 """Comes last: it may take what is left of the time."""
 
 
-def frontier(setting: Setting, folder: Path) -> list[Job]:
+def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 5."""
     first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
     ours = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting
 
-__all__ = ["gpu_tests"]
+__all__ = ["files", "rows"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ class TestFailed(Exception):
     """A test that did not pass; the message is its own."""
 
 
-def gpu_tests(setting: Setting) -> list[Job]:
+def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return a row for each file that has such tests: a process each, so that one that dies takes no other with it."""
     return [Job(name=str(path), run=partial(_run, path)) for path in files()]
 

@@ -15,10 +15,16 @@ __all__ = ["ENOUGH", "clean", "environment", "refusal", "synchronize"]
 ENOUGH = 0.5
 """Share of a device's memory that must be free: what is measured on one that others fill says little."""
 
+PATIENCE_SECONDS = 120
+
 
 def environment() -> dict[str, Any]:
     """Return what ``autockpt doctor --json`` says, in a process of its own; what it says on stderr where it fails."""
-    asked = subprocess.run([sys.executable, "-m", "autockpt", "doctor", "--json"], capture_output=True, text=True)
+    command = [sys.executable, "-m", "autockpt", "doctor", "--json"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"autockpt doctor says nothing for {PATIENCE_SECONDS} s"}
     try:
         found: dict[str, Any] = json.loads(asked.stdout)
     except json.JSONDecodeError:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 from autockpt import Plan, Profile
 from benchmarks.gpu.machine import clean
@@ -13,7 +14,7 @@ from benchmarks.gpu.methods import every_layer
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, Subject, pairs, peak, plan_within, planned, record, seconds_of, subject
 
-__all__ = ["PUBLISHED", "published"]
+__all__ = ["PUBLISHED", "rows"]
 
 GIB = 2**30
 
@@ -53,7 +54,7 @@ MORE_BYTES, FASTER = 3 * GIB, 0.058
 """torchtitan #4636: with 0.3 to 3 GiB more than where all is recomputed, 5.2 to 5.8 % more tokens a second."""
 
 
-def published(setting: Setting) -> list[Job]:
+def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 6."""
     claims = [Job(name=name, run=partial(_claim, claim, setting)) for name, claim in PUBLISHED.items()]
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -12,7 +13,7 @@ import autockpt
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, pairs, peak, plan_within, planned, record, subject, verdict
 
-__all__ = ["smoke"]
+__all__ = ["rows"]
 
 MODELS = ("gpt2-small", "resnet-50", "llama-100m")
 
@@ -24,7 +25,7 @@ KNOWN_BYTES = ROWS * WIDTH * 4
 ROUNDING_BYTES = 2 * 2**20
 
 
-def smoke(setting: Setting) -> list[Job]:
+def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 1."""
     models = [Job(name=name, run=partial(whole, name, setting)) for name in MODELS]
     return [Job(name="allocations", run=partial(allocations, setting.device)), *models]
