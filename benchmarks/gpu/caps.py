@@ -57,10 +57,13 @@ def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[
     if not path.exists():
         raise LookupError(f"no plan was made: see the row 'predict {name}'")
     plan, profile = Plan.load(path), Profile.load(folder / f"{name}.profile.json.gz")
-    budget_bytes = plan.budget_bytes or plan.peak_bytes  # of a plan for the lowest peak: that
+    static_bytes = profile.static.total_bytes
+    asked_bytes = static_bytes + (plan.plain_peak_bytes - static_bytes) * percent // 100
+    budget_bytes = max(asked_bytes, plan.peak_bytes)  # where no plan reaches what was asked: the lowest peak
     yield (
         "predicted",
         {
+            "asked_bytes": asked_bytes,
             "budget_bytes": budget_bytes,
             "peak_bytes": plan.peak_bytes,
             "overhead": plan.recompute_overhead,
@@ -70,7 +73,7 @@ def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[
     )
     of = subject(name, setting)
     cuda = setting.device.type == "cuda"
-    other_bytes = max(autockpt.measure(of.step, device=of.device).start_bytes - profile.static.total_bytes, 0)
+    other_bytes = max(autockpt.measure(of.step, device=of.device).start_bytes - static_bytes, 0)
     cap_bytes = int(budget_bytes * (1 + MARGIN)) + other_bytes
     if cuda:
         torch.cuda.empty_cache()

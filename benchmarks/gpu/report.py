@@ -20,7 +20,7 @@ PLAIN, OURS = ("plain_peak_bytes", "plain_seconds"), ("peak_bytes", "overhead")
 COLUMNS: dict[int, tuple[str, ...]] = {
     1: ("tensor_bytes", *PLAIN, "budget_bytes", *OURS, "verdict", "recording_seconds", "solving_seconds"),
     2: ("passed", "failed", "skipped"),
-    3: (*PLAIN, "budget_bytes", "cap_bytes", "fits", *OURS, "verdict"),
+    3: (*PLAIN, "asked_bytes", "budget_bytes", "cap_bytes", "fits", *OURS, "verdict"),
     4: ("static_bytes", "added_bytes", "plain_seconds", "overhead at 60 %", "calls", "operators"),
     5: (*PLAIN, *OURS),
     6: (
