@@ -5,11 +5,23 @@ VENV := .venv
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
 OLD := .venv-old
+GPU := .venv-gpu
 OLD_COMMIT := 8cfb884
+# For `make gpu`; without STAGE all of them.
+DEVICE ?= cuda
+SIZE ?= full
+STAGE ?=
+# For `make wheels`: which CPython, and what goes into the folder besides our own wheel and what these need.
+WHEELS := wheels
+WHEELS_PYTHON ?= 3.12
+WHEELS_MIB := 50
+OFFLINE = $(if $(wildcard $(WHEELS)/*.whl),--no-index --find-links $(WHEELS))
+WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=1.10,!=1.16.0' 'pytest>=8' 'pytest-xdist>=3.5' \
+	'hypothesis>=6.140'
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest test-newest old lint types format demo notebooks docs picture clean
+.PHONY: help install test fuzz sweep bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,10 +73,22 @@ test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions tha
 test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions (PyTorch's build with CUDA: 5.4 GB)
 	$(NEWEST)/bin/python -m pytest $(PARALLEL)
 
+gpu: $(GPU)/.installed  ## first contact with a GPU, in stages: STAGE=1 for one; DEVICE=cpu SIZE=tiny for a try without one
+	$(GPU)/bin/python -m benchmarks.gpu --device $(DEVICE) --size $(SIZE) $(addprefix --stage ,$(STAGE))
+
+wheels:  ## collect in wheels/ what `make gpu` installs where there is no network
+	rm -rf $(WHEELS) build/lib
+	$(PYTHON) -m pip download --quiet --dest $(WHEELS) --constraint constraints.txt --only-binary=:all: \
+		--implementation cp --python-version $(WHEELS_PYTHON) \
+		$(foreach each,manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014,--platform $(each)_x86_64) $(WANTED)
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir $(WHEELS) .
+	@$(PYTHON) -c "import pathlib, sys; size = sum(p.stat().st_size for p in pathlib.Path('$(WHEELS)').iterdir()) / 2**20; \
+		print(f'$(WHEELS): {size:.1f} MiB'); sys.exit(size > $(WHEELS_MIB) and '$(WHEELS): more than $(WHEELS_MIB) MiB')"
+
 old: $(OLD)/.installed  ## make .venv-old: the version that others are compared with, over the same libraries
 
 clean:  ## remove environments, builds and caches
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(OLD) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(OLD) $(GPU) $(WHEELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # $(call make-venv,FOLDER,CONSTRAINTS)
@@ -87,6 +111,17 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 
 $(NEWEST)/.installed: pyproject.toml constraints-newest.txt
 	$(call make-venv,$(NEWEST),constraints-newest.txt)
+
+# Over what $(PYTHON) has, also where that is an environment itself, which venv would pass over. pip is not told of torch, so
+# that it stays, whatever pip would say of what torch itself needs.
+$(GPU)/.installed: pyproject.toml $(wildcard $(WHEELS)/*.whl)
+	rm -rf $(GPU) && $(PYTHON) -m venv --without-pip --system-site-packages $(GPU)
+	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+		> "$$($(GPU)/bin/python -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
+	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet $(OFFLINE) $(WANTED) \
+		$(if $(OFFLINE),,'transformers>=5')
+	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet --no-deps $(if $(OFFLINE),$(OFFLINE) autockpt,--editable .)
+	@touch $(GPU)/.installed
 
 # Its own autockpt comes first on the path, then all that .venv holds; .venv's editable autockpt stays out, since Python
 # reads no .pth file of a folder that a .pth file names.

@@ -56,6 +56,7 @@ NAMES = {
 
 COMMANDS = {
     "demo": {"--json"},
+    "doctor": {"--json"},
     "explain": {*("FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--plot", "--json")},
     "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},

@@ -1,0 +1,59 @@
+"""Stage 5, the frontier: what each method takes at its peak, ours at eight budgets, beside the plain step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from autockpt import Plan, Profile
+from benchmarks.gpu.caps import predict
+from benchmarks.gpu.methods import METHODS, Way
+from benchmarks.gpu.rows import Figures, Job
+from benchmarks.gpu.steps import Setting, Subject, pairs, peak, planned, subject
+
+__all__ = ["rows"]
+
+MODELS = ("gpt2-large", "llama-1b")
+PERCENTS = (90, 80, 70, 60, 50, 40, 30, 20)
+
+SLOW = "torch.compile"
+"""Comes last: it may take what is left of the time."""
+
+
+def rows(setting: Setting, folder: Path) -> list[Job]:
+    """Return the rows of stage 5."""
+    first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
+    ours = [
+        Job(name=f"{name}: autockpt, {percent} %", run=partial(_ours, name, percent, setting, folder))
+        for percent in PERCENTS
+        for name in MODELS
+    ]
+    others = [
+        Job(name=f"{name}: {method}", run=partial(_other, name, method, setting, folder))
+        for method in sorted(METHODS, key=lambda method: method.startswith(SLOW))
+        for name in MODELS
+    ]
+    quick = [job for job in others if SLOW not in job.name]
+    return [*first, *quick, *ours, *(job for job in others if SLOW in job.name)]
+
+
+def _ours(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[Figures]:
+    plan = Plan.load(folder / f"{name}.{percent}.plan.json")
+    yield "predicted", {"peak_bytes": plan.peak_bytes, "overhead": plan.recompute_overhead}
+    yield from _measured(name, partial(planned, plan=plan), setting, folder)
+
+
+def _other(name: str, method: str, setting: Setting, folder: Path) -> Iterator[Figures]:
+    yield from _measured(name, METHODS[method](), setting, folder)
+
+
+def _measured(name: str, way: Way, setting: Setting, folder: Path) -> Iterator[Figures]:
+    """Measure the peak of a step, then pairs of steps."""
+    profile = Profile.load(folder / f"{name}.profile.json.gz")
+    of: Subject = subject(name, setting)
+    with way(of) as step:
+        step()
+        found = peak(of, profile, step)["peak_bytes"]
+    yield "measured", {"peak_bytes": found, "added_bytes": found - profile.static.total_bytes}
+    yield "measured", dict(pairs(of, partial(way, of), setting.pairs))

@@ -1,0 +1,62 @@
+"""Stage 2: the tests marked ``gpu``, one row each."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from benchmarks.gpu.rows import Figures, Job
+from benchmarks.gpu.steps import Setting
+
+__all__ = ["files", "rows"]
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestFailed(Exception):
+    """A test that did not pass; the message is its own."""
+
+
+def rows(setting: Setting, folder: Path) -> list[Job]:
+    """Return a row for each file that has such tests: a process each, so that one that dies takes no other with it."""
+    return [Job(name=str(path), run=partial(_run, path)) for path in files()]
+
+
+def files() -> list[Path]:
+    """Name the files of tests that mention the mark, or devices that bear it."""
+    found = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py")) if _marked(path)]
+    return [path for path in found if path.parts[1] != "benchmarks"]
+
+
+def _marked(path: Path) -> bool:
+    return bool(re.search(r"mark\.gpu|hazards\.devices import", path.read_text()))
+
+
+def _run(path: Path) -> Iterator[Figures]:
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", *options, str(path)]
+        ended = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
+        if not report.exists():
+            raise TestFailed(f"pytest ended with {ended.returncode} and no report")
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    bad: list[str] = []
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for case in cases:
+        kinds = {child.tag for child in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        counts[outcome] += 1
+        for child in case:
+            if child.tag in ("failure", "error"):
+                bad.append(f"{case.get('name')}: {' '.join((child.get('message') or '').split())[:300]}")
+    yield "predicted", {"failed": 0}
+    yield "measured", {**counts, "failures": bad}
+    if bad:
+        raise TestFailed(f"{len(bad)} of {len(cases)}: {bad[0]}")

@@ -1,0 +1,136 @@
+"""Tables of what the stages wrote: ``python -m benchmarks.gpu.report [FOLDER]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["differences", "table", "tables"]
+
+GIB, MIB = 2**30, 2**20
+
+NOTEWORTHY = {"seconds": 0.02, "overhead": 0.01}
+"""Figures of these kinds differ from run to run: by so much (of the predicted seconds; of a plain step) unlisted."""
+
+PLAIN, OURS = ("plain_peak_bytes", "plain_seconds"), ("peak_bytes", "overhead")
+
+COLUMNS: dict[int, tuple[str, ...]] = {
+    1: ("tensor_bytes", *PLAIN, "budget_bytes", *OURS, "verdict", "recording_seconds", "solving_seconds"),
+    2: ("passed", "failed", "skipped"),
+    3: (*PLAIN, "asked_bytes", "budget_bytes", "cap_bytes", "fits", *OURS, "verdict"),
+    4: ("static_bytes", "added_bytes", "plain_seconds", "overhead at 60 %", "calls", "operators"),
+    5: (*PLAIN, *OURS),
+    6: (
+        *("published share", "share", "reaches their share", "published overhead", *OURS),
+        *("published throughput", "throughput", "published faster", "faster"),
+    ),
+}
+"""What the table of a stage shows; the JSON has more."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.report", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("build/gpu"))
+    folder = parser.parse_args().folder
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("stage*.json"))]
+    if not documents:
+        parser.error(f"no stage*.json in {folder}; make gpu writes them")
+    print("\n\n".join([_where(documents[0]), *map(tables, documents)]))
+
+
+def tables(document: dict[str, Any]) -> str:
+    """Return a stage as Markdown: its rows, then each figure that is not what was predicted, then what went wrong."""
+    rows = document["rows"]
+    ended = sum(row["outcome"] == "done" for row in rows)
+    head = f"## Stage {document['stage']}: {document['title']}"
+    took = f"{document.get('seconds', 0):.0f} s"
+    about = f"`{document['command']}`, {document['date']}, {took}: {ended} of {len(rows)} rows done."
+    parts = [head, about, _figures(rows, COLUMNS[document["stage"]])]
+    found = list(differences(rows))
+    if found:
+        parts += ["Not as predicted:", table(["row", "what", "predicted", "measured", "difference"], found)]
+    bad = [[row["name"], row["outcome"], row.get("error", "")] for row in rows if row["outcome"] != "done"]
+    if bad:
+        parts += ["Not done:", table(["row", "outcome", "said"], bad)]
+    return "\n\n".join(parts)
+
+
+def differences(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """Yield every figure that was predicted and measured, and is not the same in both."""
+    for row in rows:
+        predicted, measured = row.get("predicted", {}), row.get("measured", {})
+        for what in predicted:
+            if what in measured and _differs(what, predicted[what], measured[what]):
+                said = [_cell(what, predicted[what]), _cell(what, measured[what])]
+                yield [row["name"], what, *said, _difference(what, predicted[what], measured[what])]
+
+
+def _differs(what: str, predicted: Any, measured: Any) -> bool:
+    if isinstance(predicted, float) and isinstance(measured, (int, float)):
+        slack = next((slack for kind, slack in NOTEWORTHY.items() if kind in what), 0.0)
+        return abs(measured - predicted) > slack * (predicted if "seconds" in what else 1.0)
+    return bool(predicted != measured)
+
+
+def _difference(what: str, predicted: Any, measured: Any) -> str:
+    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (predicted, measured))
+    if not numbers:
+        return ""
+    if "overhead" in what:
+        return f"{100 * (measured - predicted):+.2f} points"
+    share = f" ({measured / predicted - 1:+.3%})" if predicted else ""
+    return f"{measured - predicted:+,}{share}" if isinstance(predicted, int) else f"{measured - predicted:+.4f}{share}"
+
+
+def _figures(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+    """Return a table of what was measured, with what was predicted in brackets."""
+    return table(["row", *columns], [[row["name"], *(_both(row, name) for name in columns)] for row in rows])
+
+
+def _both(row: dict[str, Any], name: str) -> str:
+    predicted, measured = row.get("predicted", {}), row.get("measured", {})
+    whose, _, what = name.partition(" ")
+    if whose == "published":
+        return _cell(what, predicted.get("published", {}).get(what))
+    expected = f"({_cell(name, predicted[name])})" if name in predicted else ""
+    return " ".join(filter(None, [_cell(name, measured.get(name)), expected]))
+
+
+def _cell(what: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if what.split(" ")[0].endswith("_bytes"):
+        return f"{value / GIB:.3f} GiB" if abs(value) >= GIB else f"{value / MIB:.3f} MiB"
+    if "overhead" in what:
+        return f"{value:.1%}"
+    return f"{value:.4g}" + (" s" if "seconds" in what else "") if isinstance(value, float) else f"{value:,}"
+
+
+def _where(document: dict[str, Any]) -> str:
+    found = document["environment"]
+    if "error" in found:
+        return f"# {document['device']}: {found['error']}"
+    devices = ", ".join(each["name"] for each in found["devices"]) or "CPU"
+    settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items()) or "none"
+    versions = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
+    machine = f"{found['system']}, {found['cores']} cores"
+    return (
+        f"# {devices if document['device'] == 'cuda' else 'CPU'}, {document['date'][:10]}\n\n"
+        f"autockpt {found['autockpt']}, Python {found['python']}, torch {found['torch']}, CUDA {found['cuda']}, "
+        f"driver {found['driver']}, {machine}; allocator settings: {settings}; {versions}. In brackets: predicted."
+    )
+
+
+def table(heads: list[str], lines: list[list[str]]) -> str:
+    """Lay out a Markdown table."""
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '¦') for cell in row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    main()
