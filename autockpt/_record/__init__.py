@@ -8,6 +8,7 @@ fingerprint.py  what tells whether forward changed an object that is no tensor
 calibrate.py  what recomputing costs the host
 step.py       the training step that is recorded
 sandbox.py    leaving no trace
+contents.py   what Python objects held, put back in place
 tape.py       allocations, frees and markers of a run, in order
 routing.py    standing around forwards, torch functions and operators
 watch.py      calls, functions and saves of a run, as markers

@@ -108,7 +108,7 @@ def record_step(
     with (
         set_aside(step.model),
         uncompiled(),
-        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values())) as sandbox,
+        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen, whole=whole, timed=timed)
 

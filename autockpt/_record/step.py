@@ -128,7 +128,7 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
             that requires a gradient.
 
     Raises:
-        NotApplicable: the model has no parameter that requires a gradient.
+        NotApplicable: the model has no parameter that requires a gradient, or one without a shape.
     """
     if isinstance(inputs, Mapping):
         return step_of(model, (), inputs, loss)
@@ -139,6 +139,7 @@ def step_of(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss: Loss | None, *, hooks: bool = True
 ) -> TrainingStep:
     """Make the step that `model` does on arguments by position and by keyword; see `training_step`."""
+    refuse_lazy(model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise NotApplicable(
@@ -158,6 +159,20 @@ def step_of(
         source=source,
         hooks=hooks,
     )
+
+
+def refuse_lazy(model: torch.nn.Module) -> None:
+    """Refuse a model with parameters or buffers that get their shapes in its first forward.
+
+    Raises:
+        NotApplicable: it is such a model.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise NotApplicable(
+                f"{name} has no shape yet: its lazy module gets one in the first forward. Run one forward, "
+                "`with torch.no_grad(): model(batch)`, before autockpt."
+            )
 
 
 def _has_graph(tensor: torch.Tensor) -> bool:

@@ -38,6 +38,7 @@ from .optimizers import (
 from .recorder import (
     AllocationEvent,
     MemoryProfiler,
+    cached_weights,
     convolution_options,
     fake_mode_of,
     forget_empty_hooks,
@@ -60,6 +61,7 @@ __all__ = [
     "attention_backends",
     "bare_step",
     "blank_optimizer",
+    "cached_weights",
     "container_handlers",
     "convolution_options",
     "cuda_in_use",

@@ -117,7 +117,7 @@ def verify(
         uninstall(model)
         step = training_step(model, inputs, loss)
         arguments = (*step.args, *step.kwargs.values())
-        with Sandbox.around(model, inputs=arguments, parameters=True) as sandbox:
+        with Sandbox.around(model, inputs=arguments, loss=loss, parameters=True) as sandbox:
             return _verify(step, plan, sandbox, steps)
 
 
