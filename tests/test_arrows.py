@@ -46,6 +46,7 @@ AGAINST = {
     ("_record/dataflow.py", "_run"): "Record",
     ("_record/recorder.py", "_run"): "Record",
     ("_record/routing.py", "_run"): "Record",
+    ("_record/loss.py", "_run"): "Record",
     ("_record/sandbox.py", "_run"): "Record",
     ("_record/step.py", "_run"): "Record",
     ("_record/structure.py", "_run"): "Record",

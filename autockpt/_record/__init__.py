@@ -7,6 +7,7 @@ again.py      a step of another size, from what operators do in a known one
 fingerprint.py  what tells whether forward changed an object that is no tensor
 calibrate.py  what recomputing costs the host
 step.py       the training step that is recorded
+loss.py       a loss that nobody has told
 sandbox.py    leaving no trace
 contents.py   what Python objects held, put back in place
 tape.py       allocations, frees and markers of a run, in order

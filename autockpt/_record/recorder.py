@@ -56,8 +56,7 @@ def profile(
     Args:
         model: the model, in the mode (train or eval) in which it will train.
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
-        loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
-            outputs that require gradients.
+        loss: maps the model's outputs to a scalar; without it memory is reserved as by `apply`.
         optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
             training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
             ``torch.optim`` with its defaults, a list for several that step one after the other.

@@ -62,7 +62,7 @@ def apply(
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
             one element; for outputs that none of these is made of, three copies of them in single precision are
-            reserved (with `inputs`: the sum of the outputs is taken for the loss, and nothing reserved).
+            reserved, as a cross-entropy takes.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
             parameters when the plan is made.
