@@ -138,6 +138,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         run,
         seconds,
         optimizer=optimizer_memory(optimizers, run.reached, step.device.type),
+        others=sandbox.others,
         notes=sandbox.notes(),
     )
 
@@ -168,6 +169,7 @@ def build_profile(
     seconds: Seconds,
     *,
     optimizer: OptimizerMemory,
+    others: Iterable[torch.Tensor],
     notes: Iterable[str],
     mode: Mode = "measured",
     device: str | None = None,
@@ -179,6 +181,7 @@ def build_profile(
         run: what was seen of it.
         seconds: when what happened.
         optimizer: what the optimizer needs.
+        others: tensors that are there besides, in attributes and in what the loss closes over.
         notes: what else could not be seen or put back.
         mode: how it was recorded.
         device: where it is not that of the step.
@@ -193,7 +196,7 @@ def build_profile(
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
-        static=static_bytes(step, optimizer.state_bytes),
+        static=static_bytes(step, optimizer.state_bytes, others),
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
@@ -221,7 +224,7 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     ]
 
 
-def static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
+def static_bytes(step: TrainingStep, optimizer_bytes: int, others: Iterable[torch.Tensor]) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
     gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
@@ -231,6 +234,7 @@ def static_bytes(step: TrainingStep, optimizer_bytes: int) -> Static:
         input_bytes=_storage_bytes(step.inputs()),
         gradient_bytes=_storage_bytes(gradients),
         optimizer_bytes=optimizer_bytes,
+        other_bytes=_storage_bytes(others),
     )
 
 

@@ -35,6 +35,7 @@ class Sandbox:
     Attributes:
         contents: what was found in attributes, closures and containers.
         generators: whose states are put back.
+        others: tensors that were found on the model's devices, and are none of its own nor of the batch.
     """
 
     def __init__(
@@ -68,6 +69,10 @@ class Sandbox:
         self._own: dict[int, list[torch.Tensor]] = {}  # by storage, which several may share
         for _, tensor, _ in self._unknown:
             self._own.setdefault(private.storage_key(tensor), []).append(tensor)
+        own = {*map(private.storage_key, (*values, *model.parameters(), *model.buffers()))}
+        devices = {parameter.device for parameter in model.parameters()}
+        reached = [tensor for _, tensor in self.contents.tensors if tensor.device in devices]
+        self.others = [tensor for tensor in reached if private.storage_key(tensor) not in own]
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = generators_of(model, self.contents)

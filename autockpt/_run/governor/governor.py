@@ -227,9 +227,7 @@ class Governor:
         step = step_of(model, args, kwargs, request.loss, hooks=False)
         recorded = record_again(step, known.profile)
         self._alike = recorded is not None
-        if recorded is None:
-            return None
-        return _with_others(recorded, known.profile.static.other_bytes)
+        return recorded
 
     def _solved(self, known: Known, search_steps: float = math.inf) -> Ready:
         """Plan for steps that are known, as far as measurements have corrected that by now.
