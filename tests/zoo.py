@@ -31,8 +31,7 @@ class Case:
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model; return its outputs, which a training loop would hold, and the loss."""
         outputs = self.model(**self.kwargs)
-        loss = getattr(outputs, "loss", None)
-        return outputs, loss if loss is not None else total(outputs)
+        return outputs, loss_of(outputs)
 
     def step(self) -> None:
         """Run forward and backward as a training loop does, from no gradients to no gradients."""
@@ -40,6 +39,12 @@ class Case:
         loss.backward()
         del outputs, loss
         self.model.zero_grad()
+
+
+def loss_of(outputs: Any) -> torch.Tensor:
+    """Return the loss that a model returns, or a sum of its outputs."""
+    loss: torch.Tensor | None = getattr(outputs, "loss", None)
+    return loss if loss is not None else total(outputs)
 
 
 def total(outputs: Any) -> torch.Tensor:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -24,6 +28,10 @@ class Measurement:
         end_bytes: level when the step ended.
         seconds: how long the step took, under the instrument.
         device: what was measured.
+        resident_bytes: how far the process's resident memory rose above its level at the start, a second witness that
+            counts pages instead of tensors; None but on a CPU under Linux. What the process had freed and not given
+            back can hide some of it: run with ``MALLOC_MMAP_THRESHOLD_=131072`` in the environment, in a process that
+            does nothing else.
     """
 
     peak_bytes: int
@@ -31,6 +39,7 @@ class Measurement:
     end_bytes: int
     seconds: float
     device: str
+    resident_bytes: int | None = None
 
     @property
     def step_bytes(self) -> int:
@@ -43,7 +52,8 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
 
     On CUDA the allocator's own statistics are read. On a CPU every allocation and free of the step is
     recorded (torch's profiler) and replayed in order, since adding up live tensors would miss the buffers
-    inside kernels; what was alive before the step is what Python can see of it.
+    inside kernels; what was alive before the step is what Python can see of it. Beside that stands by how much the
+    process's resident memory rose (`Measurement.resident_bytes`).
 
     Args:
         step: runs the step: forward, backward and, if it is to count, the optimizer.
@@ -94,7 +104,11 @@ def meter_of(device: torch.device) -> Meter:
 
 def allocated_bytes(device: torch.device) -> int:
     """Bytes that are allocated now; on a CPU those of all tensors that Python can see."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else sum(_live_storages().values())
+    return (
+        torch.cuda.memory_allocated(device)
+        if device.type == "cuda"
+        else sum(storage.nbytes() for storage in _live_storages().values())
+    )
 
 
 class _CudaMeter:
@@ -122,50 +136,95 @@ class _CudaMeter:
 
 
 class _CpuMeter:
-    """Records every allocation and free, and replays them in order over what was alive."""
+    """Records every allocation and free, and replays them in order over what was alive.
+
+    The profiler does not report the free of a block that is older than it. So each such storage says when it goes, by a
+    marker in the stream: an allocation of a size of its own.
+    """
 
     def __init__(self) -> None:
         self._live: dict[int, int] = {}
+        self._marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
+        self._watched: list[weakref.ref[torch.UntypedStorage]] = []
         self._began = 0.0
+        self._resident_bytes: int | None = None
         self._profiler: private.MemoryProfiler | None = None
 
     def start(self) -> None:
         if private.profiler_is_running():
             raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
         gc.collect()  # garbage from before the step must not be freed inside it
-        self._live = _live_storages()
-        self._profiler, self._began = private.start_memory_profiler(), time.perf_counter()
+        storages = _live_storages()
+        self._live = {address: storage.nbytes() for address, storage in storages.items()}
+        self._watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
+        del storages
+        self._profiler = private.start_memory_profiler()
+        self._resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
+        self._began = time.perf_counter()
 
     def stop(self) -> Measurement:
         assert self._profiler is not None
         seconds = time.perf_counter() - self._began
+        highest = _resident_bytes(highest=True)
         profiler, self._profiler = self._profiler, None
         allocations = private.stop_memory_profiler(profiler)
+        self._watched = []
         live = self._live
         level = start_bytes = peak_bytes = sum(live.values())
         for address, change, device_type, _ in allocations:
             if device_type != "cpu":
                 continue
-            if change > 0:
+            if (address, change) in self._marks:
+                level -= live.pop(self._marks[address, change], 0)
+            elif (address, -change) in self._marks:
+                del self._marks[address, -change]
+            elif change > 0:
+                level += change - live.pop(address, 0)  # what was there before has gone, whoever saw it
                 live[address] = change
-                level += change
                 peak_bytes = max(peak_bytes, level)
             else:
                 level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
+        risen = None if highest is None or self._resident_bytes is None else highest - self._resident_bytes
         return Measurement(
-            peak_bytes=peak_bytes, start_bytes=start_bytes, end_bytes=level, seconds=seconds, device="cpu"
+            peak_bytes=peak_bytes,
+            start_bytes=start_bytes,
+            end_bytes=level,
+            seconds=seconds,
+            device="cpu",
+            resident_bytes=risen,
         )
 
+    def _gone(self, address: int, _: object) -> None:
+        """Mark that a storage older than the step has gone."""
+        size = MARK_BYTES + 2 * len(self._marks)
+        self._marks[torch.UntypedStorage(size).data_ptr(), size] = address
 
-def _live_storages() -> dict[int, int]:
-    """Bytes of every CPU storage that Python can see, by address."""
+
+MARK_BYTES = 4097
+"""Size of the first marker; each further one is 2 bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
+
+
+def _resident_bytes(*, highest: bool) -> int | None:
+    """Resident bytes of this process, now or the highest since it was asked for those of now; None where unknown."""
+    try:
+        if not highest:
+            Path("/proc/self/clear_refs").write_text("5")  # the highest level begins anew
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    found = re.search(rf"^{'VmHWM' if highest else 'VmRSS'}:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _live_storages() -> dict[int, torch.UntypedStorage]:
+    """Every CPU storage that Python can see, by address."""
     visible = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
     gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
-    found: dict[int, int] = {}
+    found: dict[int, torch.UntypedStorage] = {}
     for tensor in (*visible, *gradients):
         if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
+            found[storage.data_ptr()] = storage
     return found
 
 

@@ -52,8 +52,10 @@ def profile(
 ) -> None:
     """Record what one training step of a model holds, when, and what each call costs.
 
-    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
-    a tuple of inputs is passed by position, a mapping by keyword. Prints where memory and time go.
+    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs),
+    (model, inputs, loss) or (model, inputs, loss, optimizer). A tuple of inputs is passed by position, a mapping by
+    keyword. Without a loss, one that takes three copies of the outputs is reserved for; --optimizer goes before the
+    function's own. Prints where memory and time go.
     """
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
@@ -62,9 +64,11 @@ def profile(
         from .._record import profile as record
 
         with progress(f"importing {target}"):
-            model, inputs = build(target)
-        with progress(f"recording a step of {type(model).__name__}"), running(target):
-            recorded = record(model, inputs, optimizer=optimizer, mode=mode, device=device)
+            made = build(target)
+        with progress(f"recording a step of {type(made.model).__name__}"), running(target):
+            recorded = record(
+                made.model, made.inputs, loss=made.loss, optimizer=optimizer or made.optimizer, mode=mode, device=device
+            )
         write(recorded, output)
     if as_json:
         print_json(recorded)

@@ -8,9 +8,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..solvers.errors import AutockptError
 from .common import Misuse
@@ -18,9 +19,28 @@ from .common import Misuse
 if TYPE_CHECKING:
     import torch
 
+    from .._record.optimizer import Optimizers
 
-def build(target: str) -> tuple[torch.nn.Module, object]:
-    """Call the function that `target` names and return the model and the inputs that it makes.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a user's function made.
+
+    Attributes:
+        model: the model.
+        inputs: its batch.
+        loss: maps the model's outputs to a scalar; None where it was not told.
+        optimizer: what trains the model, or the name of its class; None where it was not told.
+    """
+
+    model: torch.nn.Module
+    inputs: object
+    loss: Callable[[Any], torch.Tensor] | None = None
+    optimizer: Optimizers | None = None
+
+
+def build(target: str) -> Target:
+    """Call the function that `target` names and return what it makes.
 
     Args:
         target: ``package.module:function`` or ``file.py:function``. Nothing but that module or file is run.
@@ -38,12 +58,25 @@ def build(target: str) -> tuple[torch.nn.Module, object]:
         made = function()
     except Exception as error:
         raise Misuse(f"{target} raised {_in_one_line(error)}") from error
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
+    if not (isinstance(made, tuple) and len(made) in (2, 3, 4) and isinstance(made[0], torch.nn.Module)):
         raise Misuse(
-            f"{target} must return (model, inputs), a torch.nn.Module and its batch; it returned {_kind(made)}"
+            f"{target} must return (model, inputs), (model, inputs, loss) or (model, inputs, loss, optimizer), a "
+            f"torch.nn.Module and its batch first; it returned {_kind(made)}"
         )
-    model, inputs = made
-    return model, inputs
+    found = Target(**dict(zip(("model", "inputs", "loss", "optimizer"), made, strict=False)))
+    if found.loss is not None and not callable(found.loss):
+        raise Misuse(
+            f"the loss that {target} returned is {_kind(found.loss)}; it must be a function from the model's outputs "
+            "to a scalar, or None"
+        )
+    optimizers = found.optimizer if isinstance(found.optimizer, (list, tuple)) else [found.optimizer]
+    strange = [each for each in optimizers if not isinstance(each, (torch.optim.Optimizer, str, type(None)))]
+    if strange:
+        raise Misuse(
+            f"the optimizer that {target} returned is {_kind(strange[0])}; it must be one of torch.optim, its name, a "
+            "list of them, or None"
+        )
+    return found
 
 
 @contextmanager

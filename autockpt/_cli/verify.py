@@ -58,9 +58,10 @@ def verify(
 ) -> None:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
-    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs):
-    a tuple of inputs is passed by position, a mapping by keyword. Without a plan and a budget, the plan that the
-    function has applied to the model is checked.
+    TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs),
+    (model, inputs, loss) or (model, inputs, loss, optimizer). A tuple of inputs is passed by position, a mapping by
+    keyword. Without a loss, one that takes three copies of the outputs is reserved for; --optimizer goes before the
+    function's own. Without a plan and a budget, the plan that the function has applied to the model is checked.
 
     Compares outputs, loss, gradients, buffers, parameters and generators. The plain step runs twice, so that its own
     noise is not blamed on the plan. The exit status is 1 where the verdict is not "exact".
@@ -75,14 +76,15 @@ def verify(
         from .._check.verify import verify as run
 
         with progress(f"importing {target}"):
-            model, inputs = build(target)
-        with progress(f"verifying {type(model).__name__}"), running(target):
+            made = build(target)
+        with progress(f"verifying {type(made.model).__name__}"), running(target):
             found = run(
-                model,
-                inputs,
+                made.model,
+                made.inputs,
+                loss=made.loss,
                 plan=plan,
                 budget=budget,
-                optimizer=optimizer,
+                optimizer=optimizer or made.optimizer,
                 max_overhead=max_overhead,
                 solver=solver,
                 steps=steps,

@@ -30,8 +30,8 @@ class Static(Part, frozen=True, kw_only=True):
         input_bytes: the batch.
         gradient_bytes: gradients that existed before the step.
         optimizer_bytes: optimizer state, 0 where no optimizer was given.
-        other_bytes: what else is alive, or was measured and is explained by none of these; negative where they
-            overstate what was measured.
+        other_bytes: what else is alive (tensors in plain attributes, and those that the loss closes over), or was
+            measured and is explained by none of these; negative where they overstate what was measured.
     """
 
     parameter_bytes: Bytes

@@ -4,7 +4,9 @@
 
 recorder.py     `profile`: what runs, and what becomes of it
 step.py         the training step that is recorded
+loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
+contents.py     what Python objects held, put back in place
 runs.py         the watched step
 tape.py         allocations, frees and markers of a run, in order
 marks.py        what the markers stand for

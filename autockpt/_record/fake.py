@@ -91,7 +91,7 @@ def profile_fake(
     name = device or DEFAULT_DEVICE
     if name not in DEVICES:
         raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
-    with Sandbox.around(model, buffers=False) as sandbox:
+    with Sandbox.around(model, loss=loss, buffers=False) as sandbox:
         mode = _mode_of(model)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
@@ -104,6 +104,7 @@ def profile_fake(
             run,
             recorded_seconds(run, clock, backward=True),
             optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
+            others=sandbox.others,
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
             device=name,

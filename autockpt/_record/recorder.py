@@ -56,8 +56,7 @@ def profile(
     Args:
         model: the model, in the mode (train or eval) in which it will train.
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
-        loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
-            outputs that require gradients.
+        loss: maps the model's outputs to a scalar; without it memory is reserved as by `apply`.
         optimizer: its state counts as static bytes, also before its first step, and its step as the last one of the
             training step; it is neither run nor changed. A name such as ``"adamw"`` stands for a class of
             ``torch.optim`` with its defaults, a list for several that step one after the other.
@@ -108,7 +107,7 @@ def record_step(
     with (
         set_aside(step.model),
         uncompiled(),
-        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values())) as sandbox,
+        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen, whole=whole, timed=timed)
 
@@ -139,6 +138,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         run,
         seconds,
         optimizer=optimizer_memory(optimizers, run.reached, step.device.type),
+        others=sandbox.others,
         notes=sandbox.notes(),
     )
 
@@ -169,6 +169,7 @@ def build_profile(
     seconds: Seconds,
     *,
     optimizer: OptimizerMemory,
+    others: Iterable[torch.Tensor],
     notes: Iterable[str],
     mode: Mode = "measured",
     device: str | None = None,
@@ -180,6 +181,7 @@ def build_profile(
         run: what was seen of it.
         seconds: when what happened.
         optimizer: what the optimizer needs.
+        others: tensors that are there besides, in attributes and in what the loss closes over.
         notes: what else could not be seen or put back.
         mode: how it was recorded.
         device: where it is not that of the step.
@@ -194,7 +196,7 @@ def build_profile(
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
-        static=static_bytes(step, optimizer.state_bytes, found.workspace_bytes),
+        static=static_bytes(step, optimizer.state_bytes, others, found.workspace_bytes),
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
@@ -222,7 +224,9 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     ]
 
 
-def static_bytes(step: TrainingStep, optimizer_bytes: int, workspace_bytes: int) -> Static:
+def static_bytes(
+    step: TrainingStep, optimizer_bytes: int, others: Iterable[torch.Tensor], workspace_bytes: int
+) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
     gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
@@ -232,7 +236,7 @@ def static_bytes(step: TrainingStep, optimizer_bytes: int, workspace_bytes: int)
         input_bytes=_storage_bytes(step.inputs()),
         gradient_bytes=_storage_bytes(gradients),
         optimizer_bytes=optimizer_bytes,
-        other_bytes=workspace_bytes,
+        other_bytes=_storage_bytes(others) + workspace_bytes,
     )
 
 

@@ -42,22 +42,21 @@ def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
     The patch sits where a plan's own patch sits (`module.forward`, in the instance's `__dict__`), so the
     recorder sees the very arguments that a frame will see.
     """
-    patched: list[tuple[torch.nn.Module, bool, Any]] = []
+    patched: list[tuple[dict[str, Any], Any]] = []
     try:
         for name, module in model.named_modules():
             forward = module.forward
-            patched.append((module, "forward" in module.__dict__, forward))
+            patched.append((vars(module), vars(module).get("forward")))
             patch = functools.partial(_routed, router, name, module, forward)
             with suppress(ValueError):  # a scripted module's has none
                 patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-            module.forward = patch
+            vars(module)["forward"] = patch  # by the dictionary: a traced module lets nobody delete an attribute
         yield
     finally:
-        for module, own, forward in reversed(patched):
-            if own:
-                module.forward = forward
-            else:
-                del module.forward
+        for attributes, own in reversed(patched):
+            attributes.pop("forward", None)
+            if own is not None:
+                attributes["forward"] = own
 
 
 def _routed(

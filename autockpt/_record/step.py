@@ -12,6 +12,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
+from .loss import assumed_loss
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -124,11 +125,10 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> 
     Args:
         model: the model.
         inputs: a tuple is passed positionally, a mapping by keyword, anything else as the only argument.
-        loss: maps the outputs to a scalar; None means an output's ``.loss``, else the sum of every output
-            that requires a gradient.
+        loss: maps the outputs to a scalar; None for what `assumed_loss` reserves.
 
     Raises:
-        NotApplicable: the model has no parameter that requires a gradient.
+        NotApplicable: the model has no parameter that requires a gradient, or one without a shape.
     """
     if isinstance(inputs, Mapping):
         return step_of(model, (), inputs, loss)
@@ -139,6 +139,7 @@ def step_of(
     model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss: Loss | None, *, hooks: bool = True
 ) -> TrainingStep:
     """Make the step that `model` does on arguments by position and by keyword; see `training_step`."""
+    refuse_lazy(model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise NotApplicable(
@@ -152,12 +153,26 @@ def step_of(
         model=model,
         args=args,
         kwargs=kwargs,
-        loss=loss or _default_loss,
+        loss=loss or assumed_loss,
         device=trainable[0].device,
         leaves=(*trainable, *batch, *(() if source is None else (source,))),
         source=source,
         hooks=hooks,
     )
+
+
+def refuse_lazy(model: torch.nn.Module) -> None:
+    """Refuse a model with parameters or buffers that get their shapes in its first forward.
+
+    Raises:
+        NotApplicable: it is such a model.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise NotApplicable(
+                f"{name} has no shape yet: its lazy module gets one in the first forward. Run one forward, "
+                "`with torch.no_grad(): model(batch)`, before autockpt."
+            )
 
 
 def _has_graph(tensor: torch.Tensor) -> bool:
@@ -187,20 +202,6 @@ def _outside_autocast(device: torch.device) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
-
-
-def _default_loss(outputs: Any) -> torch.Tensor:
-    """An output's ``.loss``, else the sum of every output that requires a gradient."""
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if isinstance(loss, torch.Tensor):
-        return loss
-    differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
-    if not differentiable:
-        raise NothingToTrain(_nothing_in(outputs))
-    total = differentiable[0].sum()
-    for tensor in differentiable[1:]:
-        total = total + tensor.sum()
-    return total
 
 
 def _nothing_in(outputs: object) -> str:

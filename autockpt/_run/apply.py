@@ -12,6 +12,7 @@ from .._choose.pins import Patterns, refuse_pins
 from .._data.goal import Goal
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
+from .._record.step import refuse_lazy
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
 from .governor import Governor, Request
@@ -61,7 +62,7 @@ def apply(
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
             one element; for outputs that none of these is made of, three copies of them in single precision are
-            reserved (with `inputs`: the sum of the outputs is taken for the loss, and nothing reserved).
+            reserved, as a cross-entropy takes.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
             parameters when the plan is made.
@@ -82,7 +83,8 @@ def apply(
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
             help, and the plan that reaches them. Raised by the forward that needs the plan where that is made later, as
             the errors below.
-        NotApplicable: the plan names calls that the model does not have, or the model cannot be planned.
+        NotApplicable: the plan names calls that the model does not have, or the model cannot be planned: it has nothing
+            to train, or lazy modules that have not run yet.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
@@ -101,6 +103,7 @@ def apply(
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
         )
+    refuse_lazy(model)
     if plan is not None:
         refuse_pins(keep, recompute)
         install(model, plan)

@@ -38,6 +38,7 @@ from .optimizers import (
 from .recorder import (
     AllocationEvent,
     MemoryProfiler,
+    cached_weights,
     fake_mode_of,
     forget_empty_hooks,
     has_reentrant_checkpoint,
@@ -58,6 +59,7 @@ __all__ = [
     "attention_backends",
     "bare_step",
     "blank_optimizer",
+    "cached_weights",
     "container_handlers",
     "cuda_in_use",
     "default_generator",

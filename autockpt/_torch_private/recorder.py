@@ -149,3 +149,9 @@ def forget_empty_hooks(tensor: Tensor) -> None:
     """Put a tensor whose last hook was removed back to the state of one that never had any."""
     if not tensor._backward_hooks:
         tensor._backward_hooks = None
+
+
+def cached_weights() -> dict[Any, Any]:
+    """Return what torch's ``parametrize.cached()`` holds now."""
+    cache: dict[Any, Any] = torch.nn.utils.parametrize._cache
+    return cache

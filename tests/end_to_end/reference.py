@@ -12,7 +12,7 @@ import torch
 
 import autockpt
 from autockpt import Plan, Profile
-from tests.zoo import Case, build
+from tests.zoo import Case, build, loss_of
 
 __all__ = ["Outcome", "Reference", "counting_replays", "reference", "storage_bytes"]
 
@@ -46,7 +46,7 @@ class Reference:
     def __post_init__(self) -> None:
         self.case.step()  # what is allocated once is allocated now
         self.state = {name: value.clone() for name, value in self.case.model.state_dict().items()}
-        self.profile = autockpt.profile(self.case.model, self.case.kwargs)
+        self.profile = autockpt.profile(self.case.model, self.case.kwargs, loss=loss_of)
         self.plain_peak_bytes = self.measured_peak()
         self.plain = self.outcome()
         self.plain_after_forward = self.after_forward_bytes()

@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import autockpt
 from autockpt import Profile
-from tests.zoo import build
+from tests.zoo import build, loss_of
 
 __all__ = ["MODES", "Block", "Units", "block", "zoo"]
 
@@ -65,4 +65,4 @@ def block(mode: Any = "measured") -> tuple[Profile, Units]:
 
 def zoo(name: str) -> Profile:
     case = build(name)
-    return autockpt.profile(case.model, case.kwargs)
+    return autockpt.profile(case.model, case.kwargs, loss=loss_of)

@@ -67,7 +67,9 @@ class Recorded:
 def record(build: Callable[[], tuple[nn.Module, torch.Tensor]]) -> Recorded:
     torch.manual_seed(0)
     model, batch = build()
-    profile = autockpt.profile(model, batch, optimizer=torch.optim.SGD(model.parameters(), foreach=False))
+    profile = autockpt.profile(
+        model, batch, loss=torch.sum, optimizer=torch.optim.SGD(model.parameters(), foreach=False)
+    )
     levels = simulate(find_candidates(profile).problem, ()).level_bytes
     return Recorded(model, batch, profile.static.total_bytes, tuple(levels))
 

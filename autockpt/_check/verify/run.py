@@ -15,6 +15,7 @@ from ..._data.errors import NotApplicable
 from ..._data.keys import label
 from ..._data.plan import Plan, Segment
 from ..._record import profile
+from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep, training_step
@@ -62,7 +63,7 @@ def verify(
             optimizer by itself, and leaves a margin on CUDA. To check the plan in use apply it first, and give neither.
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
-            outputs that require gradients.
+            outputs that require gradients, and the plan for a budget is made as by `apply`.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults.
         solver: a name in ``autockpt.solvers.SOLVERS``.
@@ -115,9 +116,9 @@ def verify(
             )
         install(model, plan)  # refuses a plan that does not fit before anything runs
         uninstall(model)
-        step = training_step(model, inputs, loss)
+        step = training_step(model, inputs, loss or sum_of_outputs)
         arguments = (*step.args, *step.kwargs.values())
-        with Sandbox.around(model, inputs=arguments, parameters=True) as sandbox:
+        with Sandbox.around(model, inputs=arguments, loss=loss, parameters=True) as sandbox:
             return _verify(step, plan, sandbox, steps)
 
 

@@ -3,7 +3,6 @@
 request.py       what the user asked for
 governor.py      which plan is right for the step that begins
 batch.py         what a batch looks like
-unknown_loss.py  the memory of a loss that nobody has told
 surroundings.py  what is alive beside the step
 foresight.py     steps on batches that were never recorded
 searched.py      what may be recomputed, searched once for sizes near each other

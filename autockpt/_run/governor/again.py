@@ -41,7 +41,9 @@ def record_again(step: TrainingStep, known: Profile) -> Profile | None:
     found = record_step(step, timed=False)
     found = msgspec.structs.replace(
         found,
-        static=msgspec.structs.replace(found.static, optimizer_bytes=known.static.optimizer_bytes),
+        static=msgspec.structs.replace(
+            found.static, optimizer_bytes=known.static.optimizer_bytes, other_bytes=known.static.other_bytes
+        ),
         optimizer=known.optimizer,
         optimizer_step_bytes=known.optimizer_step_bytes,
     )

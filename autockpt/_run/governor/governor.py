@@ -42,7 +42,6 @@ from .gauge import Gauge, Reading
 from .request import Request
 from .searched import Searched, searched_for
 from .surroundings import optimizers_for, other_bytes, reserved_margin
-from .unknown_loss import assumed_loss
 
 _log = logging.getLogger("autockpt")
 
@@ -206,7 +205,7 @@ class Governor:
         """Record the step that begins, without holding its activations."""
         request = self._request
         optimizer = request.optimizer or optimizers_for(model)
-        step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
+        step = step_of(model, args, kwargs, request.loss, hooks=False)
         recorded = record_step(step, optimizer=optimizer, whole=False)
         if step.device.type == "cuda" or request.measured_steps:
             recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
@@ -225,12 +224,10 @@ class Governor:
         if not alike or not self._alike:
             return None
         known, request = alike[-1], self._request
-        step = step_of(model, args, kwargs, request.loss or assumed_loss, hooks=False)
+        step = step_of(model, args, kwargs, request.loss, hooks=False)
         recorded = record_again(step, known.profile)
         self._alike = recorded is not None
-        if recorded is None:
-            return None
-        return _with_others(recorded, known.profile.static.other_bytes)
+        return recorded
 
     def _solved(self, known: Known, search_steps: float = math.inf) -> Ready:
         """Plan for steps that are known, as far as measurements have corrected that by now.

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 import autockpt
 from autockpt import NotApplicable, Plan, Segment
 from autockpt._check.measure import allocated_bytes
+from autockpt._record.loss import assumed_loss
 from autockpt._run.governor.batch import batch_of, enlarged
 from autockpt._run.governor.foresight import Known
-from autockpt._run.governor.unknown_loss import assumed_loss
 from autockpt._run.install import governor_of
 
 BATCH = torch.linspace(-1, 1, 256 * 32).reshape(256, 32)

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from ..._calls.values import tensors
-
-RESERVED_COPIES = 3
-"""How many copies of the outputs, in single precision at least, are reserved for a loss that is not known."""
+from .._calls.values import tensors
 
 
 def assumed_loss(outputs: Any) -> torch.Tensor:
@@ -31,8 +28,8 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
         made of, of a scalar whose backward takes the memory of a cross-entropy: beside an auxiliary loss, or a scale
         of the logits, comes a loss of the logits. Its gradients have the right shapes and mean nothing.
     """
-    named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if isinstance(named, torch.Tensor) and named.requires_grad:
+    named = _named(outputs)
+    if named is not None and named.requires_grad:
         return named.sum()
     differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
     losses = [tensor for tensor in differentiable if tensor.numel() == 1]
@@ -43,6 +40,20 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
     if not losses:
         return torch.zeros(())
     return losses[0] if len(losses) == 1 else torch.stack([loss.reshape(()) for loss in losses]).sum()
+
+
+def sum_of_outputs(outputs: Any) -> torch.Tensor:
+    """Return the loss that the outputs hold, or the sum of all that require gradients, which gives real gradients."""
+    named = _named(outputs)
+    if named is not None:
+        return named
+    sums = [tensor.sum() for tensor in tensors(outputs) if tensor.requires_grad]
+    return sum(sums[1:], sums[0]) if sums else torch.zeros(())
+
+
+def _named(outputs: Any) -> torch.Tensor | None:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    return loss if isinstance(loss, torch.Tensor) else None
 
 
 def _graph_of(losses: Iterable[torch.Tensor]) -> set[Node | None]:

@@ -1,0 +1,285 @@
+"""What the Python objects around a model hold: found by a walk, and put back in place.
+
+    modules ──▶ their __dict__ (attributes, hooks, registries) ──▶ containers and objects in them ──▶ ...
+    functions (hooks, a loss, methods) ──▶ what they close over, and what they name of their own file
+
+Of every container that it meets the walk keeps the items, not copies of them. So what changed is told by identity, and
+goes back into the same list or dictionary, which others may hold as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import operator
+import pickle
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+
+MOST_ITEMS = 100_000
+"""Longer containers are put back, but what is inside their items is not looked at."""
+
+MOST_NAME = 100
+"""Names of what lies deeper are cut off."""
+
+MOST_ARRAY_BYTES = 2**26
+"""Larger arrays are not copied."""
+
+_NOT_ENTERED = (types.NoneType, bool, int, float, complex, str, bytes, types.ModuleType, type)
+_RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.Generator)
+_CONTAINERS = (dict, list, set, deque)
+_OBJECTS = (types.SimpleNamespace, argparse.Namespace)
+_NUMBERS = (int, float, complex, str, tuple)
+_LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A container, or a generator of random numbers, and what it held.
+
+    Attributes:
+        name: of the module or the function that it was found in, with the attribute.
+        read: returns what it holds now.
+        write: has it hold that again; None where that cannot be done.
+        before: what it held.
+        state: whether that is a generator's state, compared by value.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object] | None
+    before: Any
+    state: bool
+
+    @property
+    def changed(self) -> bool:
+        now = self.read()
+        if self.state:
+            return bool(now != self.before)
+        return len(now) != len(self.before) or not all(map(operator.is_, now, self.before))
+
+
+class Contents:
+    """What objects hold now, everything that can be reached from them, to be put back later.
+
+    Classes and functions of torch, numpy and Python itself are not entered.
+
+    Args:
+        roots: the objects, by name.
+
+    Attributes:
+        tensors: that were found, parameters and buffers too, with the name of where.
+        generators: torch's, that were found.
+    """
+
+    def __init__(self, roots: Mapping[str, object]) -> None:
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.generators: list[torch.Generator] = []
+        self._kept: list[_Kept] = []
+        self._seen: dict[int, object] = {}  # kept alive, so that an id stays its own
+        self._todo = list(roots.items())
+        while self._todo:
+            name, value = self._todo.pop()
+            if not isinstance(value, _NOT_ENTERED) and id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._enter(name, value)
+
+    def restore(self, *, states: bool = False) -> None:
+        """Put back what changed; only generators with `states`."""
+        for each in self._kept:
+            if each.write is not None and (each.state or not states) and each.changed:
+                each.write(each.before)
+
+    def lost(self) -> list[str]:
+        """Name what changed and cannot be put back."""
+        return [each.name for each in self._kept if each.write is None and each.changed]
+
+    def _enter(self, name: str, value: Any) -> None:
+        if isinstance(value, dict):
+            self._keep(name, lambda: [*value.keys(), *value.values()], partial(_fill_dict, value))
+            if len(value) <= MOST_ITEMS:
+                self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
+        elif isinstance(value, torch.Tensor):
+            self.tensors.append((name, value))
+        elif isinstance(value, torch.nn.Module):
+            self._enter(name, vars(value))
+            self._class(name, type(value))
+        elif isinstance(value, _RANDOM):
+            self._random(name, value)
+        elif isinstance(value, _CONTAINERS):
+            self._keep(name, lambda: [*value], partial(_fill, value))
+            if len(value) <= MOST_ITEMS:
+                self._todo += [(name, item) for item in value]
+        elif isinstance(value, numpy.ndarray):
+            if value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
+                self._keep(name, value.tobytes, partial(_fill_array, value), state=True)
+        elif isinstance(value, (tuple, frozenset)):
+            self._todo += [(name, item) for item in value]
+        elif isinstance(value, types.MethodType):
+            self._todo += [(name, value.__self__), (name, value.__func__)]
+        elif isinstance(value, partial):
+            self._todo += [(name, item) for item in (value.func, *value.args, *value.keywords.values())]
+        elif isinstance(value, types.FunctionType):
+            self._function(name, value)
+        elif isinstance(value, Iterator) and _of_library(type(value)):
+            self._iterator(name, value)
+        elif isinstance(value, _OBJECTS) or not _of_library(type(value)):
+            self._object(name, value)
+
+    def _keep(
+        self, name: str, read: Callable[[], Any], write: Callable[[Any], object] | None, *, state: bool = False
+    ) -> None:
+        self._kept.append(_Kept(name=name, read=read, write=write, before=read(), state=state))
+
+    def _random(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            self.generators.append(value)  # whoever asked for them puts them back
+        elif isinstance(value, random.Random):
+            self._keep(name, value.getstate, value.setstate, state=True)
+        else:
+            get, put = _state_of(value)
+            self._keep(name, lambda: pickle.dumps(get()), lambda state: put(pickle.loads(state)), state=True)
+
+    def _function(self, name: str, function: types.FunctionType) -> None:
+        if _of_library(function):
+            return
+        for cell in function.__closure__ or ():
+            self._keep(name, partial(_cell, cell), partial(_fill_cell, cell))
+            self._todo += [(name, item) for item in _cell(cell)]
+        self._todo += [(name, item) for item in (function.__defaults__, function.__kwdefaults__, vars(function))]
+        space = function.__globals__
+        for key in _names(function.__code__) & space.keys():
+            value = space[key]
+            if isinstance(value, types.FunctionType) and value.__globals__ is space:
+                self._todo.append((key, value))
+            elif not key.startswith("__") and _is_data(value, function.__module__):
+                self._keep(key, partial(_bound, space, key), partial(_bind, space, key))
+                self._todo.append((key, value))
+
+    def _class(self, name: str, kind: type) -> None:
+        """Enter what the methods of a class name, and what it has itself."""
+        for each in kind.__mro__:
+            if id(each) in self._seen or _of_library(each):
+                continue
+            self._seen[id(each)] = each
+            for key, value in vars(each).items():
+                function = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(function, types.FunctionType):
+                    self._todo.append((name, function))
+                elif not key.startswith("__") and _is_data(value, each.__module__):
+                    self._attribute(f"{each.__qualname__}.{key}", each, key)
+
+    def _attribute(self, name: str, thing: object, key: str) -> None:
+        """Keep an attribute that lies in no dictionary that one may fill."""
+        self._keep(name, lambda: [getattr(thing, key, _MISSING)], partial(_set, thing, key))
+        self._todo.append((name, getattr(thing, key, None)))
+
+    def _iterator(self, name: str, value: Any) -> None:
+        """Where an iterator stands can be seen, but not put back."""
+        try:
+            self._keep(f"the iterator {name}", lambda: repr(value.__reduce__()[1:]), None, state=True)
+        except TypeError:
+            return  # a generator, say, which does not tell
+
+    def _object(self, name: str, value: Any) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._todo.append((name, attributes))
+        for each in type(value).__mro__:
+            slots = vars(each).get("__slots__", ())
+            for key in (slots,) if isinstance(slots, str) else slots:
+                if key not in ("__dict__", "__weakref__"):
+                    self._attribute(f"{name}.{key}", value, key)
+        if callable(value):
+            self._class(name, type(value))
+
+
+def _state_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """How the state of one of numpy's generators is read and written; it holds arrays, which compare only as bytes."""
+    if isinstance(generator, numpy.random.RandomState):
+        return generator.get_state, generator.set_state
+    return lambda: generator.bit_generator.state, partial(setattr, generator.bit_generator, "state")
+
+
+def _of_library(thing: Any) -> bool:
+    """Whether a class or a function is one of torch, numpy or Python itself, or ours."""
+    return str(thing.__module__).partition(".")[0] in _LIBRARIES
+
+
+def _is_data(value: object, module: str) -> bool:
+    """Whether a name of a file or a class stands for something that a step may change, no flag and no import."""
+    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, torch.Tensor, numpy.ndarray)):
+        return not isinstance(value, bool)  # which tells of a set-up that need not be done twice
+    return not isinstance(value, (type, types.FunctionType)) and type(value).__module__ == module
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that some code, and what is defined inside it, looks up in its file."""
+    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inside))
+
+
+def _cell(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # empty
+        return []
+
+
+def _fill_cell(cell: types.CellType, before: list[Any]) -> None:
+    if before:
+        cell.cell_contents = before[0]
+    else:
+        del cell.cell_contents
+
+
+def _bound(space: Mapping[str, Any], key: str) -> list[Any]:
+    return [space.get(key, _MISSING)]
+
+
+def _bind(space: dict[str, Any], key: str, before: list[Any]) -> None:
+    space[key] = before[0]
+
+
+def _set(thing: object, key: str, before: list[Any]) -> None:
+    """Set an attribute, or take it away again; also where instances of the class are said to be frozen."""
+    kind: Any = type if isinstance(thing, type) else object
+    if before[0] is not _MISSING:
+        kind.__setattr__(thing, key, before[0])
+    else:
+        kind.__delattr__(thing, key)
+
+
+def _fill_dict(value: dict[Any, Any], before: list[Any]) -> None:
+    """Put entries back in their order, past what a subclass makes of it."""
+    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+    half = len(before) // 2
+    entries = dict(zip(before[:half], before[half:], strict=True))
+    for key in [key for key in value if key not in entries]:
+        kind.__delitem__(value, key)
+    if list(value) != list(entries):
+        for key in list(value):
+            kind.__delitem__(value, key)
+    for key, item in entries.items():
+        kind.__setitem__(value, key, item)
+
+
+def _fill(value: Any, before: Iterable[Any]) -> None:
+    if isinstance(value, list):
+        list.__setitem__(value, slice(None), before)
+    else:
+        value.clear()
+        value.update(before) if isinstance(value, set) else value.extend(before)
+
+
+def _fill_array(value: Any, before: bytes) -> None:
+    value[...] = numpy.frombuffer(before, dtype=value.dtype).reshape(value.shape)

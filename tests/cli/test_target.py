@@ -1,0 +1,114 @@
+"""What the function that a user names may return."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Run
+
+MODELS = """
+    import torch
+
+    BATCH, TARGET = torch.randn(64, 32), torch.randn(64, 32)
+
+    def model():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 32))
+
+    def loss(out):
+        return torch.nn.functional.mse_loss(out, TARGET)
+
+    def two():
+        return model(), BATCH
+
+    def three():
+        return model(), BATCH, loss
+
+    def four():
+        made = model()
+        return made, BATCH, loss, torch.optim.AdamW(made.parameters())
+
+    def named():
+        return model(), BATCH, None, "adamw"
+
+    def several():
+        made = model()
+        first = torch.optim.SGD(made[0].parameters(), momentum=0.9, lr=0.1)
+        return made, BATCH, None, [first, torch.optim.AdamW(made[2].parameters())]
+
+    def five():
+        return model(), BATCH, loss, None, 1
+
+    def strange_loss():
+        return model(), BATCH, 0.5
+
+    def strange_optimizer():
+        return model(), BATCH, loss, 3
+
+    def swapped():
+        return BATCH, model()
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    path = tmp_path / "targets.py"
+    path.write_text(textwrap.dedent(MODELS))
+    return str(path)
+
+
+def recorded(run: Run, target: str, *options: str) -> Any:
+    result = run("profile", target, "--json", *options)
+    assert result.status == 0, result.err
+    return json.loads(result.out)
+
+
+def test_a_loss_and_an_optimizer_that_are_returned_are_counted(run: Run, target: str) -> None:
+    two, three, four, named, several = (
+        recorded(run, f"{target}:{name}") for name in ("two", "three", "four", "named", "several")
+    )
+    batch_bytes = 64 * 32 * 4
+    assert two["static"].get("other_bytes", 0) == 0
+    assert three["static"]["other_bytes"] == four["static"]["other_bytes"] == batch_bytes  # the loss's target
+    assert [bool(each.get("optimizer")) for each in (two, three, four, named, several)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    state_bytes = 2 * four["static"]["parameter_bytes"]
+    for each in (four, named):
+        assert state_bytes <= each["static"]["optimizer_bytes"] < 1.1 * state_bytes
+
+
+def test_the_option_goes_before_the_optimizer_that_is_returned(run: Run, target: str) -> None:
+    assert recorded(run, f"{target}:named", "--optimizer", "sgd")["optimizer"].startswith("sgd")
+
+
+@pytest.mark.parametrize("name", ["three", "four", "named"])
+def test_they_are_verified_with_it(run: Run, target: str, name: str) -> None:
+    result = run("verify", f"{target}:{name}", "--budget", "min")
+    assert result.status == 0, result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("five", "it returned a tuple of 5 (Sequential, Tensor, function, NoneType, int)"),
+        ("swapped", "it returned a tuple of 2 (Tensor, Sequential)"),
+        ("strange_loss", "returned is one float; it must be a function from the model's outputs to a scalar, or None"),
+        ("strange_optimizer", "returned is one int; it must be one of torch.optim, its name, a list of them, or None"),
+    ],
+)
+def test_what_else_is_returned_is_named(run: Run, target: str, name: str, words: str) -> None:
+    for verb in ("profile", "verify"):
+        result = run(verb, f"{target}:{name}")
+        assert (result.status, result.out) == (2, "")
+        assert words in result.err
+        assert result.err.count("\n") == 1

@@ -1,0 +1,90 @@
+"""What is there before a step and is neither parameter, buffer nor batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+
+ROWS, WIDTH = 512, 64
+BATCH = torch.randn(ROWS, WIDTH)
+
+
+class Table(nn.Module):
+    """Holds a tensor as a plain attribute, as anchors and rotary tables often are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.table = torch.randn(ROWS, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = hidden + self.down(nn.functional.gelu(self.up(hidden + self.table)))
+        return out
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)),) * 4)
+
+
+def check_budget(model: nn.Module, loss: Callable[[Any], Tensor], inputs: Tensor | None) -> None:
+    lowest = autockpt.solve(autockpt.profile(model, BATCH, loss=loss), "min")
+    for budget in (lowest.peak_bytes, (lowest.peak_bytes + lowest.plain_peak_bytes) // 2):
+        autockpt.apply(model, budget=budget, inputs=inputs, loss=loss)
+
+        def step() -> None:
+            out = model(BATCH)
+            loss(out).backward()
+            del out
+            model.zero_grad()
+
+        step()
+        assert autockpt.measure(step, device="cpu").peak_bytes <= budget
+        autockpt.remove(model)
+
+
+@pytest.mark.parametrize("inputs", [None, BATCH], ids=["first step", "inputs"])
+def test_tensors_in_plain_attributes_are_counted(inputs: Tensor | None) -> None:
+    model = nn.Sequential(*(Table() for _ in range(6)))
+    profile = autockpt.profile(model, BATCH)
+    assert profile.static.other_bytes == 6 * ROWS * WIDTH * 4
+    check_budget(model, torch.sum, inputs)
+
+
+@pytest.mark.parametrize("inputs", [None, BATCH], ids=["first step", "inputs"])
+def test_the_target_that_a_loss_closes_over_is_counted(inputs: Tensor | None) -> None:
+    target = torch.randn(ROWS, WIDTH)
+    loss = lambda out: nn.functional.mse_loss(out, target)  # noqa: E731
+    model = plain()
+    assert autockpt.profile(model, BATCH, loss=loss).static.other_bytes == target.nbytes
+    check_budget(model, loss, inputs)
+
+
+def test_each_storage_counts_once_and_only_what_is_no_part_of_the_model_or_batch() -> None:
+    model = plain()
+    model.__dict__["views"] = [BATCH[:2], model.get_parameter("0.0.weight").detach(), torch.empty(8, 8)]
+    model.__dict__["again"] = {"same": model.__dict__["views"][-1][:1]}
+    assert autockpt.profile(model, BATCH).static.other_bytes == 8 * 8 * 4
+
+
+def test_a_step_of_fake_tensors_counts_them_too() -> None:
+    assert autockpt.profile(nn.Sequential(Table()), BATCH, mode="fake").static.other_bytes == ROWS * WIDTH * 4
+
+
+def test_a_second_size_counts_them_once_too() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)))
+    model.__dict__["table"] = torch.randn(100_000, WIDTH)
+    autockpt.apply(model, budget="1GB")
+    peaks = []
+    for rows in (256, 512):
+        model(BATCH[:rows]).sum().backward()
+        model.zero_grad()
+        plan = autockpt.plan_of(model)
+        assert plan is not None
+        peaks.append(plan.plain_peak_bytes)
+    assert model.__dict__["table"].nbytes < peaks[0] < peaks[1] < peaks[0] + model.__dict__["table"].nbytes
