@@ -8,23 +8,14 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._calls.values import tensors
 from .checks import CallChecks, FunctionChecks
 from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
-from .routing import Arguments, patched_forwards, routed_functions, routed_operators
+from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .spill import Spill, SpilledTensor
 from .tape import Tape
-
-MOVES_STATISTICS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
-"""Operators that change running statistics, in training, and whose schema does not say so."""
-
-STATISTICS = ("running_mean", "running_var")
-
-LATE = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
-"""The operators of torch that write what is saved only after autograd has it."""
 
 
 class Clock(Protocol):
@@ -215,7 +206,7 @@ class Observer:
         if self._aside or not self._in_forward:
             return run()
         with self._own_work():
-            inputs, written = _tensors(arguments), _written(op, *arguments)
+            inputs, written = tensors_in(arguments), written_by(op, *arguments)
             if written and self._changing is not None:
                 self._changing(written)
             given = tuple(key for key in dict.fromkeys(map(self.key, inputs)) if key)
@@ -243,7 +234,7 @@ class Observer:
             raise
         stamp = self._clock.stamp()
         with self._own_work():
-            outputs = _tensors(output)
+            outputs = tensors_in(output)
             seen.returns = bool(outputs)
             made = tuple(key for key in dict.fromkeys(map(self.key, outputs)) if key)
             del outputs
@@ -328,21 +319,3 @@ class _Slot:
     def __del__(self) -> None:
         # The tensor goes after the marker: it is alive until its save is released, not a tick less.
         self.observer.mark("release", self.save)
-
-
-def _tensors(values: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _written(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operator changes in place."""
-    schema = op._schema
-    if schema.is_mutable:
-        named = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
-    elif schema.name in MOVES_STATISTICS:
-        values = {each.name: value for each, value in zip(schema.arguments, args, strict=False)} | kwargs
-        named = set(STATISTICS) if values.get("training") else set()
-    else:
-        return []
-    places = [(i, each.name) for i, each in enumerate(schema.arguments) if each.name in named]
-    return _tensors([args[i] if i < len(args) else kwargs.get(name) for i, name in places])

@@ -11,10 +11,19 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .._calls.names import function_name
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+MOVES_STATISTICS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
+"""Operators that change running statistics, in training, and whose schema does not say so."""
+
+STATISTICS = ("running_mean", "running_var")
+
+LATE = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
+"""The operators of torch that write what is saved only after autograd has it."""
 
 
 class Router(Protocol):
@@ -98,3 +107,22 @@ class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, li
         if func.namespace == "prim":
             return func(*args, **kwargs)
         return self._router(func, (args, kwargs), functools.partial(func, *args, **kwargs))
+
+
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """Return the tensors among the arguments or results of an operator."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def written_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator changes in place."""
+    schema = op._schema
+    if schema.is_mutable:
+        named = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
+    elif schema.name in MOVES_STATISTICS:
+        values = {each.name: value for each, value in zip(schema.arguments, args, strict=False)} | kwargs
+        named = set(STATISTICS) if values.get("training") else set()
+    else:
+        return []
+    places = [(i, each.name) for i, each in enumerate(schema.arguments) if each.name in named]
+    return tensors_in([args[i] if i < len(args) else kwargs.get(name) for i, name in places])

@@ -1,14 +1,19 @@
-"""Time recording against plain steps, and recording and solving a GPT-2 XL that has no memory."""
+"""Time recording against plain steps, beside the frozen version of `make old`; record and solve a large GPT-2 XL.
+
+That one has no memory.
+"""
 
 from __future__ import annotations
 
 import argparse
-import gc
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, logging
@@ -16,7 +21,30 @@ from transformers import GPT2Config, GPT2LMHeadModel, logging
 import autockpt
 from benchmarks.environment import table, write
 
-PAIRS = 5
+ROOT = Path(__file__).parents[2]
+OLD = ROOT / ".venv-old" / "bin" / "python"
+COST = Path(__file__).with_name("cost.py")
+
+PROCESSES = 2
+"""In turns, of each version and size."""
+
+
+class Size(NamedTuple):
+    """A step of a GPT-2 of 12 × 256."""
+
+    batch: int
+    tokens: int
+    pairs: int
+
+    @property
+    def name(self) -> str:
+        """What it trains on."""
+        return f"GPT-2 12 × 256, batch {self.batch} × {self.tokens}"
+
+
+SIZES = (Size(1, 96, 5), Size(5, 256, 3), Size(24, 256, 2))
+"""Steps of about 0.1, 1 and 5 seconds."""
+
 XL_BATCH, XL_TOKENS = 4, 1024
 XL_BUDGETS = (0.8, 0.6, 0.5)
 
@@ -24,15 +52,17 @@ XL_BUDGETS = (0.8, 0.6, 0.5)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    torch.set_num_threads(parser.parse_args().threads)
+    threads = parser.parse_args().threads
+    torch.set_num_threads(threads)
     logging.set_verbosity_error()
-    recording, xl = time_recording(), time_xl()
-    rows = [
-        ["plain step, GPT-2 12 × 256, batch 8 × 256", f"{recording['plain_seconds']:.2f} s"],
-        ["recording it (`gc.collect` apart)", f"{recording['record_seconds']:.2f} s"],
-        ["recording / plain step, median of pairs", f"{recording['ratio']:.2f}"],
-        ["recording GPT-2 XL, 48 layers, fake mode", f"{xl['record_seconds']:.1f} s"],
-    ]
+    recording, xl = [time_recording(size, threads) for size in SIZES], time_xl()
+    rows = []
+    for each in recording:
+        rows.append([f"plain step, {each['name']}", f"{each['plain_seconds']:.2f} s"])
+        said = f"{each['new_ratio']:.2f}; {each['new_first']:.2f} the first in a process"
+        frozen = f"(8cfb884: {each['old_ratio']:.2f}; {each['old_first']:.2f})"
+        rows.append(["recording it / plain step, median of pairs", f"{said} {frozen}"])
+    rows.append(["recording GPT-2 XL, 48 layers, fake mode", f"{xl['record_seconds']:.1f} s"])
     for row in xl["solved"]:
         gap = "unknown" if row["gap"] is None else f"{row['gap']:.1%}"
         what = f"`auto` at {row['budget']:.0%} of the plain peak"
@@ -40,31 +70,27 @@ def main() -> None:
     write(Path(__file__).parent, {"recording": recording, "gpt2_xl": xl}, table(["what", "measured"], rows))
 
 
-def time_recording() -> dict[str, Any]:
-    """Record a GPT-2 of some size and run its plain step, in turns."""
-    torch.manual_seed(0)
-    config = GPT2Config(n_layer=12, n_embd=256, n_head=8, vocab_size=1024, n_positions=256, use_cache=False)
-    model = GPT2LMHeadModel(config).train()
-    ids = torch.randint(1024, (8, 256))
-    batch = {"input_ids": ids, "labels": ids}
-
-    def step() -> None:
-        outputs = model(**batch)
-        outputs.loss.backward()
-        model.zero_grad()
-
-    step()
-    pairs = []
-    for _ in range(PAIRS):
-        plain = seconds(step)
-        collect = seconds(gc.collect)
-        pairs.append((plain, seconds(lambda: autockpt.profile(model, batch)) - collect))
+def time_recording(size: Size, threads: int) -> dict[str, Any]:
+    """Record steps of one size with both versions, each in processes of its own, in turns."""
+    pairs: dict[str, list[list[float]]] = {"old": [], "new": []}
+    for _ in range(PROCESSES):
+        for version, python in (("old", OLD), ("new", Path(sys.executable))):
+            numbers = (size.batch, size.tokens, size.pairs, threads)
+            command = [str(python), *(["-I"] if version == "old" else []), str(COST), *map(str, numbers)]
+            environ = os.environ | {"PYTHONPATH": str(ROOT)}
+            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environ).stdout
+            pairs[version] += json.loads(said.splitlines()[-1])
     return {
+        "name": size.name,
+        "plain_seconds": statistics.median(plain for plain, _ in pairs["new"]),
         "pairs": pairs,
-        "plain_seconds": statistics.median(plain for plain, _ in pairs),
-        "record_seconds": statistics.median(record for _, record in pairs),
-        "ratio": statistics.median(record / plain for plain, record in pairs),
+        **{f"{version}_ratio": _ratio(each) for version, each in pairs.items()},
+        **{f"{version}_first": _ratio(each[:: size.pairs]) for version, each in pairs.items()},
     }
+
+
+def _ratio(pairs: list[list[float]]) -> float:
+    return statistics.median(record / plain for plain, record in pairs)
 
 
 def time_xl() -> dict[str, Any]:
@@ -91,12 +117,6 @@ def time_xl() -> dict[str, Any]:
             }
         )
     return {"record_seconds": recorded - began, "plain_peak_bytes": plain, "solved": solved}
-
-
-def seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":
