@@ -17,7 +17,7 @@ from autockpt import Profile
 from autockpt.profiles.recipes import RECIPES
 from benchmarks.gpu.models import build
 from benchmarks.gpu.rows import Figures, Job
-from benchmarks.gpu.steps import PLENTY, Setting, loss_of, plan_within
+from benchmarks.gpu.steps import PLENTY, Setting, plan_within
 
 __all__ = ["roofline_of", "rows"]
 
@@ -74,8 +74,8 @@ def _recorded(setup: Setup, device: torch.device, *, roofline: str | None = None
     context: AbstractContextManager[Any] = torch.autocast(kind, torch.bfloat16) if setup.autocast else nullcontext()
     with context:
         if roofline:
-            return autockpt.profile(model, batch, loss=loss_of, optimizer=optimizer, mode="fake", device=roofline)
-        return autockpt.profile(model, batch, loss=loss_of, optimizer=optimizer)
+            return autockpt.profile(model, batch, optimizer=optimizer, mode="fake", device=roofline)
+        return autockpt.profile(model, batch, optimizer=optimizer)
 
 
 def _figures(profile: Profile) -> dict[str, Any]:
