@@ -23,10 +23,11 @@ SLOW = "torch.compile"
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows of stage 5."""
-    first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
+    percents = PERCENTS if setting.size == "full" else PERCENTS[::2]
+    first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, percents)) for name in MODELS]
     ours = [
         Job(name=f"{name}: autockpt, {percent} %", run=partial(_ours, name, percent, setting, folder))
-        for percent in PERCENTS
+        for percent in percents
         for name in MODELS
     ]
     others = [
