@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from .alive import alive
 from .frames import (
     any_autocast_enabled,
     attention_backends,
@@ -36,6 +37,7 @@ from .optimizers import (
     is_item,
 )
 from .recorder import (
+    ALONE,
     AllocationEvent,
     MemoryProfiler,
     cached_weights,
@@ -45,6 +47,7 @@ from .recorder import (
     has_reentrant_checkpoint,
     is_compiled,
     new_fake_mode,
+    no_profiler_left,
     no_torch_functions,
     output_bytes,
     profiler_is_running,
@@ -55,8 +58,10 @@ from .recorder import (
 )
 
 __all__ = [
+    "ALONE",
     "AllocationEvent",
     "MemoryProfiler",
+    "alive",
     "any_autocast_enabled",
     "attention_backends",
     "bare_step",
@@ -76,6 +81,7 @@ __all__ = [
     "is_item",
     "never_compiled",
     "new_fake_mode",
+    "no_profiler_left",
     "no_torch_functions",
     "outer_hooks",
     "output_bytes",
