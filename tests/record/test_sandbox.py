@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import random
 import types
@@ -303,3 +304,38 @@ def test_what_cannot_be_put_back_is_named_in_a_warning(caplog: pytest.LogCapture
     profile = autockpt.profile(nn.Sequential(model), BATCH)
     assert "forward changed the iterator 0.numbers, which could not be put back" in profile.notes
     assert "the iterator 0.numbers, which could not be put back" in caplog.text
+
+
+def test_a_module_whose_first_call_differs_trains_as_without_a_plan() -> None:
+    def started(block: Block) -> float:
+        was, block.__dict__["started"] = block.__dict__.get("started", False), True
+        return 3.0 if was else 1.0
+
+    check(lambda: blocks(started))
+
+
+def test_a_cache_that_the_model_returns_is_not_held_after_recording() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100, bos_token_id=0, eos_token_id=0)
+    model, ids = transformers.GPT2LMHeadModel(config).train(), torch.randint(100, (4, 32))
+    autockpt.profile(model, {"input_ids": ids, "labels": ids})
+    gc.collect()
+    before = autockpt.measure(lambda: None, device="cpu").start_bytes
+    autockpt.profile(model, {"input_ids": ids, "labels": ids})
+    gc.collect()
+    assert autockpt.measure(lambda: None, device="cpu").start_bytes == before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_whose_first_forward_swaps_modules_is_planned_as_later() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BigBirdConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=500
+    )
+    model, ids = transformers.BigBirdForMaskedLM(config).train(), torch.randint(10, 480, (8, 64))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    new = autockpt.solve(autockpt.profile(model, batch), "min")
+    model(**batch)
+    used = autockpt.solve(autockpt.profile(model, batch), "min")
+    assert new.segments
+    assert new.peak_bytes == pytest.approx(used.peak_bytes, rel=0.02)
