@@ -74,13 +74,14 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
     if device is None:
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
     meter = meter_of(torch.device(device))
-    meter.start()
-    try:
-        step()
-    except BaseException:
-        meter.stop()
-        raise
-    return meter.stop()
+    with private.ALONE, private.no_profiler_left():  # steps that other threads measure or record wait
+        meter.start()
+        try:
+            step()
+        except BaseException:
+            meter.stop()
+            raise
+        return meter.stop()
 
 
 class Meter(Protocol):
@@ -151,14 +152,15 @@ class _CpuMeter:
         self._profiler: private.MemoryProfiler | None = None
 
     def start(self) -> None:
-        if private.profiler_is_running():
-            raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
         gc.collect()  # garbage from before the step must not be freed inside it
         storages = _live_storages()
         self._live = {address: storage.nbytes() for address, storage in storages.items()}
         self._watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
         del storages
-        self._profiler = private.start_memory_profiler()
+        with private.ALONE:
+            if private.profiler_is_running():
+                raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
+            self._profiler = private.start_memory_profiler()
         self._resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
         self._began = time.perf_counter()
 
@@ -218,7 +220,7 @@ def _resident_bytes(*, highest: bool) -> int | None:
 
 def _live_storages() -> dict[int, torch.UntypedStorage]:
     """Every CPU storage that Python can see, by address."""
-    visible = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+    visible = private.alive(torch.Tensor)
     gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in (*visible, *gradients):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import gc
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -95,10 +94,9 @@ def optimizers_of(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
         True
     """
     wanted = {id(parameter) for parameter in parameters}
-    live = [thing for thing in gc.get_objects() if issubclass(type(thing), Optimizer)]
     return [
         optimizer
-        for optimizer in live
+        for optimizer in private.alive(Optimizer)
         if any(id(p) in wanted for group in vars(optimizer).get("param_groups", ()) for p in group["params"])
     ]
 

@@ -85,7 +85,7 @@ def profile(
     if mode == "fake":
         from .fake import profile_fake
 
-        with set_aside(model), uncompiled():
+        with private.ALONE, set_aside(model), uncompiled():
             return profile_fake(model, inputs, loss=loss, optimizers=choose_optimizers(optimizer, model), device=device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
@@ -105,6 +105,8 @@ def record_step(
     if not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     with (
+        private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
+        private.no_profiler_left(),
         set_aside(step.model),
         uncompiled(),
         Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,

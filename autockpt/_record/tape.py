@@ -79,6 +79,10 @@ def storage_address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+class ProfilerElsewhere(ProfilingError):
+    """A profiler runs in another thread, so that nothing can be recorded in this one now."""
+
+
 class AllocatorTape:
     """A tape made of the allocator's own events, so that buffers inside kernels count.
 
@@ -99,10 +103,15 @@ class AllocatorTape:
         self._profiler: private.MemoryProfiler | None = None
 
     def __enter__(self) -> AllocatorTape:
-        if private.profiler_is_running():
+        if private.profiler_is_running(elsewhere=False):
             raise ProfilingError(
                 "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it "
                 "(`autockpt.measure` runs one on a CPU: let one step be planned before you measure)."
+            )
+        if private.profiler_is_running():
+            raise ProfilerElsewhere(
+                "a torch profiler is running in another thread, and a process has only one. Record when it has stopped "
+                "(`measured_steps=` runs one on a CPU)."
             )
         self._profiler = private.start_memory_profiler()
         return self

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from .alive import alive
 from .frames import (
     any_autocast_enabled,
     attention_backends,
@@ -36,6 +37,7 @@ from .optimizers import (
     is_item,
 )
 from .recorder import (
+    ALONE,
     AllocationEvent,
     MemoryProfiler,
     cached_weights,
@@ -44,6 +46,7 @@ from .recorder import (
     has_reentrant_checkpoint,
     is_compiled,
     new_fake_mode,
+    no_profiler_left,
     no_torch_functions,
     profiler_is_running,
     saving_node,
@@ -53,8 +56,10 @@ from .recorder import (
 )
 
 __all__ = [
+    "ALONE",
     "AllocationEvent",
     "MemoryProfiler",
+    "alive",
     "any_autocast_enabled",
     "attention_backends",
     "bare_step",
@@ -73,6 +78,7 @@ __all__ = [
     "is_item",
     "never_compiled",
     "new_fake_mode",
+    "no_profiler_left",
     "no_torch_functions",
     "outer_hooks",
     "plain_torch_function",

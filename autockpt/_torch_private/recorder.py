@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -28,9 +29,36 @@ AllocationEvent = tuple[int, int, str, int | None]
 """Address, change in bytes (negative for a free), device type, device index."""
 
 
-def profiler_is_running() -> bool:
-    """Return whether a torch profiler is recording in this thread."""
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+ALONE = threading.RLock()
+"""Held by a thread that patches torch or has its profiler run: recordings and measurements wait for each other.
+
+Used as it is in a ``with``: between its ``acquire`` and the block no interrupt comes. Who trains does not ask for it.
+"""
+
+
+def profiler_is_running(*, elsewhere: bool = True) -> bool:
+    """Return whether a torch profiler is recording: in this thread, or in any, since a process has room for one."""
+    profiler: Any = torch.autograd.profiler
+    return bool(torch.autograd._profiler_enabled()) or (elsewhere and profiler._is_profiler_enabled)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def no_profiler_left() -> Iterator[None]:
+    """Stop a profiler that was started inside, where an interrupt came before its own end."""
+    before = profiler_is_running()
+    try:
+        yield
+    finally:
+        if not before:
+            _end_profiler()
+
+
+def _end_profiler() -> None:
+    """Stop this thread's profiler, if one runs, and say that none does."""
+    profiler: Any = torch.autograd.profiler
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        profiler._disable_profiler()
+    profiler._run_on_profiler_stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +81,27 @@ def start_memory_profiler() -> MemoryProfiler:
     flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
     # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
     quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
-    with quiet:
-        torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
-        # An event for each operator would take longer than the allocations.
-        scopes = {torch._C._profiler.RecordScope.USER_SCOPE}
-        torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
+    try:
+        with ALONE, quiet:
+            torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
+            torch.autograd.profiler._run_on_profiler_start()
+            # An event for each operator would take longer than the allocations.
+            scopes = {torch._C._profiler.RecordScope.USER_SCOPE}
+            torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
+    except BaseException:
+        flag.value = running.log_level
+        _end_profiler()
+        raise
     return running
 
 
 def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
     """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
-    results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
-    _log_level().value = running.log_level
+    try:
+        results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
+    finally:
+        _end_profiler()
+        _log_level().value = running.log_level
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(results.experimental_event_tree())
     while todo:

@@ -31,6 +31,7 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._record.recorder import record_step
 from ..._record.step import NothingToTrain, step_of, training_step
+from ..._record.tape import ProfilerElsewhere
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..frames import Handle
@@ -147,6 +148,9 @@ class Governor:
                 ready = self._made(model, forward, args, kwargs, batch, held_bytes)
             except NothingToTrain:  # a prediction, say, of a model left in train mode: no step begins here
                 self._untrained.append(batch)
+                return
+            except ProfilerElsewhere as error:
+                _log.warning("this step runs as it is, a later one is planned: %s", error)
                 return
             self._ready.append(ready)
         if ready is not self._current:
