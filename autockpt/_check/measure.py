@@ -16,6 +16,7 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .._record.alive import alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +221,7 @@ def _resident_bytes(*, highest: bool) -> int | None:
 
 def _live_storages() -> dict[int, torch.UntypedStorage]:
     """Every CPU storage that Python can see, by address."""
-    visible = private.alive(torch.Tensor)
+    visible = alive(torch.Tensor)
     gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in (*visible, *gradients):

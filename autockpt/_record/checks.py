@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from .._calls.values import encode, kept_whole, tensors
 from . import refusals
 from .fingerprint import PLAIN, attributes_of, fingerprint
 from .marks import SeenCall, SeenFunction
-from .sandbox import generators_of
 
 States = list[tuple[torch.Generator, torch.Tensor]]
 
@@ -52,14 +51,14 @@ class CallChecks:
 
     Args:
         model: the model.
-        values: False where tensors have no values (fake mode).
+        generators: that it may draw from; none where tensors have no values (fake mode).
 
     Attributes:
         default_generators: of the devices in use.
     """
 
-    def __init__(self, model: torch.nn.Module, *, values: bool) -> None:
-        self._generators = generators_of(model) if values else []
+    def __init__(self, model: torch.nn.Module, generators: Sequence[torch.Generator]) -> None:
+        self._generators = generators
         self.default_generators = [*filter(_is_default, self._generators)]
         self._stack: list[_Open] = []
         self._attributes: dict[torch.nn.Module, object] = {}  # of each module, as last seen

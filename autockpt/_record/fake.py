@@ -98,7 +98,7 @@ def profile_fake(
         step = training_step(model, batch, loss)
         clock = RooflineClock(DEVICES[name])
         with mode, clock, spilling(step.device, step.inputs(), fake=True) as spill:
-            run = watch_step(step, StorageTape(), clock, spill, values=False).run
+            run = watch_step(step, StorageTape(), clock, spill).run
         return build_profile(
             step,
             run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class Observer:
         tape: where the markers go.
         clock: read at every marker of forward; watching takes no time by it.
         spill: where what autograd saves waits.
-        values: False where tensors have no values (fake mode).
+        generators: that it may draw from; none where tensors have no values (fake mode).
         changing: is told of tensors before an operator changes them.
 
     Attributes:
@@ -62,7 +62,7 @@ class Observer:
         clock: Clock,
         spill: Spill,
         *,
-        values: bool = True,
+        generators: Sequence[torch.Generator] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
         self.marks: dict[int, Mark] = {}
@@ -76,9 +76,9 @@ class Observer:
             for key in self._keys(tape, [buffer]):
                 self.buffer_names[key] = (*self.buffer_names.get(key, ()), name)
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
-        self._values, self._changing = values, changing
+        self._generators, self._changing = generators, changing
         self._static = self.parameters | self.buffer_names.keys()
-        self._call_checks = CallChecks(model, values=values)
+        self._call_checks = CallChecks(model, generators)
         self._function_checks = FunctionChecks(self._call_checks)
         self._open: list[int] = []
         self._function = -1
@@ -220,7 +220,7 @@ class Observer:
                 written=tuple(position for position, key in enumerate(given) if key in changed),
                 counted=op._schema.is_mutable,
                 # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
-                draws=not self._values and torch.Tag.nondeterministic_seeded in op.tags,
+                draws=not self._generators and torch.Tag.nondeterministic_seeded in op.tags,
                 late=op._schema.name in LATE,
             )
             index = len(self.ops)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .alive import alive
 from .shadow import allocated, shadow_step, state_tensors, twin_of
 
 Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
@@ -96,7 +97,7 @@ def optimizers_of(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
     wanted = {id(parameter) for parameter in parameters}
     return [
         optimizer
-        for optimizer in private.alive(Optimizer)
+        for optimizer in alive(Optimizer)
         if any(id(p) in wanted for group in vars(optimizer).get("param_groups", ()) for p in group["params"])
     ]
 

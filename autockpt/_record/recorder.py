@@ -123,7 +123,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         try:
             with spilling(step.device, step.inputs()) as spill:
                 tape = AllocatorTape(step.device)
-                return watch_step(step, tape, clock, spill, again=again, changing=sandbox.remember)
+                remember, own = sandbox.remember, sandbox.generators
+                return watch_step(step, tape, clock, spill, generators=own, again=again, changing=remember)
         finally:
             sandbox.rewind()
 

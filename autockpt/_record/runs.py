@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,7 @@ def watch_step(
     clock: Clock,
     spill: Spill,
     *,
-    values: bool = True,
+    generators: Sequence[torch.Generator] = (),
     again: bool = False,
     changing: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> Watched:
@@ -58,11 +58,11 @@ def watch_step(
         tape: where its markers go.
         clock: stamps them.
         spill: where what forward saves waits.
-        values: False where tensors have no values (fake mode).
+        generators: that it may draw from; none where tensors have no values (fake mode).
         again: whether this is to be compared with a run before.
         changing: is told of tensors before an operator of forward changes them.
     """
-    observer = Observer(step.model, tape, clock, spill, values=values, changing=changing)
+    observer = Observer(step.model, tape, clock, spill, generators=generators, changing=changing)
     existing = [leaf for leaf in step.leaves if leaf.grad is not None]
     digest = ""
     with tape:
@@ -72,7 +72,7 @@ def watch_step(
                 outputs, scalar = step.forward()
             observer.end_forward()
             if again or any(refusals.CHANGES_ATTRIBUTE in call.reasons for call in observer.calls):
-                digest = _digest(outputs) if values else ""
+                digest = _digest(outputs) if generators else ""
             gradients = step.gradients(scalar)
             reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             copies = _copies_of_shared(gradients)

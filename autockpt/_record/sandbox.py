@@ -75,7 +75,10 @@ class Sandbox:
         self.others = [tensor for tensor in reached if private.storage_key(tensor) not in own]
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
-        self.generators = generators_of(model, self.contents)
+        generators = [torch.default_generator]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            generators.extend(torch.cuda.default_generators)
+        self.generators = list(dict.fromkeys((*generators, *self.contents.generators)))
         self._states = [generator.get_state() for generator in self.generators]
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # those that are there belong to graphs of the caller's
@@ -150,15 +153,6 @@ def _put_back(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
             if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):
                 with private.preserved_version(tensor):  # else a graph of the caller's would take it for changed
                     tensor.copy_(value)
-
-
-def generators_of(model: torch.nn.Module, contents: Contents | None = None) -> list[torch.Generator]:
-    """Return the default generators of every device in use, and those that the model reaches by itself."""
-    found = [torch.default_generator]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found.extend(torch.cuda.default_generators)
-    contents = contents or Contents({"the model": model})
-    return list(dict.fromkeys((*found, *contents.generators)))
 
 
 def uncompiled() -> AbstractContextManager[object]:

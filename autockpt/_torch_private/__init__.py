@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from .alive import alive
 from .frames import (
     any_autocast_enabled,
     attention_backends,
@@ -54,49 +53,3 @@ from .recorder import (
     start_memory_profiler,
     stop_memory_profiler,
 )
-
-__all__ = [
-    "ALONE",
-    "AllocationEvent",
-    "MemoryProfiler",
-    "alive",
-    "any_autocast_enabled",
-    "attention_backends",
-    "bare_step",
-    "blank_optimizer",
-    "cached_weights",
-    "container_handlers",
-    "cuda_in_use",
-    "default_generator",
-    "fake_mode_of",
-    "foreach_by_default",
-    "foreign_checkpoint_active",
-    "forget_empty_hooks",
-    "geometry",
-    "has_reentrant_checkpoint",
-    "is_compiled",
-    "is_item",
-    "never_compiled",
-    "new_fake_mode",
-    "no_profiler_left",
-    "no_torch_functions",
-    "outer_hooks",
-    "plain_torch_function",
-    "pop_hooks",
-    "preserved_version",
-    "profiler_is_running",
-    "push_hooks",
-    "resume_function_mode",
-    "saving_node",
-    "set_attention_backends",
-    "set_grad_enabled",
-    "sleep_on",
-    "start_memory_profiler",
-    "stop_memory_profiler",
-    "storage_key",
-    "suspend_function_mode",
-    "tensor_without_storage",
-    "transforms_active",
-    "version",
-    "versions",
-]
