@@ -25,6 +25,7 @@ from autockpt import Plan, Profile
 from benchmarks.environment import RESULTS, environment, table
 from benchmarks.models import SMALL, build
 from tests.end_to_end.reference import Reference, storage_bytes
+from tests.zoo import loss_of
 
 BUDGETS = 20
 TIME_LIMIT_SECONDS = 20.0
@@ -89,7 +90,7 @@ def run_model(
     case = plain.case
     training = Training(plain=plain, optimizer=OPTIMIZERS[optimizer](case.model.parameters()))
     training.step()
-    recorded = autockpt.profile(case.model, case.kwargs, optimizer=training.optimizer)
+    recorded = autockpt.profile(case.model, case.kwargs, loss=loss_of, optimizer=training.optimizer)
     began = time.perf_counter()
     found = autockpt.frontier(recorded, points=budgets, time_limit_seconds=time_limit_seconds)
     seconds = time.perf_counter() - began

@@ -22,7 +22,7 @@ from benchmarks.environment import table, with_steady_allocator, write
 from benchmarks.frontier.derive import standard_error
 from benchmarks.frontier.measure import times
 from benchmarks.models import TRANSFORMERS, build
-from tests.zoo import Case
+from tests.zoo import Case, loss_of
 
 SHARES = (0.8, 0.6, 0.4)
 """Of what the plain step adds to what is there; where the least that can be is more, that instead."""
@@ -55,7 +55,7 @@ def run_model(name: str) -> list[dict[str, Any]]:
     twin = Case(copy.deepcopy(case.model), case.kwargs)
     for each in (case, twin):
         each.step()
-    profile = autockpt.profile(case.model, case.kwargs)
+    profile = autockpt.profile(case.model, case.kwargs, loss=loss_of)
     rows = []
     for share in (None, *SHARES):
         plan = Plan() if share is None else plan_for(profile, share)

@@ -111,6 +111,8 @@ def with_seconds_of(profile: Profile, other: Profile) -> Profile:
             seconds=tuple(functions.get(_key(profile, i), s) for i, s in enumerate(profile.functions.seconds)),
         ),
     }
+    if profile.ops.name == other.ops.name:
+        changed["ops"] = msgspec.structs.replace(profile.ops, seconds=other.ops.seconds)
     if len(profile.saves) == len(other.saves):
         changed["saves"] = msgspec.structs.replace(profile.saves, seconds=other.saves.seconds)
     return msgspec.structs.replace(profile, **changed)

@@ -21,13 +21,14 @@ def main() -> None:
 
     from benchmarks import models
     from benchmarks.recording import others
+    from tests.zoo import loss_of
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     case = others.build(name) if name in others.OTHERS else models.build(name)
     case.step()
     began = time.perf_counter()
-    autockpt.profile(case.model, case.kwargs).save(path)
+    autockpt.profile(case.model, case.kwargs, loss=loss_of).save(path)
     print(time.perf_counter() - began)
 
 

@@ -15,6 +15,7 @@ from benchmarks.environment import table, write
 from benchmarks.models import SMALL, VARIANTS, build
 from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
 from benchmarks.saved_bytes.problem import at_apex, by_functions, timed_by_operators
+from tests.zoo import loss_of
 
 SHARES = (0.7, 0.5, 0.35)
 TIME_LIMIT_SECONDS = 10.0
@@ -35,7 +36,7 @@ def main() -> None:
 def measure(name: str) -> list[dict[str, Any]]:
     """Record a model; for each share, find the bounds and the cheapest plan."""
     case = build(name)
-    profile = timed_by_operators(autockpt.profile(case.model, case.kwargs))
+    profile = timed_by_operators(autockpt.profile(case.model, case.kwargs, loss=loss_of))
     candidates = find_candidates(profile)
     problem = at_apex(candidates)
     saved_bytes = simulate(problem, ()).peak_bytes

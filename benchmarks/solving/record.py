@@ -18,11 +18,12 @@ def main() -> None:
     import torch
 
     from benchmarks.models import build
+    from tests.zoo import loss_of
 
     torch.set_num_threads(1)
     case = build(name)
     case.step()
-    autockpt.profile(case.model, case.kwargs).save(path)
+    autockpt.profile(case.model, case.kwargs, loss=loss_of).save(path)
 
 
 if __name__ == "__main__":
