@@ -212,8 +212,22 @@ def build_profile(
         saves=tables.saves,
         refusals=tables.refusals,
         buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
-        notes=(*_checkpointing_notes(run.calls), *compile_notes(step.model), *optimizer.notes, *notes),
+        notes=(
+            *_device_notes(step),
+            *_checkpointing_notes(run.calls),
+            *compile_notes(step.model),
+            *optimizer.notes,
+            *notes,
+        ),
     )
+
+
+def _device_notes(step: TrainingStep) -> list[str]:
+    """Say where else parameters lie: a profile is of one device."""
+    others = sorted({str(each.device) for each in step.model.parameters() if each.device != step.device})
+    if not others:
+        return []
+    return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {step.device} is seen"]
 
 
 def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:

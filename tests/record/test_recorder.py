@@ -267,3 +267,12 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
 def test_a_fork_that_seeds_the_generator_itself_is_offered() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("seeded fork"), nn.Linear(8, 8))
     assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
+
+
+def test_a_model_on_several_devices_is_named_as_such() -> None:
+    model = torch.nn.Linear(4, 4)
+    model.elsewhere = torch.nn.Linear(4, 4, device="meta")
+    assert (
+        "parameters lie on meta too, and only what is allocated on cpu is seen"
+        in autockpt.profile(model, torch.randn(2, 4), loss=torch.sum).notes
+    )
