@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import encode, kept_whole, tensors
+from .._data.errors import ProfilingError
 from . import refusals
 from .fingerprint import PLAIN, attributes_of, fingerprint
 from .marks import SeenCall, SeenFunction
@@ -70,7 +71,7 @@ class CallChecks:
         """Note what is there as a call begins."""
         leaves: list[torch.Tensor] = []
         opaque = [each for each in kept_whole(encode((arguments,), leaves)) if not isinstance(each, (int, *PLAIN))]
-        shapes = [(tuple(t.shape), str(t.dtype)) for t in (*leaves, *module._parameters.values()) if t is not None]
+        shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
         call.shapes = f"{type(module).__qualname__}{shapes}"
         call.checkpointed = private.foreign_checkpoint_active()
         self._look(module)
@@ -192,6 +193,15 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
         return "runs in a torch.utils.checkpoint region of the model's own"
     opaque = [leaf for leaf in tree_leaves(arguments) if not isinstance(leaf, (torch.Tensor, *PLAIN))]
     return f"is given an object whose state a replay does not know ({type(opaque[0]).__name__})" if opaque else ""
+
+
+def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
+    if tensor.is_nested and tensor.layout == torch.strided:
+        raise ProfilingError(
+            "forward passes a nested tensor of layout torch.strided from module to module, which has no shape and "
+            "cannot be recorded. Use layout=torch.jagged."
+        )
+    return tuple(tensor.shape), str(tensor.dtype)
 
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[tuple[str, str], torch.Tensor | None]]:

@@ -55,6 +55,7 @@ def judge_calls(flow: Flow) -> list[JudgedCall]:
         reasons = [
             refusals.WRITTEN_UNSEEN if flow.written_unseen(span, seen.given) else "",
             refusals.CAPTURED if index in captured else "",
+            refusals.IS_THE_ROOT if index and not seen.name else "",
             *(flow.op_reason(op) for op in ops),
             *seen.reasons,
             refusals.CHANGES_GIVEN_BUFFER if flow.written(others, ops) else "",

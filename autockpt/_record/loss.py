@@ -30,7 +30,7 @@ def assumed_loss(outputs: Any) -> torch.Tensor:
     """
     named = _named(outputs)
     if named is not None and named.requires_grad:
-        return named.sum()
+        return named if named.numel() == 1 else named.sum()
     differentiable = [tensor for tensor in tensors(outputs) if tensor.requires_grad]
     losses = [tensor for tensor in differentiable if tensor.numel() == 1]
     made_of = _graph_of(losses)

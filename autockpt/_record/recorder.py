@@ -246,7 +246,7 @@ def static_bytes(
 ) -> Static:
     """Count what is there before the step, each storage once."""
     model = step.model
-    gradients = [leaf.grad for leaf in step.leaves if leaf.grad is not None]
+    gradients = [held for held in step.held if held is not None]
     return Static(
         parameter_bytes=_storage_bytes(model.parameters()),
         buffer_bytes=_storage_bytes(model.buffers()),

@@ -30,3 +30,5 @@ HOST_RANDOM = "draws from the random generators of Python or numpy"
 PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
 
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
+
+IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"

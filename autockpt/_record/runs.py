@@ -63,9 +63,9 @@ def watch_step(
         changing: is told of tensors before an operator of forward changes them.
     """
     observer = Observer(step.model, tape, clock, spill, generators=generators, changing=changing)
-    existing = [leaf for leaf in step.leaves if leaf.grad is not None]
+    existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
     digest = ""
-    with tape:
+    with step.gradients_aside(), tape:
         hooks = [leaf.register_hook(_Ready(observer, index)) for index, leaf in enumerate(existing)]
         try:
             with observer.watching():

@@ -25,6 +25,9 @@ from .tape import CUDA_GRAIN_BYTES, Event
 
 Group = dict[str, Any]
 
+NUMBER_BYTES = 12
+"""What a number takes on a CPU while an operator computes with it: as it is, and as the tensors are."""
+
 FAR_STEP = 1000
 """A step far into training: some optimizers (RAdam) need more after their first steps."""
 
@@ -65,7 +68,10 @@ def shadow_step(
         step(shadow)
         tape.mark()
     (held_bytes, _, last_bytes), peak_bytes = _levels(tape.events(), device_type)
-    return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device_type), peak_bytes - last_bytes
+    needed_bytes = peak_bytes - last_bytes
+    if needed_bytes and device_type == "cpu":
+        needed_bytes += NUMBER_BYTES
+    return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device_type), needed_bytes
 
 
 def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:

@@ -32,6 +32,7 @@ class TrainingStep:
         loss: maps the model's outputs to a scalar.
         device: where the parameters live.
         leaves: what gradients are taken of: parameters and inputs that require them.
+        held: the gradients that these have before the step.
         source: a leaf behind the inputs that come out of a graph of the caller's; None where there is none.
         hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
             its forward was given, after its hooks.
@@ -43,6 +44,7 @@ class TrainingStep:
     loss: Loss
     device: torch.device
     leaves: tuple[torch.Tensor, ...]
+    held: tuple[torch.Tensor | None, ...]
     source: torch.Tensor | None = None
     hooks: bool = True
 
@@ -64,7 +66,7 @@ class TrainingStep:
             outputs = (self.model if self.hooks else self.model.forward)(*args, **kwargs)
             scalar = self.loss(outputs)
         except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):
+            if "saved tensor hooks" not in str(error) and not _switches_hooks_off(error):
                 raise
             raise ProfilingError(
                 "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and "
@@ -104,14 +106,22 @@ class TrainingStep:
                 "the model uses reentrant checkpoints, which need .backward(), and hooks that run after a gradient was "
                 "accumulated, which recording must not fire. Use use_reentrant=False, or register the hooks later."
             )
-        before = [leaf.grad for leaf in self.leaves]
+        with self.gradients_aside():
+            scalar.backward()
+            return tuple(leaf.grad for leaf in self.leaves)
+
+    @contextmanager
+    def gradients_aside(self) -> Iterator[None]:
+        """Take the gradients that are held off inside the block; what a model adds to ``.grad`` by itself goes with it.
+
+        Reversible layers do in their backward, and layers that train themselves.
+        """
         for leaf in self.leaves:
             leaf.grad = None
         try:
-            scalar.backward()
-            return tuple(leaf.grad for leaf in self.leaves)
+            yield
         finally:
-            for leaf, gradient in zip(self.leaves, before, strict=True):
+            for leaf, gradient in zip(self.leaves, self.held, strict=True):
                 leaf.grad = gradient
 
     def inputs(self) -> list[torch.Tensor]:
@@ -149,13 +159,15 @@ def step_of(
     inputs = tensors((args, dict(kwargs)))
     batch = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
     source = torch.zeros((), requires_grad=True) if any(map(_has_graph, inputs)) else None
+    leaves = (*trainable, *batch, *(() if source is None else (source,)))
     return TrainingStep(
         model=model,
         args=args,
         kwargs=kwargs,
         loss=loss or assumed_loss,
         device=trainable[0].device,
-        leaves=(*trainable, *batch, *(() if source is None else (source,))),
+        leaves=leaves,
+        held=tuple(leaf.grad for leaf in leaves),
         source=source,
         hooks=hooks,
     )
@@ -202,6 +214,14 @@ def _outside_autocast(device: torch.device) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def _switches_hooks_off(error: BaseException) -> bool:
+    """Whether an error, whose words are the user's, comes from `disable_saved_tensors_hooks`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
 
 
 def _nothing_in(outputs: object) -> str:

@@ -180,7 +180,8 @@ class AllocatorTape:
         if left:
             raise ProfilingError(
                 f"the profiler's stream holds {found} of {len(self._addresses)} markers: "
-                f"it lost events, or torch {torch.__version__} reports allocations in another way"
+                "forward calls modules in threads of its own or starts a torch profiler, and recording sees neither; "
+                f"or torch {torch.__version__} reports allocations in another way. Write a plan by hand (Plan.of)."
             )
         if not any(event.kind == "alloc" for event in events):
             raise ProfilingError(

@@ -100,6 +100,11 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds,
         recorded: what that run itself tells, taken where the timed forwards pass other places.
         whole: whether plain steps may run, which hold all that is saved.
     """
+    with step.gradients_aside():
+        return _timed(step, run, clock, recorded, whole=whole)
+
+
+def _timed(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds, *, whole: bool) -> Seconds:
     at = None
     try:
         at = _stamped(step, run, clock, retain=whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -167,3 +168,162 @@ class Nested(nn.Module):
 def test_wide_and_deep_models_are_recorded(model: nn.Module, calls: int) -> None:
     """Five thousand children never ended; 150 modules in one another raised a RecursionError."""
     assert len(autockpt.profile(model, torch.randn(4, WIDTH)).calls) == calls
+
+
+class TrainsInBackward(torch.autograd.Function):
+    """Runs its layer again in backward, by itself, as reversible networks do."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: nn.Module, x: Tensor) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            out: Tensor = layer(x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor | None]:
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.layer(x), gradient)
+        return None, x.grad
+
+
+class Reversible(nn.Module):
+    """A layer whose gradients its own backward adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = TrainsInBackward.apply(self.inside, x)  # type: ignore[no-untyped-call]
+        return out
+
+
+@pytest.mark.parametrize("accumulating", [False, True])
+def test_gradients_that_a_backward_adds_by_itself_do_not_outlive_the_recording(accumulating: bool) -> None:
+    """Reversible layers and Reformer do: the first step's gradients were two or eight times too large."""
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), Reversible(), nn.Linear(WIDTH, 1)), torch.randn(8, WIDTH)
+    if accumulating:
+        model(x).sum().backward()
+    before = [(p.grad, None if p.grad is None else p.grad.clone()) for p in model.parameters()]
+    autockpt.profile(model, x, loss=torch.sum)
+    for parameter, (gradient, value) in zip(model.parameters(), before, strict=True):
+        assert parameter.grad is gradient
+        assert gradient is None or (value is not None and torch.equal(gradient, value))
+
+
+class TrainsItself(nn.Module):
+    """Takes its step inside forward, and gives on what leads nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x)
+        out.square().mean().backward()
+        return out.detach()
+
+
+def test_gradients_of_an_attempt_that_is_refused_are_taken_back() -> None:
+    """Each attempt to plan added to them."""
+    model = nn.Sequential(TrainsItself(), nn.Linear(WIDTH, 1))
+    with pytest.raises(autockpt.ProfilingError):
+        autockpt.profile(model, torch.randn(8, WIDTH))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class CallsItself(nn.Module):
+    """A tree of calls of the model by the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaf, self.join = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, depth: int = 3) -> Tensor:
+        if not depth:
+            return torch.tanh(self.leaf(x))
+        out: Tensor = self.join(torch.cat([self(x, depth - 1), self(x * 0.5, depth - 1)], -1)).tanh()
+        return out
+
+
+def test_plans_of_a_model_that_calls_itself_can_be_applied() -> None:
+    """Plans had the inner calls of the root in them, which none can patch."""
+    model, x = CallsItself(), torch.randn(64, WIDTH)
+    plan = autockpt.solve(autockpt.profile(model, x, loss=torch.sum), "min")
+    assert any("inside its own forward" in refusal.reason for refusal in plan.refused)
+    autockpt.apply(model, plan=plan)
+    model(x).sum().backward()
+
+
+class SwitchesHooksOff(nn.Module):
+    """Wants no hooks on what it saves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+            out: Tensor = self.linear(x).tanh()
+        return out
+
+
+class PassesNested(nn.Module):
+    """Passes a nested tensor without a shape on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        nested = self.linear(torch.nested.as_nested_tensor([x[:2], x[2:]]))
+        out: Tensor = torch.nested.to_padded_tensor(nested, 0.0)
+        return out
+
+
+class UsesThreads(nn.Module):
+    """Runs its parts in threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(lambda part: part(x), self.parts)
+        out: Tensor = one + other
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (SwitchesHooksOff(), "switches saved-tensor hooks off"),
+        (PassesNested(), "torch.jagged"),
+        (UsesThreads(), "threads of its own"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_what_cannot_be_recorded_is_named(model: nn.Module, said: str) -> None:
+    """Errors of torch came through, or the profiler was blamed."""
+    with pytest.raises(autockpt.ProfilingError, match=said):
+        autockpt.profile(model, torch.randn(4, WIDTH))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrapper_that_compiles_may_be_recomputed() -> None:
+    """It has no train flag of its own: a raw KeyError came out of the user's forward."""
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)]
+    wrapped: Any = torch.compile(layers[1], backend="eager")
+    model = nn.Sequential(layers[0], wrapped, layers[2])
+    x = torch.randn(8, WIDTH)
+    model(x).sum().backward()
+    plain = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    autockpt.apply(model, plan=autockpt.Plan.of([["0", "1"]]))
+    model(x).sum().backward()
+    assert all(map(torch.equal, plain, [p.grad for p in model.parameters() if p.grad is not None]))

@@ -93,7 +93,7 @@ class ModuleState:
             modules = contents["_modules"]
             children = list(modules.values()) if modules else ()
             parameters, buffers = contents["_parameters"], contents["_buffers"]
-            self._tree.append((member, contents["training"], children, parameters, buffers))
+            self._tree.append((member, member.training, children, parameters, buffers))
             for child in children:
                 if child is not None and child not in seen:
                     seen.add(child)
@@ -103,7 +103,7 @@ class ModuleState:
             if buffers:
                 self._buffers.append(buffers)
                 self._enter(buffers)
-                if contents["training"] and _counts_batches(buffers):
+                if member.training and _counts_batches(buffers):
                     norms.add(id(buffers))
         self.requires_grad = any(tensor.requires_grad for tensor in self._tensors)
         self.devices = {tensor.device for tensor in self._tensors if not tensor.is_cpu}
@@ -188,8 +188,9 @@ class ModuleState:
                     f"modules inside a {self._kind.__name__} were exchanged between its forward and its replay. "
                     "Exchange them after backward."
                 )
-            flags.append((contents, contents["training"]))
-            contents["training"] = training
+            if "training" in contents:  # what wraps a module (`torch.compile`) shows that one's
+                flags.append((contents, contents["training"]))
+                contents["training"] = training
             if contents["_parameters"] is not parameters or contents["_buffers"] is not buffers:
                 swapped += [(contents, "_parameters", parameters), (contents, "_buffers", buffers)]
         for buffers in self._buffers:
