@@ -34,7 +34,7 @@ ENOUGH_SECONDS = 0.3
 ENOUGH_STEP_SECONDS = 1.0
 """The same for steps, of which the first after a recorded one finds fresh pages and takes up to a third longer."""
 
-LONG_SECONDS = 1.0
+LONG_SECONDS = 0.5
 """After a forward that takes so long no second one is stamped, and no second step timed: noise is small beside it."""
 
 BACKWARD_OVER_FORWARD = 2.0

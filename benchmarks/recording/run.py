@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 OLD = ROOT / ".venv-old" / "bin" / "python"
 COST = Path(__file__).with_name("cost.py")
 
-PROCESSES = 2
+PROCESSES = 1
 """In turns, of each version and size."""
 
 
@@ -42,7 +42,7 @@ class Size(NamedTuple):
         return f"GPT-2 12 × 256, batch {self.batch} × {self.tokens}"
 
 
-SIZES = (Size(1, 96, 5), Size(5, 256, 3), Size(24, 256, 2))
+SIZES = (Size(1, 96, 5), Size(2, 256, 3), Size(10, 256, 1))
 """Steps of about 0.1, 1 and 5 seconds."""
 
 XL_BATCH, XL_TOKENS = 4, 1024
