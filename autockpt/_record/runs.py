@@ -82,7 +82,12 @@ def watch_step(
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    run = Run(
+    return Watched(run=run_of(observer, tape, reached), digest=digest)
+
+
+def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()) -> Run:
+    """Return what an observer saw of a run that is over, with its tape and the leaves that got a gradient."""
+    return Run(
         events=tape.events(),
         marks=observer.marks,
         calls=observer.calls,
@@ -93,7 +98,6 @@ def watch_step(
         buffer_names=observer.buffer_names,
         reached=reached,
     )
-    return Watched(run=run, digest=digest)
 
 
 def _digest(outputs: object) -> str:

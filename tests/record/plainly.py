@@ -15,8 +15,8 @@ from autockpt import Profile
 from autockpt._record import recorder
 from autockpt._record.clocks import HostClock
 from autockpt._record.lifetimes import Lifetimes, lifetimes
-from autockpt._record.marks import Run
 from autockpt._record.observer import Observer
+from autockpt._record.runs import run_of
 from autockpt._record.spill import Spill
 from autockpt._record.step import training_step
 
@@ -62,15 +62,4 @@ def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
         observer.end_forward()
         observer.end()
         del kept
-    return lifetimes(
-        Run(
-            events=tape.events(),
-            marks=observer.marks,
-            calls=observer.calls,
-            functions=observer.functions,
-            ops=observer.ops,
-            saves=observer.saves,
-            parameters=observer.parameters,
-            buffer_names=observer.buffer_names,
-        )
-    )
+    return lifetimes(run_of(observer, tape))
