@@ -51,7 +51,7 @@ def profile(
     meanwhile.
 
     The outputs are held until backward is over, as by a training loop that still has a name for them. What forward
-    saves for backward waits on the host meanwhile, or for models on the CPU in a temporary file (in ``TMPDIR``).
+    saves for backward waits on the host meanwhile. The steps that are only timed hold it, as in training.
 
     Args:
         model: the model, in the mode (train or eval) in which it will train.
@@ -70,8 +70,7 @@ def profile(
     Raises:
         NotApplicable: the model has no trainable parameters.
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
-            trains something else, a gradient taken inside forward, a temporary folder without room, or a profiler that
-            is already running.
+            trains something else, a gradient taken inside forward, or a profiler that is already running.
         Exception: whatever the model's own forward raises, with the model as it was.
 
     Example:
@@ -121,7 +120,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
 
     def watch(*, again: bool = False) -> Watched:
         try:
-            with spilling(step.device, step.inputs()) as spill:
+            with spilling(step.device, step.inputs(), roomy=whole and timed) as spill:
                 tape = AllocatorTape(step.device)
                 remember, own = sandbox.remember, sandbox.generators
                 return watch_step(step, tape, clock, spill, generators=own, again=again, changing=remember)

@@ -1,6 +1,6 @@
 """Saved tensors that wait where there is room, so that a recorded step never holds its activations.
 
-    forward     pack ── the tensor's bytes ──▶ a temporary file (CPU), pinned memory of the host (devices), or nowhere
+    forward     pack ── the tensor's bytes ──▶ memory or a temporary file (CPU), pinned memory of the host (devices)
     backward    unpack ◀── a new tensor with the same bytes; it dies when its node is done
 
 Each tensor is written as it is when it is saved: views of one storage may be written to between two saves, and not
@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+import numpy
 import torch
 
 from .. import _torch_private as private
@@ -82,6 +83,27 @@ class _Host:
         _flat(tensor).copy_(token)
 
 
+class _Memory:
+    """Memory of its own, for tensors of a CPU that has room for a plain step.
+
+    It takes a fraction of a file's time: pages that the steps before let go of are used again. It is not of torch's
+    allocator, on whose tape a graph that outlives the step would leave it.
+    """
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        source = self._as_copied(tensor)
+        host = torch.from_numpy(numpy.empty(source.nbytes, numpy.uint8))
+        return host.view(source.dtype).view(source.shape).copy_(source)
+
+    def get(self, token: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._as_copied(tensor).copy_(token)
+
+    @staticmethod
+    def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
+        """Elements where others lie between them (queries beside keys and values), else bytes: some lie there twice."""
+        return tensor.detach() if _span_bytes(tensor) > tensor.nbytes else _flat(tensor)
+
+
 class _Nowhere:
     """For tensors that have no bytes."""
 
@@ -114,8 +136,9 @@ class SpilledTensor:
     """A tensor's bytes in a store, and its sizes and strides."""
 
     def __init__(self, store: Store, tensor: torch.Tensor) -> None:
-        self._store, self._token = store, store.put(tensor)
-        self._dtype, self._device, self._conjugate = tensor.dtype, tensor.device, tensor.is_conj()
+        self._store, self._conjugate = store, tensor.is_conj()
+        self._token = store.put(tensor.conj() if self._conjugate else tensor)
+        self._dtype, self._device = tensor.dtype, tensor.device
         self._shape, self._stride = tensor.shape, tensor.stride()
 
     def restore(self) -> torch.Tensor:
@@ -137,7 +160,7 @@ class Spill:
     def __init__(self, store: Store, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._store, self._device = store, device
         self._held = {private.storage_key(tensor) for tensor in held}
-        self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, SpilledTensor]] = {}
+        self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
@@ -145,10 +168,12 @@ class Spill:
             return tensor
         if private.storage_key(tensor) in self._held or not tensor.untyped_storage().nbytes():
             return tensor
-        reference, version, spilled = self._last.get(id(tensor), (None, 0, None))
-        if spilled is None or reference is None or reference() is not tensor or version != private.version(tensor):
-            spilled = SpilledTensor(self._store, tensor)
-            self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), spilled
+        if last := self._last.get(id(tensor)):
+            reference, version, waiting = last
+            if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
+                return known
+        spilled = SpilledTensor(self._store, tensor)
+        self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
 
 
@@ -162,19 +187,22 @@ def _told_by_bytes(tensor: torch.Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def spilling(device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False) -> Iterator[Spill]:
+def spilling(
+    device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False
+) -> Iterator[Spill]:
     """Open a store for the saves of one run on `device`, and close it afterwards; see `Spill`.
 
     Args:
         device: where the step runs.
         held: tensors that the step holds anyway.
         fake: whether the step's tensors have no bytes.
+        roomy: whether there is room for all that a plain step holds.
 
     Raises:
         NoRoom: there is no temporary folder; later, where the file takes no more.
     """
-    if fake or device.type != "cpu":
-        yield Spill(_Nowhere() if fake else _Host(), device, held)
+    if fake or roomy or device.type != "cpu":
+        yield Spill(_Nowhere() if fake else _Memory() if device.type == "cpu" else _Host(), device, held)
         return
     try:
         file = tempfile.TemporaryFile(prefix="autockpt-", buffering=0)  # noqa: SIM115 - closed below

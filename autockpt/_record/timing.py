@@ -1,7 +1,8 @@
-"""Seconds of a forward that nothing but stamps watches, and of a plain step.
+"""Seconds of runs that nothing but stamps watches, at the same places as the markers of the recorded one.
 
 A forward whose operators are watched takes several times as long on small models, so seconds come from runs of their
-own: stamps at the same places as the markers. They give the shares, and plain steps the total.
+own. Where stamps are cheap beside the forward, one stamped step tells all; else stamped forwards give the shares, and
+plain steps the total.
 
 Where whole steps may run, stamped forwards keep what they save, as a step does: one that lets go of it works in memory
 that it let go of a moment ago, in the caches, which makes additions and norms much faster and matrix products not.
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -26,7 +27,7 @@ from .step import TrainingStep
 from .tape import storage_address
 
 REPEATS = 5
-"""Stamped forwards at most, and plain steps."""
+"""Runs of one kind at most."""
 
 ENOUGH_SECONDS = 0.3
 """Once the stamped forwards took this long together, no further one is made, but for the second."""
@@ -35,7 +36,10 @@ ENOUGH_STEP_SECONDS = 1.0
 """The same for steps, of which the first after a recorded one finds fresh pages and takes up to a third longer."""
 
 LONG_SECONDS = 0.5
-"""After a forward that takes so long no second one is stamped, and no second step timed: noise is small beside it."""
+"""After a forward that takes so long no second one is made: noise is small beside it."""
+
+STAMP_SECONDS, CHEAP = 8e-6, 0.03
+"""What a stamp takes on a slow host, and the share of a forward up to which all of its stamps are cheap."""
 
 BACKWARD_OVER_FORWARD = 2.0
 """Seconds of backward over those of forward where it was not timed: two matrix products for each one."""
@@ -43,8 +47,9 @@ BACKWARD_OVER_FORWARD = 2.0
 Place: TypeAlias = tuple[str, int]
 """Kind and index of a marker."""
 
-STAMPED = ("enter", "exit", "begin", "end", "pack", "forward_end")
+PLAIN = ("forward_end", "backward_end")
 OF_CALLS = ("enter", "exit", "pack", "forward_end")
+STAMPED = (*OF_CALLS, "begin", "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +65,6 @@ class Seconds:
     at: Mapping[Place, float]
     ops: tuple[float, ...]
     plain_seconds: float
-
-
-class StepSeconds(NamedTuple):
-    """Seconds of a step."""
-
-    forward: float
-    step: float
 
 
 def recorded_seconds(run: Run, clock: Clock, *, backward: bool) -> Seconds:
@@ -105,92 +103,104 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds,
 
 
 def _timed(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds, *, whole: bool) -> Seconds:
+    every = [(mark.kind, mark.index) for mark in run.in_order()]
+
+    def fastest(*passes: Sequence[str], retain: bool) -> dict[Place, float] | None:
+        return _fastest(step, clock, [[each for each in every if each[0] in kinds] for kinds in passes], retain=retain)
+
+    recorded_forward = recorded.at["forward_end", 0]
     at = None
     try:
-        at = _stamped(step, run, clock, retain=whole)
+        stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
+        # A device has to be kept from waiting for the host while it is stamped, and not while a step is timed.
+        if whole and step.device.type == "cpu" and stamps_seconds <= CHEAP * recorded_forward:
+            at = fastest((*STAMPED, "backward_end"), retain=True)
+            if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
+                return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
+        # Calls are timed without the mode that sees functions, which costs as much as a small function.
+        at = fastest(STAMPED, OF_CALLS, retain=whole)
     except torch.OutOfMemoryError:
         whole = False
-    if at is None and not whole:
-        at = _stamped(step, run, clock, retain=False)
-    if at is None:
-        at, known = dict(recorded.at), recorded
-    else:
-        share = recorded.plain_seconds / recorded.at["forward_end", 0]
-        known = Seconds(at=at, ops=recorded.ops, plain_seconds=share * at["forward_end", 0])
+        at = fastest(STAMPED, OF_CALLS, retain=False)
+    at = dict(recorded.at) if at is None else at
+    forward = at["forward_end", 0]
+    plain = None
     if whole:
         with contextlib.suppress(torch.OutOfMemoryError):
-            forward_seconds, plain_seconds = _step_seconds(step, clock)
-            slower = forward_seconds / at["forward_end", 0] if at["forward_end", 0] else 1.0
-            at = {place: each * slower for place, each in at.items()}
-            return Seconds(at=at, ops=known.ops, plain_seconds=plain_seconds)
-    return known
+            plain = fastest(PLAIN, retain=False)
+    if plain is None:
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=recorded.plain_seconds / recorded_forward * forward)
+    slower = plain["forward_end", 0] / forward if forward else 1.0
+    at = {place: each * slower for place, each in at.items()}
+    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0])
 
 
-def _stamped(step: TrainingStep, run: Run, clock: Clock, *, retain: bool) -> dict[Place, float] | None:
-    """Stamp forwards at a run's places; all of the fastest, since what else the machine does only adds.
+def _fastest(
+    step: TrainingStep, clock: Clock, passes: Sequence[Sequence[Place]], *, retain: bool
+) -> dict[Place, float] | None:
+    """Stamp runs at some places, each sort in its turn; all of the fastest, since what else the machine does only adds.
+
+    Args:
+        step: what runs: the whole step where its end is among the places, else its forward.
+        clock: stamps it.
+        passes: the places of each sort of run, in order; of a place that several pass, the last one tells.
+        retain: whether what a forward saves stays until it ends, where no backward follows.
 
     Returns:
         None if they pass other places.
     """
-    places = [(mark.kind, mark.index) for mark in run.in_order() if mark.kind in STAMPED]
-    # Calls are timed without the mode that sees functions, which costs as much as a small function.
-    expected = {True: places, False: [place for place in places if place[0] in OF_CALLS]}
-    fastest: dict[bool, list[float]] = {}
+    fastest: list[list[float]] = [[] for _ in passes]
+    whole = ("backward_end", 0) in passes[0]
+    enough = ENOUGH_STEP_SECONDS if whole else ENOUGH_SECONDS
     began = time.perf_counter()
-    host_seconds = 0.0
+    host_seconds = forward = 0.0
     for number in range(REPEATS):
-        if number > 1 and time.perf_counter() - began >= ENOUGH_SECONDS:
-            break
-        for functions in (True, False):
-            clock.get_ahead(min(host_seconds, LONG_SECONDS))
+        for index, places in enumerate(passes):
+            kinds = [kind for kind, _ in places]
+            if not whole:
+                clock.get_ahead(min(host_seconds, LONG_SECONDS))
             since = time.perf_counter()
-            watch = _Stopwatch(step, clock, functions=functions, retain=retain)
+            watch = _Stopwatch(step, clock, frozenset(kinds), retain=retain)
             host_seconds = time.perf_counter() - since
-            if watch.kinds != [kind for kind, _ in expected[functions]]:
+            if watch.kinds != kinds:
                 return None
-            reading = clock.seconds(watch.stamps)
-            fastest[functions] = min(fastest.get(functions, reading), reading, key=lambda each: each[-1])
-        if fastest[False][-1] >= LONG_SECONDS:
+            reading = clock.seconds(watch.stamps)[1:]
+            fastest[index] = min(fastest[index] or reading, reading, key=lambda each: each[-1])
+            forward = fastest[index][kinds.index("forward_end")]
+        if forward >= LONG_SECONDS or (number and time.perf_counter() - began >= enough):
             break
-    stamped: dict[Place, float] = dict(zip(places, fastest[True], strict=True))
-    return {**stamped, **dict(zip(expected[False], fastest[False], strict=True))}
-
-
-def _step_seconds(step: TrainingStep, clock: Clock) -> StepSeconds:
-    """Time the whole step with nothing watching it; the fastest counts."""
-    fastest: StepSeconds | None = None
-    began = time.perf_counter()
-    for number in range(REPEATS):
-        stamps = [clock.stamp()]
-        outputs, scalar = step.forward()
-        stamps.append(clock.stamp())
-        gradients = step.gradients(scalar)
-        stamps.append(clock.stamp())
-        found = StepSeconds(*clock.seconds(stamps)[1:])
-        fastest = found if fastest is None else min(fastest, found, key=lambda seconds: seconds.step)
-        del outputs, scalar, gradients
-        if (number and time.perf_counter() - began >= ENOUGH_STEP_SECONDS) or fastest.forward >= LONG_SECONDS:
-            break
-    assert fastest is not None
-    return fastest
+    return {
+        place: each
+        for own, readings in zip(passes, fastest, strict=True)
+        for place, each in zip(own, readings, strict=True)
+    }
 
 
 class _Stopwatch:
-    """One forward, stamped, at the begin and end of functions too or not; what it saves stays until it ends, or not."""
+    """One run, stamped where some kinds of places are passed: a forward, or a step."""
 
-    def __init__(self, step: TrainingStep, clock: Clock, *, functions: bool, retain: bool) -> None:
+    def __init__(self, step: TrainingStep, clock: Clock, kinds: frozenset[str], *, retain: bool) -> None:
         self.kinds: list[str] = []
-        self.stamps: list[object] = []
-        self._clock = clock
+        self._clock, self._kinds = clock, kinds
         self._open = 0
-        self._retain = retain
+        self._whole = "backward_end" in kinds
+        self._retain = retain or self._whole
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
-        saves = torch.autograd.graph.saved_tensors_hooks(self._pack, _no_backward)
-        watched = routed_functions(self._function) if functions else contextlib.nullcontext()
-        with patched_forwards(step.model, self._call), watched, saves:
-            kept = step.forward()
+        with contextlib.ExitStack() as watching:
+            if "pack" in kinds:
+                watching.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+            if "enter" in kinds:
+                watching.enter_context(patched_forwards(step.model, self._call))
+            if "begin" in kinds:
+                watching.enter_context(routed_functions(self._function))
+            self.stamps: list[object] = [clock.stamp()]
+            outputs, scalar = step.forward()
         self._stamp("forward_end")
-        del kept  # and with it what was saved, whose end is no part of forward
+        if self._whole:
+            gradients = step.gradients(scalar)
+            self._stamp("backward_end")
+            del gradients
+        del outputs, scalar  # and with them what was saved, whose end is no part of forward
 
     def _stamp(self, kind: str) -> None:
         self.kinds.append(kind)
@@ -222,10 +232,10 @@ class _Stopwatch:
                 self._stamp("pack")
             return tensor.detach() if self._retain else None  # with its node it would hold itself
 
-
-def _no_backward(_: object) -> torch.Tensor:
-    """Refuse to read a saved tensor back, in a forward whose saves are dropped."""
-    raise ProfilingError(
-        "forward takes a gradient inside itself, so it cannot be timed. Give autockpt the parts of the model that do "
-        "not, or write a plan by hand."
-    )
+    def _unpack(self, tensor: torch.Tensor | None) -> torch.Tensor:
+        if tensor is None or self.kinds[-1] != "forward_end":
+            raise ProfilingError(
+                "forward takes a gradient inside itself, so it cannot be timed. Give autockpt the parts of the model "
+                "that do not, or write a plan by hand."
+            )
+        return tensor

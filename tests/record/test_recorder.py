@@ -19,11 +19,11 @@ from autockpt._record import timing
 from autockpt._record.observer import Clock
 from autockpt._record.recorder import record_step
 from autockpt._record.step import training_step
-from autockpt._record.timing import StepSeconds
 from autockpt.solvers import simulate
 from tests.zoo import ZOO, build
 
 MODES = ["measured", "fake"]
+PLAIN_PLACES = [("forward_end", 0), ("backward_end", 0)]
 
 
 class Stateful(nn.Module):
@@ -150,12 +150,35 @@ def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
 def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is timed is a forward with stamps, which is slower."""
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-    monkeypatch.setattr(timing, "_step_seconds", lambda step, clock: StepSeconds(2.0, 5.0))
+    stamped, whole = timing._fastest, dict(zip(PLAIN_PLACES, (2.0, 5.0), strict=True))
+
+    def fastest(step: Any, clock: Any, passes: Any, *, retain: bool) -> Any:
+        return whole if passes == [PLAIN_PLACES] else stamped(step, clock, passes, retain=retain)
+
+    monkeypatch.setattr(timing, "_fastest", fastest)
     profile = autockpt.profile(model, torch.randn(64, 64))
     assert profile.plain_seconds == 5.0
     assert 1.0 < profile.calls[0].exit_seconds <= 2.0
     assert all(0 <= call.enter_seconds < call.exit_seconds <= 2.0 for call in profile.calls)
     assert profile.saves.seconds == tuple(sorted(profile.saves.seconds))
+
+
+def test_where_stamps_are_cheap_one_step_tells_all_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "STAMP_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "REPEATS", 1)
+    forwards: queue.SimpleQueue[bool] = queue.SimpleQueue()  # which recording does not put back
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        output.register_hook(lambda _: forwards.put(False))
+        forwards.put(True)
+        return output.sum()
+
+    profile = autockpt.profile(
+        nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), torch.randn(64, 64), loss=loss
+    )
+    assert [forwards.get() for _ in range(forwards.qsize())] == [True, False, True, False]
+    assert all(0 < call.enter_seconds < call.exit_seconds < profile.plain_seconds for call in profile.calls)
+    assert all(seconds > 0 for seconds in profile.functions.seconds)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -178,7 +201,8 @@ def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypat
     readings = iter([[0.0, 0.4, 0.9], [0.0, 0.2, 0.5], [0.0, 0.1, 0.2]])
     clock = cast("Clock", SimpleNamespace(stamp=lambda: None, seconds=lambda stamps: next(readings)))
     step = training_step(nn.Linear(2, 2), torch.randn(1, 2), None)
-    assert timing._step_seconds(step, clock) == StepSeconds(0.2, 0.5)
+    fastest = timing._fastest(step, clock, [PLAIN_PLACES], retain=False)
+    assert fastest == dict(zip(PLAIN_PLACES, (0.2, 0.5), strict=True))
 
 
 def test_gradients_that_exist_do_not_grow() -> None:

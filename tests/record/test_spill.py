@@ -123,9 +123,9 @@ def test_no_run_of_a_spilled_profile_holds_more_than_the_deepest_plan(
         seen["what is timed"] = found.step_bytes
         return results[0]
 
-    original = timing._stamped
+    original = timing._fastest
     monkeypatch.setattr(recorder, "AllocatorTape", Tape)
-    monkeypatch.setattr(timing, "_stamped", stamped)
+    monkeypatch.setattr(timing, "_fastest", stamped)
     record_step(training_step(case.model, case.kwargs, None), whole=False)
     assert set(seen) == {"the step", "what is timed"}
     assert max(seen.values()) <= deepest - profile.static.total_bytes
@@ -245,6 +245,11 @@ def test_a_step_that_does_not_fit_is_recorded_all_the_same() -> None:
     assert autockpt.profile(model, x).plain_seconds > 0
 
 
+def record_tightly(model: nn.Module) -> None:
+    """Record a step where there is no room for a plain one."""
+    record_step(training_step(model, torch.randn(4, WIDTH), None), whole=False)
+
+
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
     """The temporary files that are opened."""
@@ -260,13 +265,13 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[IO[bytes]]:
 
 
 def test_the_file_is_closed_when_the_step_is_over(files: list[IO[bytes]]) -> None:
-    autockpt.profile(Odd(torch.tanh), torch.randn(4, WIDTH))
+    record_tightly(Odd(torch.tanh))
     assert [file.closed for file in files] == [True]
 
 
 def test_the_file_is_closed_when_the_step_fails(files: list[IO[bytes]]) -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        autockpt.profile(Tight(in_backward=True), torch.randn(4, WIDTH))
+        record_tightly(Tight(in_backward=True))
     assert [file.closed for file in files] == [True]
 
 
@@ -277,7 +282,7 @@ FULL = pathlib.Path("/dev/full")
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FULL.open("r+b", buffering=0))
     with pytest.raises(ProfilingError, match=r"took 0 bytes and not \d+ more .*TMPDIR"):
-        autockpt.profile(Odd(torch.tanh), torch.randn(4, WIDTH))
+        record_tightly(Odd(torch.tanh))
 
 
 def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +295,7 @@ def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pyte
 
     model = Odd(middle)
     with pytest.raises(ProfilingError, match="TMPDIR"):
-        autockpt.profile(model, torch.randn(4, WIDTH))
+        record_tightly(model)
     assert not ran
 
 

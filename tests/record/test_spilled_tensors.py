@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -21,14 +22,15 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("roomy", [True, False], ids=["memory", "file"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.int64], ids=str)
-def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str) -> None:
+def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str, roomy: bool) -> None:
     tensor = VIEWS[view]((torch.arange(24) % 5).reshape(4, 6).to(dtype))
     if dtype.is_complex:
         tensor = tensor.conj()
     kept, was = tensor.clone(), (tensor.stride(), tensor.is_conj(), tensor.dtype)
-    with spilling(torch.device("cpu"), ()) as spill:
+    with spilling(torch.device("cpu"), (), roomy=roomy) as spill:
         waiting = spill.take(tensor)
         if not isinstance(waiting, SpilledTensor):
             assert not tensor.numel() and waiting is tensor
@@ -51,12 +53,28 @@ def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
         assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
 
 
-def test_each_tensor_is_written_as_it_is_when_it_is_saved() -> None:
+@pytest.mark.parametrize("roomy", [True, False], ids=["memory", "file"])
+def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     """Views made by a kernel count their versions apart: what one writes the other's does not tell (a native GRU)."""
-    with spilling(torch.device("cpu"), ()) as spill:
+    with spilling(torch.device("cpu"), (), roomy=roomy) as spill:
         tensor = torch.zeros(3)
         saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
         tensor.data.add_(1)
         saves.append(spill.take(tensor.detach()))
         values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
     assert values == [0.0, 1.0, 1.0, 1.0, 2.0]
+
+
+def test_in_memory_one_third_of_a_storage_takes_no_more_than_that() -> None:
+    """Queries beside keys and values; from their first element to their last it is nearly all of the storage."""
+    queries = torch.randn(64, 64, 96).chunk(3, -1)[0]
+
+    tracemalloc.start()
+    try:
+        with spilling(torch.device("cpu"), (), roomy=True) as spill:
+            waiting = spill.take(queries)
+            assert isinstance(waiting, SpilledTensor)
+            assert queries.nbytes <= tracemalloc.get_traced_memory()[1] < 2 * queries.nbytes
+    finally:
+        tracemalloc.stop()
+    assert torch.equal(waiting.restore(), queries)
