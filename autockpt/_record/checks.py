@@ -33,7 +33,6 @@ class _Open:
     """A call while it runs, with what has to be compared when it ends."""
 
     call: SeenCall
-    name: str
     module: torch.nn.Module
     given: object
     leaves: list[torch.Tensor]
@@ -47,20 +46,18 @@ class _Open:
     drew_first: set[torch.Generator] = field(default_factory=set)
 
 
-class CallChecks:
-    """The checks of calls; calls that are open stand on a stack.
+class Checks:
+    """The checks of calls, which stand on a stack while they are open, and of functions, of which one runs at a time.
 
     Args:
         model: the model.
         generators: that it may draw from; none where tensors have no values (fake mode).
-
-    Attributes:
-        default_generators: of the devices in use.
     """
 
     def __init__(self, model: torch.nn.Module, generators: Sequence[torch.Generator]) -> None:
         self._generators = generators
-        self.default_generators = [*filter(_is_default, self._generators)]
+        self._default_generators = [*filter(_is_default, self._generators)]
+        self._devices: set[torch.device] = set()  # of what the function was given
         self._stack: list[_Open] = []
         self._attributes: dict[torch.nn.Module, object] = {}  # of each module, as last seen
         for module in model.modules():
@@ -77,7 +74,6 @@ class CallChecks:
         self._look(module)
         opened = _Open(
             call=call,
-            name=call.name,
             module=module,
             given=arguments,
             leaves=leaves,
@@ -106,7 +102,7 @@ class CallChecks:
         leaves = tensors(opened.given)
         call.refilled = len(leaves) != len(opened.leaves) or not all(map(operator.is_, leaves, opened.leaves))
 
-    def drew(self, moved: States) -> None:
+    def _drew(self, moved: States) -> None:
         """Note that a function drew from generators that were in these states before."""
         for generator, before in moved:
             for opened in self._stack:
@@ -141,25 +137,13 @@ class CallChecks:
             self._reasons[opened.module] = why_unrepeatable(opened.module)
         yield self._reasons[opened.module]
 
-
-class FunctionChecks:
-    """The checks of functions, of which one runs at a time.
-
-    Args:
-        calls: those of calls, whose generators count.
-    """
-
-    def __init__(self, calls: CallChecks) -> None:
-        self._calls = calls
-        self._devices: set[torch.device] = set()
-
     def began(self, function: SeenFunction, arguments: object) -> States:
         """Note what is there as a function begins."""
         given = tensors(arguments)
         self._devices = {tensor.device for tensor in given}
         function.unrepeatable = _why_not_alone(arguments, given)
         function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
-        return [(generator, generator.get_state()) for generator in self._calls.default_generators]
+        return [(generator, generator.get_state()) for generator in self._default_generators]
 
     def ended(self, function: SeenFunction, states: States, output: object, *, untraced: bool) -> None:
         """Compare, as a function ends.
@@ -171,7 +155,7 @@ class FunctionChecks:
             untraced: whether some tensor of that has no storage.
         """
         moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
-        self._calls.drew(moved)
+        self._drew(moved)
         function.draws = bool(moved)
         for generator, _ in moved:
             if generator.device.type != "cpu" and generator.device not in self._devices:
@@ -221,7 +205,7 @@ def _bound(opened: _Open) -> Iterator[str]:
             continue
         if before is not None and tensor is not None and _equal(before, tensor):
             continue
-        yield ".".join(part for part in (opened.name, *place) if part)
+        yield ".".join(part for part in (opened.call.name, *place) if part)
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

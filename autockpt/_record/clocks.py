@@ -8,10 +8,28 @@ from typing import cast
 import torch
 
 from .. import _torch_private as private
-from .observer import Clock
 
 
-class HostClock:
+class Clock:
+    """Reads the time of a run, by default as a number of seconds, with no device that waits."""
+
+    def stamp(self) -> object:
+        """Return a reading."""
+        raise NotImplementedError
+
+    def get_ahead(self, seconds: float) -> None:
+        """Let the device wait for so long, while the host goes on: so it never waits for the host afterwards."""
+
+    def forget(self, since: object) -> None:
+        """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        """Turn readings into seconds since the first."""
+        readings = cast("list[float]", stamps)
+        return [reading - readings[0] for reading in readings]
+
+
+class HostClock(Clock):
     """The host's clock: right where operators run on the host, as on a CPU.
 
     Where they run in one thread it counts what that thread runs, and not what else the machine does meanwhile.
@@ -24,18 +42,11 @@ class HostClock:
     def stamp(self) -> object:
         return self._now() - self._forgotten
 
-    def get_ahead(self, seconds: float) -> None:
-        """Do nothing: host and device are one."""
-
     def forget(self, since: object) -> None:
         self._forgotten = self._now() - cast("float", since)
 
-    def seconds(self, stamps: list[object]) -> list[float]:
-        readings = cast("list[float]", stamps)
-        return [reading - readings[0] for reading in readings]
 
-
-class CudaClock:
+class CudaClock(Clock):
     """Events in the current stream: the device's own time, read only after the run."""
 
     def __init__(self, device: torch.device) -> None:
@@ -48,9 +59,6 @@ class CudaClock:
 
     def get_ahead(self, seconds: float) -> None:
         private.sleep_on(self._device, seconds)
-
-    def forget(self, since: object) -> None:
-        """Do nothing: the device goes on with what it has to do."""
 
     def seconds(self, stamps: list[object]) -> list[float]:
         events = cast("list[torch.cuda.Event]", stamps)

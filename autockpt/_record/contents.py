@@ -153,8 +153,7 @@ class Contents:
         if _of_library(function):
             return
         for cell in function.__closure__ or ():
-            self._keep(name, partial(_cell, cell), partial(_fill_cell, cell))
-            self._todo += [(name, item) for item in _cell(cell)]
+            self._attribute(name, cell, "cell_contents")
         self._todo += [(name, item) for item in (function.__defaults__, function.__kwdefaults__, vars(function))]
         space = function.__globals__
         for key in _names(function.__code__) & space.keys():
@@ -180,8 +179,8 @@ class Contents:
 
     def _attribute(self, name: str, thing: object, key: str) -> None:
         """Keep an attribute that lies in no dictionary that one may fill."""
-        self._keep(name, lambda: [getattr(thing, key, _MISSING)], partial(_set, thing, key))
-        self._todo.append((name, getattr(thing, key, None)))
+        self._keep(name, partial(_got, thing, key), partial(_set, thing, key))
+        self._todo += [(name, item) for item in _got(thing, key)]
 
     def _iterator(self, name: str, value: Any) -> None:
         """Where an iterator stands can be seen, but not put back."""
@@ -228,20 +227,6 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inside))
 
 
-def _cell(cell: types.CellType) -> list[Any]:
-    try:
-        return [cell.cell_contents]
-    except ValueError:  # empty
-        return []
-
-
-def _fill_cell(cell: types.CellType, before: list[Any]) -> None:
-    if before:
-        cell.cell_contents = before[0]
-    else:
-        del cell.cell_contents
-
-
 def _bound(space: Mapping[str, Any], key: str) -> list[Any]:
     return [space.get(key, _MISSING)]
 
@@ -250,10 +235,17 @@ def _bind(space: dict[str, Any], key: str, before: list[Any]) -> None:
     space[key] = before[0]
 
 
+def _got(thing: object, key: str) -> list[Any]:
+    try:
+        return [getattr(thing, key)]
+    except (AttributeError, ValueError):  # an empty slot, an empty cell
+        return []
+
+
 def _set(thing: object, key: str, before: list[Any]) -> None:
     """Set an attribute, or take it away again; also where instances of the class are said to be frozen."""
     kind: Any = type if isinstance(thing, type) else object
-    if before[0] is not _MISSING:
+    if before:
         kind.__setattr__(thing, key, before[0])
     else:
         kind.__delattr__(thing, key)

@@ -18,6 +18,7 @@ from .. import _torch_private as private
 from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
+from .clocks import Clock
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile
 from .runs import watch_step
@@ -91,14 +92,14 @@ def profile_fake(
     name = device or DEFAULT_DEVICE
     if name not in DEVICES:
         raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
-    with Sandbox.around(model, loss=loss, buffers=False) as sandbox:
+    with Sandbox(model, loss=loss, buffers=False) as sandbox:
         mode = _mode_of(model)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, loss)
         clock = RooflineClock(DEVICES[name])
         with mode, clock, spilling(step.device, step.inputs(), fake=True) as spill:
-            run = watch_step(step, StorageTape(), clock, spill).run
+            run = watch_step(step, StorageTape(), clock, spill)
         return build_profile(
             step,
             run,
@@ -111,7 +112,7 @@ def profile_fake(
         )
 
 
-class RooflineClock(TorchDispatchMode):
+class RooflineClock(Clock, TorchDispatchMode):
     """A clock that moves by what each operator would take on the device; a context around the run."""
 
     def __init__(self, device: Device) -> None:
@@ -121,16 +122,6 @@ class RooflineClock(TorchDispatchMode):
 
     def stamp(self) -> object:
         return self._now
-
-    def get_ahead(self, seconds: float) -> None:
-        """Do nothing: no device waits."""
-
-    def forget(self, since: object) -> None:
-        """Do nothing: only operators take time."""
-
-    def seconds(self, stamps: list[object]) -> list[float]:
-        readings = cast("list[float]", stamps)
-        return [reading - readings[0] for reading in readings]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

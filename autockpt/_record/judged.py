@@ -11,16 +11,7 @@ from .flow import Flow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedCall:
-    """What one call does.
-
-    Attributes:
-        draws: whether a random generator moved.
-        buffers: qualified names of buffers inside it, its children's included, that it changes.
-        mutated: positions, among its argument storages, of those that are changed in place after the call began.
-        refused: why it cannot be replayed exactly; empty where it can.
-        leaves_traces: whether more than its result tells that it ran: a buffer, an argument or a container among
-            its arguments is not what it was.
-    """
+    """What one call does, and why it cannot be replayed exactly; see `autockpt._data.tables.CallRecord`."""
 
     draws: bool
     buffers: tuple[str, ...]

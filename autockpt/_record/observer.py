@@ -5,33 +5,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from .. import _torch_private as private
 from .._calls.values import tensors
-from .checks import CallChecks, FunctionChecks
+from .checks import Checks
+from .clocks import Clock
 from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .spill import Spill, SpilledTensor
 from .tape import Tape
-
-
-class Clock(Protocol):
-    """Reads the time without waiting for the device."""
-
-    def stamp(self) -> object:
-        """Return a reading."""
-
-    def get_ahead(self, seconds: float) -> None:
-        """Let the device wait for so long, while the host goes on: so it never waits for the host afterwards."""
-
-    def forget(self, since: object) -> None:
-        """Leave what the host did since a reading out of all that follow: it was the recorder's own work."""
-
-    def seconds(self, stamps: list[object]) -> list[float]:
-        """Turn readings into seconds since the first."""
 
 
 class Observer:
@@ -78,8 +63,7 @@ class Observer:
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
         self._generators, self._changing = generators, changing
         self._static = self.parameters | self.buffer_names.keys()
-        self._call_checks = CallChecks(model, generators)
-        self._function_checks = FunctionChecks(self._call_checks)
+        self._checks = Checks(model, generators)
         self._open: list[int] = []
         self._function = -1
         self._occurrences: dict[str, int] = {}
@@ -148,7 +132,7 @@ class Observer:
             storages = self._storages(arguments)
             call.given = self._given(storages)
             call.parameters = frozenset(self._keys(self._tape, module.parameters()))
-            check = self._call_checks.opened(call, module, arguments)
+            check = self._checks.opened(call, module, arguments)
             self.mark("enter", index, stamp, tuple(storages))
             del storages
         try:
@@ -156,13 +140,13 @@ class Observer:
         except BaseException:  # the model may catch it and go on
             call.reasons = ["raised an exception that its caller caught"]
             self.mark("exit", index, self._clock.stamp())
-            self._call_checks.failed(check)
+            self._checks.failed(check)
             raise
         else:
             with self._own_work() as stamp:
                 outputs = self._storages(output)
                 self._returned(outputs, Sources(calls=(index,)))
-                self._call_checks.closed(check)
+                self._checks.closed(check)
                 self.mark("exit", index, stamp, tuple(outputs))
                 del outputs
             return output
@@ -182,7 +166,7 @@ class Observer:
         with self._own_work() as stamp:
             storages = self._storages(arguments)
             function.given = self._given(storages)
-            states = self._function_checks.began(function, arguments)
+            states = self._checks.began(function, arguments)
             self.mark("begin", index, stamp, tuple(storages))
             del storages
         self._function = index
@@ -197,7 +181,7 @@ class Observer:
         with self._own_work() as stamp:
             outputs = self._storages(output)
             self._returned(outputs, Sources(functions=(index,)))
-            self._function_checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
+            self._checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
             self.mark("end", index, stamp, tuple(outputs))
             del outputs
         return output

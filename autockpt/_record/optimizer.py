@@ -85,14 +85,6 @@ def optimizers_of(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
     Returns:
         Every ``torch.optim.Optimizer`` that Python knows of and that has one of them in groups of its own, which
         leaves out wrappers that pass on another's.
-
-    Example:
-        >>> import torch
-        >>> from autockpt._record.optimizer import optimizers_of
-        >>> model = torch.nn.Linear(4, 4)
-        >>> optimizer = torch.optim.SGD(model.parameters())
-        >>> optimizers_of(model.parameters()) == [optimizer]
-        True
     """
     wanted = {id(parameter) for parameter in parameters}
     return [

@@ -21,7 +21,7 @@ from .flow import Flow
 from .lifetimes import lifetimes
 from .marks import Run, SeenCall
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
-from .runs import Watched, watch_step
+from .runs import watch_step
 from .sandbox import Sandbox, compile_notes, uncompiled
 from .spill import spilling
 from .step import Loss, TrainingStep, training_step
@@ -108,7 +108,7 @@ def record_step(
         private.no_profiler_left(),
         set_aside(step.model),
         uncompiled(),
-        Sandbox.around(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
+        Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen, whole=whole, timed=timed)
 
@@ -118,7 +118,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
 
-    def watch(*, again: bool = False) -> Watched:
+    def watch(*, again: bool = False) -> Run:
         try:
             with spilling(step.device, step.inputs(), roomy=whole and timed) as spill:
                 tape = AllocatorTape(step.device)
@@ -127,13 +127,13 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         finally:
             sandbox.rewind()
 
-    watched = watch()
-    if watched.changed_attributes:
-        watched = _settled(watched, watch(again=True))
-    run = watched.run
+    run = watch()
+    if any(map(_changed_attributes, run.calls)):
+        run = _settled(run, watch(again=True))
     seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
     if timed:
-        seconds = timed_seconds(step, run, clock, seconds, whole=whole)
+        with step.gradients_aside():
+            seconds = timed_seconds(step, run, clock, seconds, whole=whole)
         sandbox.rewind()
     return build_profile(
         step,
@@ -145,19 +145,24 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     )
 
 
-def _settled(first: Watched, again: Watched) -> Watched:
+def _changed_attributes(call: SeenCall) -> bool:
+    return refusals.CHANGES_ATTRIBUTE in call.reasons
+
+
+def _settled(first: Run, again: Run) -> Run:
     """Return the second run of a model whose first one changed attributes of modules.
 
     The first step of a training will change them too, and its replays will find them changed. Where both runs came to
     the same outputs, so will a call that ran the same operators; else it stays refused.
     """
     same_outputs = bool(first.digest) and first.digest == again.digest
-    numbers = {(call.name, call.occurrence): i for i, call in enumerate(again.run.calls)}
-    for call in first.changed_attributes:
-        seen = first.run.calls[call]
+    numbers = {(call.name, call.occurrence): i for i, call in enumerate(again.calls)}
+    for call, seen in enumerate(first.calls):
         number = numbers.get((seen.name, seen.occurrence))
-        if number is not None and not (same_outputs and first.words(call) == again.words(number)):
-            again.run.calls[number].reasons.append(refusals.CHANGES_ATTRIBUTE)
+        if number is None or not _changed_attributes(seen):
+            continue
+        if not (same_outputs and first.words(call) == again.words(number)):
+            again.calls[number].reasons.append(refusals.CHANGES_ATTRIBUTE)
     return again
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -26,22 +26,14 @@ LATE = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
 """The operators of torch that write what is saved only after autograd has it."""
 
 
-class Router(Protocol):
-    """Stands around one forward: ``run()`` runs it and returns its output; `arguments` is for looking at."""
+Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], Any]
+"""Stands around one forward, by its module's name: the last argument runs it; the arguments are for looking at."""
 
-    def __call__(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any], /) -> Any: ...
+FunctionRouter: TypeAlias = Callable[[str, object, Callable[[], Any]], Any]
+"""The same around one torch function, by its name."""
 
-
-class FunctionRouter(Protocol):
-    """Stands around one torch function: ``run()`` runs it and returns its result; `arguments` is for looking at."""
-
-    def __call__(self, name: str, arguments: object, run: Callable[[], Any], /) -> Any: ...
-
-
-class OperatorRouter(Protocol):
-    """Stands around one operator: ``run()`` runs it and returns its result; `arguments` is for looking at."""
-
-    def __call__(self, op: Any, arguments: Arguments, run: Callable[[], Any], /) -> Any: ...
+OperatorRouter: TypeAlias = Callable[[Any, Arguments, Callable[[], Any]], Any]
+"""The same around one operator."""
 
 
 @contextmanager

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from .. import _torch_private as private
 from .._calls.values import tensors
 from . import refusals
+from .clocks import Clock
 from .marks import Run
-from .observer import Clock, Observer
+from .observer import Observer
 from .spill import Spill, bytes_of
 from .step import TrainingStep
 from .tape import Tape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """A run, and what it came to.
-
-    Attributes:
-        run: the run.
-        digest: of the outputs, where the run changed attributes or is compared with one that did.
-    """
-
-    run: Run
-    digest: str = ""
-
-    @property
-    def changed_attributes(self) -> list[int]:
-        """The calls that changed attributes of modules."""
-        return [i for i, call in enumerate(self.run.calls) if refusals.CHANGES_ATTRIBUTE in call.reasons]
-
-    def words(self, call: int) -> list[str]:
-        """What the operators inside a call did, in order, to be compared with another run's."""
-        inside = range(call, self.run.calls[call].stop)
-        return [op.words for op in self.run.ops if op.call in inside]
 
 
 def watch_step(
@@ -50,7 +27,7 @@ def watch_step(
     generators: Sequence[torch.Generator] = (),
     again: bool = False,
     changing: Callable[[list[torch.Tensor]], None] | None = None,
-) -> Watched:
+) -> Run:
     """Run the whole step, watched.
 
     Args:
@@ -82,11 +59,11 @@ def watch_step(
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return Watched(run=run_of(observer, tape, reached), digest=digest)
+    return run_of(observer, tape, reached, digest)
 
 
-def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()) -> Run:
-    """Return what an observer saw of a run that is over, with its tape and the leaves that got a gradient."""
+def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset(), digest: str = "") -> Run:
+    """Return what an observer saw of a run that is over, with its tape; the rest as in `Run`."""
     return Run(
         events=tape.events(),
         marks=observer.marks,
@@ -97,6 +74,7 @@ def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()
         parameters=observer.parameters,
         buffer_names=observer.buffer_names,
         reached=reached,
+        digest=digest,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy
 import torch
@@ -19,7 +19,9 @@ _log = logging.getLogger("autockpt")
 
 
 class Sandbox:
-    """Remembers generators, buffers, flags, attributes and batch of a model, and puts them back.
+    """Remembers generators, buffers, flags, attributes and batch of a model.
+
+    A context: everything is put back when it is left, by an exception or not; a warning says what could not be.
 
     Of parameters and of tensors in attributes it copies those of which `remember` is told that they will be changed.
     Copies wait on the host, where they take nothing of a device's memory.
@@ -83,26 +85,14 @@ class Sandbox:
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # those that are there belong to graphs of the caller's
 
-    @classmethod
-    @contextmanager
-    def around(
-        cls,
-        model: torch.nn.Module,
-        *,
-        inputs: Sequence[object] = (),
-        loss: object = None,
-        buffers: bool = True,
-        parameters: bool = False,
-    ) -> Iterator[Sandbox]:
-        """Put everything back when the context is left, by an exception or not; warn of what could not be."""
-        sandbox = cls(model, inputs=inputs, loss=loss, buffers=buffers, parameters=parameters)
-        try:
-            yield sandbox
-        finally:
-            notes = sandbox.notes()
-            sandbox.restore()
-            for note in notes:
-                _log.warning("%s; training goes on with what it is now", note)
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        notes = self.notes()
+        self.restore()
+        for note in notes:
+            _log.warning("%s; training goes on with what it is now", note)
 
     def notes(self) -> list[str]:
         """Name what forward has changed so far and what cannot be put back."""

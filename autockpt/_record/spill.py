@@ -70,38 +70,32 @@ class _File:
 
 
 class _Host:
-    """Pinned memory of the host, for tensors of a device; other memory where none can be pinned."""
+    """Memory of the host, pinned for tensors of a device, where it can be.
 
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        try:
-            host = torch.empty(_span_bytes(tensor), dtype=torch.uint8, pin_memory=True)
-        except RuntimeError:
-            host = torch.empty(_span_bytes(tensor), dtype=torch.uint8)
-        return host.copy_(_flat(tensor))
-
-    def get(self, token: torch.Tensor, tensor: torch.Tensor) -> None:
-        _flat(tensor).copy_(token)
-
-
-class _Memory:
-    """Memory of its own, for tensors of a CPU that has room for a plain step.
-
-    It takes a fraction of a file's time: pages that the steps before let go of are used again. It is not of torch's
-    allocator, on whose tape a graph that outlives the step would leave it.
+    For those of a CPU it is not of torch's allocator, on whose tape a graph that outlives the step would leave it. It
+    takes a fraction of a file's time: pages that the steps before let go of are used again.
     """
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         source = self._as_copied(tensor)
-        host = torch.from_numpy(numpy.empty(source.nbytes, numpy.uint8))
-        return host.view(source.dtype).view(source.shape).copy_(source)
+        try:
+            host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True) if not source.is_cpu else None
+        except RuntimeError:
+            host = None
+        if host is None:
+            host = torch.from_numpy(numpy.empty(source.nbytes, numpy.uint8)).view(source.dtype).view(source.shape)
+        return host.copy_(source)
 
     def get(self, token: torch.Tensor, tensor: torch.Tensor) -> None:
         self._as_copied(tensor).copy_(token)
 
     @staticmethod
     def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
-        """Elements where others lie between them (queries beside keys and values), else bytes: some lie there twice."""
-        return tensor.detach() if _span_bytes(tensor) > tensor.nbytes else _flat(tensor)
+        """A tensor's bytes, which a device copies without memory of its own.
+
+        On a CPU its elements, where others lie between them: queries beside keys and values.
+        """
+        return tensor.detach() if tensor.is_cpu and _span_bytes(tensor) > tensor.nbytes else _flat(tensor)
 
 
 class _Nowhere:
@@ -202,7 +196,7 @@ def spilling(
         NoRoom: there is no temporary folder; later, where the file takes no more.
     """
     if fake or roomy or device.type != "cpu":
-        yield Spill(_Nowhere() if fake else _Memory() if device.type == "cpu" else _Host(), device, held)
+        yield Spill(_Nowhere() if fake else _Host(), device, held)
         return
     try:
         file = tempfile.TemporaryFile(prefix="autockpt-", buffering=0)  # noqa: SIM115 - closed below

@@ -20,8 +20,8 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .clocks import Clock
 from .marks import Run
-from .observer import Clock
 from .routing import patched_forwards, routed_functions
 from .step import TrainingStep
 from .tape import storage_address
@@ -30,10 +30,11 @@ REPEATS = 5
 """Runs of one kind at most."""
 
 ENOUGH_SECONDS = 0.3
-"""Once the stamped forwards took this long together, no further one is made, but for the second."""
+"""Once the stamped forwards took this long together, no further one is made."""
 
 ENOUGH_STEP_SECONDS = 1.0
-"""The same for steps, of which the first after a recorded one finds fresh pages and takes up to a third longer."""
+"""The same for steps, but for the second: the first after a recorded one finds fresh pages, and takes up to a third
+longer."""
 
 LONG_SECONDS = 0.5
 """After a forward that takes so long no second one is made: noise is small beside it."""
@@ -92,17 +93,12 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds,
     """Time the forward of a recorded step at each of its places, and the step.
 
     Args:
-        step: the step.
+        step: the step, its gradients aside.
         run: what was recorded.
         clock: the device's clock.
         recorded: what that run itself tells, taken where the timed forwards pass other places.
         whole: whether plain steps may run, which hold all that is saved.
     """
-    with step.gradients_aside():
-        return _timed(step, run, clock, recorded, whole=whole)
-
-
-def _timed(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds, *, whole: bool) -> Seconds:
     every = [(mark.kind, mark.index) for mark in run.in_order()]
 
     def fastest(*passes: Sequence[str], retain: bool) -> dict[Place, float] | None:
@@ -167,7 +163,7 @@ def _fastest(
             reading = clock.seconds(watch.stamps)[1:]
             fastest[index] = min(fastest[index] or reading, reading, key=lambda each: each[-1])
             forward = fastest[index][kinds.index("forward_end")]
-        if forward >= LONG_SECONDS or (number and time.perf_counter() - began >= enough):
+        if forward >= LONG_SECONDS or ((number or not whole) and time.perf_counter() - began >= enough):
             break
     return {
         place: each
@@ -186,13 +182,11 @@ class _Stopwatch:
         self._whole = "backward_end" in kinds
         self._retain = retain or self._whole
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
-        with contextlib.ExitStack() as watching:
-            if "pack" in kinds:
-                watching.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
-            if "enter" in kinds:
-                watching.enter_context(patched_forwards(step.model, self._call))
-            if "begin" in kinds:
-                watching.enter_context(routed_functions(self._function))
+        nothing = contextlib.nullcontext()
+        saves = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if "pack" in kinds else nothing
+        calls = patched_forwards(step.model, self._call) if "enter" in kinds else nothing
+        functions = routed_functions(self._function) if "begin" in kinds else nothing
+        with calls, functions, saves:  # no stack of contexts: an interrupt inside it would leave one on
             self.stamps: list[object] = [clock.stamp()]
             outputs, scalar = step.forward()
         self._stamp("forward_end")

@@ -16,7 +16,7 @@ import autockpt
 from autockpt import NotApplicable, ProfilingError
 from autockpt._choose.candidates import find_candidates
 from autockpt._record import timing
-from autockpt._record.observer import Clock
+from autockpt._record.clocks import Clock
 from autockpt._record.recorder import record_step
 from autockpt._record.step import training_step
 from autockpt.solvers import simulate

@@ -118,7 +118,7 @@ def verify(
         uninstall(model)
         step = training_step(model, inputs, loss or sum_of_outputs)
         arguments = (*step.args, *step.kwargs.values())
-        with Sandbox.around(model, inputs=arguments, loss=loss, parameters=True) as sandbox:
+        with Sandbox(model, inputs=arguments, loss=loss, parameters=True) as sandbox:
             return _verify(step, plan, sandbox, steps)
 
 
