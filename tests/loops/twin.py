@@ -1,0 +1,260 @@
+"""A training run that notes all it does to its model, and how a run under a budget is held against a plain one."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import logging
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from tests.end_to_end.reference import storage_bytes
+from tests.loops.models import loss_of
+
+__all__ = ["Found", "Run", "digest", "held", "one", "steps", "swept", "train"]
+
+PLANNED_BY = 3
+"""Step by which a plan is on the model, counted from 1."""
+
+SETTLED = 4
+"""Steps before the first that is measured: the meter runs torch's profiler, with which no step can be recorded."""
+
+BUDGET = 0.6
+"""Of what the plain step adds to what was there."""
+
+Loop = Callable[["Run"], None]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a loop.
+
+    Attributes:
+        model: what trains; a loop may put another in its place.
+        optimizer: of the model.
+        budget_bytes: what the model is held to, and steps are measured where a plan is on it; None for a plain run.
+        settled: steps before the first that is measured; a loop that brings something new puts it off.
+        noted: digests of all that must be equal, by name.
+        updates: how often gradients were noted.
+        planned: whether a plan was on the model, after each step.
+        static_bytes: of each measured step, what was there before.
+        peak_bytes: of each measured step.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    budget_bytes: int | None
+    settled: int = SETTLED
+    noted: dict[str, str] = field(default_factory=dict)
+    updates: int = 0
+    planned: list[bool] = field(default_factory=list)
+    static_bytes: list[int] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+
+    @property
+    def governed(self) -> bool:
+        """Whether it is held to a budget."""
+        return self.budget_bytes is not None
+
+    def step(self, work: Callable[[], Tensor], batch: object = ()) -> None:
+        """Run one step, from its first forward to the end of the optimizer's, and note its loss."""
+        number, losses = len(self.planned) + 1, []
+        if number > self.settled and (not self.governed or autockpt.plan_of(self.model) is not None):
+            static_bytes = storage_bytes([*self._held(), *_tensors(batch)])
+            measured = autockpt.measure(lambda: losses.append(work().detach()), device="cpu")
+            self.static_bytes.append(static_bytes)
+            self.peak_bytes.append(static_bytes + measured.step_bytes)
+        else:
+            losses.append(work().detach())
+        self.note(f"loss of step {number}", losses[0])
+        self.planned.append(autockpt.plan_of(self.model) is not None)
+
+    def unsettle(self, steps: int = SETTLED) -> None:
+        """Measure nothing for some steps: something new comes."""
+        self.settled = len(self.planned) + steps
+
+    def update(self) -> None:
+        """Note the gradients, let the optimizer step, and let go of them."""
+        self.note_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Note a tensor that must be equal."""
+        self.noted[name] = digest(value)
+
+    def note_gradients(self) -> None:
+        """Note all gradients as they are now."""
+        self.updates += 1
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                self.note(f"gradient {self.updates} of {name}", parameter.grad)
+
+    def note_all(self) -> None:
+        """Note what is left at the end: weights, buffers, optimizer, generators, and what modules count in Python."""
+        for name, value in self.model.state_dict().items():
+            self.note(f"model.{name}", value)
+        for number, state in enumerate(self.optimizer.state.values()):
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    self.note(f"optimizer {number}.{name}", value)
+        self.note("torch's generator", torch.get_rng_state())
+        self.noted["Python's generator"] = repr(random.getstate())
+        self.noted["numpy's generator"] = repr(np.random.get_state())
+        for name, module in self.model.named_modules():
+            self.noted[f"attributes of {name}"] = repr(sorted(vars(module)))
+            for key, value in vars(module).items():
+                if isinstance(value, (bool, int, float, str)):
+                    self.noted[f"{name}.{key}"] = repr(value)
+
+    def _held(self) -> list[Tensor]:
+        state = [value for each in self.optimizer.state.values() for value in each.values()]
+        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+        return [*self.model.parameters(), *self.model.buffers(), *gradients, *_tensors(state)]
+
+
+def swept(names: str, *rows: tuple[Any, ...], kept: int) -> pytest.MarkDecorator:
+    """Parametrize a test: the first rows run with the suite, the others in the sweep."""
+    marked = [pytest.param(*row, marks=[] if i < kept else pytest.mark.sweep) for i, row in enumerate(rows)]
+    return pytest.mark.parametrize(names, marked)
+
+
+def train(run: Run, batches: list[Tensor]) -> None:
+    """Train as most loops do."""
+    for batch in batches:
+        run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
+
+
+def one(run: Run, batch: Tensor) -> Tensor:
+    """One forward, backward and update."""
+    loss = loss_of(run.model(batch))
+    loss.backward()
+    run.update()
+    return loss
+
+
+def steps(count: int = 8, rows: int = 512) -> list[Tensor]:
+    """Batches, the same each time."""
+    return [torch.randn(rows, 32, generator=torch.Generator().manual_seed(100 + i)) for i in range(count)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a run under a budget showed.
+
+    Attributes:
+        plain: the twin's run.
+        run: the run.
+        budget_bytes: what it was held to.
+        said: all that the library warned of.
+    """
+
+    plain: Run
+    run: Run
+    budget_bytes: int
+    said: str
+
+
+def held(
+    build: Callable[[], nn.Module],
+    loop: Loop,
+    *,
+    optimizer: MakeOptimizer = adamw,
+    planned_by: int = PLANNED_BY,
+    budget: float = BUDGET,
+    excuse: str | None = None,
+) -> Found:
+    """Run a loop plain and under a budget, and hold the two together.
+
+    Args:
+        build: makes the model, the same each time.
+        loop: trains it.
+        optimizer: makes the optimizer.
+        planned_by: step after which a plan must be on the model, counted from 1.
+        budget: share of what the plain step adds.
+        excuse: words that a warning must have where no plan is on the model by then; None where it must be.
+
+    Returns:
+        What was found, for more to be asserted.
+    """
+    plain = _run(build, loop, optimizer, None)
+    base, peak = max(plain.static_bytes), max(plain.peak_bytes)
+    budget_bytes = base + round(budget * (peak - base))
+    with _listening() as said:
+        run = _run(build, loop, optimizer, budget_bytes)
+    found = Found(plain=plain, run=run, budget_bytes=budget_bytes, said="\n".join(said))
+    differing = [name for name in {**plain.noted, **run.noted} if plain.noted.get(name) != run.noted.get(name)]
+    assert differing == [], f"{len(differing)} of {len(plain.noted)} differ, such as {differing[:3]}"
+    over = [peak for peak in run.peak_bytes if peak > budget_bytes]
+    share = f"{len(over)} of {len(run.peak_bytes)} steps"
+    assert over == [], f"{share} above the budget of {budget_bytes} (plain {peak}), the highest {max(over)}"
+    if not run.planned[planned_by - 1]:
+        assert excuse is not None, f"no plan by step {planned_by}: {run.planned}; said: {found.said or 'nothing'}"
+        assert found.said and excuse in found.said, f"no plan by step {planned_by}, and nobody said why"
+    assert len(run.peak_bytes) > 0 or excuse is not None, f"no step was measured under a plan: {run.planned}"
+    return found
+
+
+def _run(build: Callable[[], nn.Module], loop: Loop, optimizer: MakeOptimizer, budget_bytes: int | None) -> Run:
+    gc.collect()
+    torch.manual_seed(0)
+    model = build().train()
+    if budget_bytes is not None:
+        autockpt.apply(model, budget_bytes)
+    torch.manual_seed(1)
+    random.seed(2)
+    np.random.seed(3)
+    run = Run(model=model, optimizer=optimizer(model), budget_bytes=budget_bytes)
+    loop(run)
+    if run.governed:
+        autockpt.remove(run.model)
+    run.note_all()
+    return run
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Collect what the library warns of, by its logger or by `warnings`."""
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener, logger = Listener(logging.WARNING), logging.getLogger("autockpt")
+    logger.addHandler(listener)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield said
+    finally:
+        logger.removeHandler(listener)
+        said += [str(each.message) for each in caught]
+
+
+def digest(value: Tensor) -> str:
+    """A digest of a tensor's bits, made without memory that the allocator would count."""
+    flat = value.detach().contiguous().reshape(-1)
+    bits = hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()
+    return f"{value.dtype} {tuple(value.shape)} {bits}"
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    if isinstance(values, Tensor):
+        return [values]
+    return [each for value in values for each in _tensors(value)] if isinstance(values, (list, tuple)) else []
