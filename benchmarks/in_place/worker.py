@@ -64,9 +64,7 @@ class Training:
         self.batch, self.allocator = case.kwargs, allocator
         if budget_bytes is not None:
             autockpt.apply(case.model, budget_bytes)
-        placeholder = torch.optim.SGD(
-            [torch.nn.Parameter(torch.zeros(1))]
-        )  # until there is one: of no weight of the model
+        placeholder = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # of no weight of the model
         self.notes = Run(model=case.model, optimizer=placeholder, budget_bytes=budget_bytes)
         self.own_bytes = sum(_storages([*case.model.parameters(), *case.model.buffers(), *_tensors(case.kwargs)]))
 

@@ -244,7 +244,7 @@ def _listening() -> Iterator[list[str]]:
             yield said
     finally:
         logger.removeHandler(listener)
-        said += [str(each.message) for each in caught]
+        said += [str(each.message) for each in caught if "autockpt" in f"{each.filename} {each.message}"]
 
 
 def digest(value: Tensor) -> str:
