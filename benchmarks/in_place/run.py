@@ -42,15 +42,16 @@ COSTS = (0.1, 1.0, 5.0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []], metavar="PART")
-    parser.add_argument("--models", nargs="+", help="only these of `models` and `large`")
+    parser.add_argument("--models", nargs="+", help="only these of `models` and `large`; the other rows stay as they are")
     asked = parser.parse_args()
     for part in asked.parts or PARTS:
         run, show = PARTS[part]
-        where, rows = environment(), {}
+        file, where = FOLDER / f"{part}.json", environment()
+        rows = json.loads(file.read_text())["rows"] if asked.models and file.exists() else {}
         for name, row in run(asked.models):
             rows[name] = row
-            print(name, show({name: row}).splitlines()[-1], flush=True)
-            (FOLDER / f"{part}.json").write_text(json.dumps({"environment": where, "rows": rows}, indent=1) + "\n")
+            print(show({name: row}).splitlines()[-1], flush=True)
+            file.write_text(json.dumps({"environment": where, "rows": rows}, indent=1) + "\n")
     write_readme()
 
 
