@@ -42,7 +42,7 @@ COSTS = (0.1, 1.0, 5.0)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []], metavar="PART")
-    parser.add_argument("--models", nargs="+", help="only these of `models` and `large`; the other rows stay as they are")
+    parser.add_argument("--models", nargs="+", help="only these of `models` and `large`; the other rows stay")
     asked = parser.parse_args()
     for part in asked.parts or PARTS:
         run, show = PARTS[part]
