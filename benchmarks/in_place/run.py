@@ -184,7 +184,7 @@ def show_large(rows: dict[str, Any]) -> str:
 
 
 def run_cost(asked: list[str] | None) -> Any:
-    """Steps of some lengths; five pairs each, in one process."""
+    """Steps of some lengths; the pairs of each in one process."""
     for seconds in COSTS:
         yield f"{seconds:g} s", worker("cost", seconds)
 

@@ -147,6 +147,7 @@ def test_sft_of_trl(lora: bool, checkpointing: bool, tmp_path: Path) -> None:
 def test_accelerate(prepared_first: bool, precision: str) -> None:
     """For bfloat16 its forward, with autocast inside, lies over ours, or ours over it."""
     accelerate = pytest.importorskip("accelerate")
+
     def loop(run: Run) -> None:
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = accelerate.Accelerator(cpu=True, mixed_precision=precision, gradient_accumulation_steps=2)
