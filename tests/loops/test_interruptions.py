@@ -61,7 +61,7 @@ def test_an_exception_in_a_step(kind: type[BaseException], where: str, after: in
         abandoned(run, steps()[0], kind, backward=where == "backward")
         train(run, steps(10)[after:])
 
-    held(network, loop, planned_by=max(after, 1) + 3)
+    held(network, loop, planned_by=max(after, 1) + 4)
 
 
 def test_a_step_in_four_fails() -> None:
@@ -108,7 +108,7 @@ def test_a_profiler_of_the_users(number: int, memory: bool) -> None:
         profiled(run, steps()[number - 1], memory)
         train(run, steps(10)[number:])
 
-    held(network, loop, planned_by=number + 3)
+    held(network, loop, planned_by=number + 4)
 
 
 def test_a_profiler_that_begins_inside_the_first_step() -> None:
@@ -123,7 +123,7 @@ def test_a_profiler_that_begins_inside_the_first_step() -> None:
         run.step(work)
         train(run, steps()[1:])
 
-    held(network, loop, planned_by=4)
+    held(network, loop, planned_by=5)
 
 
 @pytest.mark.xfail(strict=False, reason="the forward raises ProfilingError")
@@ -133,7 +133,7 @@ def test_a_profiler_over_the_first_three_steps() -> None:
             train(run, steps()[:3])
         train(run, steps(10)[3:])
 
-    held(network, loop, planned_by=6)
+    held(network, loop, planned_by=7)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
@@ -199,4 +199,4 @@ def test_submodules_that_are_compiled(backend: str) -> None:
             torch.compile(torch.sin, backend=backend)(torch.zeros(4))
         except InvalidCxxCompiler:
             pytest.skip("there is no C++ compiler")
-    held(partial(Compiled, backend), lambda run: train(run, steps()))
+    held(partial(Compiled, backend), lambda run: train(run, steps()), planned_by=5)

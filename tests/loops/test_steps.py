@@ -22,6 +22,10 @@ def test_nothing_special() -> None:
     assert found.said == ""
 
 
+def test_a_model_that_counts_nothing_is_planned_in_its_third_step() -> None:
+    held(partial(Network, counting=False), lambda run: train(run, steps()), planned_by=3)
+
+
 def test_an_optimizer_made_after_the_first_forward() -> None:
     def loop(run: Run) -> None:
         def first() -> Tensor:
