@@ -24,8 +24,8 @@ from tests.loops.models import loss_of
 __all__ = ["Found", "Run", "digest", "held", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
-"""Step by which a plan is on the model, counted from 1. The third, where a model does not change in its first step: ours
-count their forwards, and what a model sets up in its first step may be recorded in its second."""
+"""Step by which a plan is on the model, counted from 1. One later than for a model that stays as it is in its first step:
+ours count their forwards, and what a model sets up in its first step may be recorded in its second."""
 
 SETTLED = 4
 """Steps before the first that is measured: the meter runs torch's profiler, with which no step can be recorded."""
