@@ -24,7 +24,7 @@ from tests.loops.models import loss_of
 __all__ = ["Found", "Run", "digest", "held", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
-"""Step by which a plan is on the model, counted from 1. One later than for a model that stays as it is in its first step:
+"""Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
 ours count their forwards, and what a model sets up in its first step may be recorded in its second."""
 
 SETTLED = 4
