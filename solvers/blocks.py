@@ -34,8 +34,7 @@ class BlockChain:
     """The elements of the block chain, and the candidates that span runs of them.
 
     Attributes:
-        elements: indices of calls, in forward order; none lies inside another. Only those that save
-            something or can be recomputed.
+        elements: calls in forward order, none inside another; only those that save something or can be recomputed.
         saved_bytes: per element, each storage once.
         spans: candidate for each ``(first call, one past the last call)``; see `widest_candidates`.
         problem: what the chain was made from.
@@ -73,19 +72,12 @@ class BlockChain:
 
 
 def block_chain(problem: Problem) -> BlockChain:
-    """Find the block chain.
+    """Find the block chain; without elements where no candidate exists.
 
-    Starts with the children of the root; glue is left out. The largest call that can be opened is opened while fewer
-    than `MIN_BLOCKS` calls matter, or while it holds more than `MAX_OVER_MEDIAN` times the median of those that
-    matter, or where it cannot be recomputed itself but something inside can. A call matters if it saves at least
-    `MATTERS` of what the largest saves. Calls as large as the one opened are opened with it, so that equal
-    blocks stay equal.
-
-    Args:
-        problem: the problem.
-
-    Returns:
-        The chain; without elements where no candidate exists.
+    Starts with the children of the root, without functions. The largest call that can be opened is opened while fewer
+    than `MIN_BLOCKS` calls matter, while it holds more than `MAX_OVER_MEDIAN` times their median, or where it cannot
+    be recomputed but something inside can. A call matters if it saves at least `MATTERS` of what the largest saves.
+    Calls as large as the one opened are opened with it, so that equal blocks stay equal.
 
     Heuristic; O(calls² + saves × depth).
     """
@@ -95,7 +87,7 @@ def block_chain(problem: Problem) -> BlockChain:
     inside = [0] * len(problem.calls)  # calls strictly inside that can be recomputed
     for i in range(len(problem.calls) - 1, 0, -1):
         parent = problem.calls[i].parent
-        if parent >= 0 and not problem.calls[i].glue:
+        if parent >= 0 and not problem.calls[i].function:
             children[parent].append(i)
             inside[parent] += inside[i] + single[i]
     saved = _saved_bytes(problem)

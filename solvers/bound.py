@@ -2,43 +2,66 @@
 
     forward              apex              backward
     ├── run ──┼─ run ──┼──│──┼── reads t ──┼── reads w ──┤
-                          s                                    one row: what stands in step s fits into the budget
+                          s                                    what stands in step s fits into the budget
 
-**Why a row holds for every schedule.** Fix a step s. Of any schedule let H be the tensors that stand in s and R the
-units that it runs again *after* s. A tensor that backward reads after s, whose first life has ended, is in H or is
-made again: 1 ≤ H + R of its maker. A unit that is run again after s reads tensors that are in H or are made again
-after s: R ≤ H + R of the maker. So the least-bytes closure of R stands in s, beside what stands there in any case.
-Nothing is said about times other than s: how often a unit runs again (once, at least), and whether a tensor is
-held for a part of the time, is free.
+One linear programme, over steps s where the budget binds:
 
-**Several rows.** Each row has an R of its own, for the units run again after its own step. They share only the cost:
-a unit that runs again after any of the steps is paid once. (One R for all rows would be wrong: what is run
-again early needs its inputs early, and not in later steps.)
+    symbol   meaning                                                        name here
+    R_us     unit u runs again after step s                                 columns ``R``
+    r_u      unit u runs again                                              columns ``r``
+    h_ts     item t stands in s though forward is done with it              columns ``h``
+    c_u      seconds of u                                                   ``Unit.seconds``
+    b_t      bytes of t                                                     ``Item.bytes``
+    room_s   budget, less what stands in s anyway and what is read in it    ``Row.room_bytes``
 
-Relaxed to fractions, each row is the parametric programme of a minimum closure, solved by cuts; see `closure`.
+    minimise  Σ_u c_u r_u                                   all columns between 0 and 1
+    (1)       r_u ≥ R_us                                    paid once, however often it runs again
+    (2)       h_ts + R_us ≥ 1                               t is read by backward after s; u makes it
+    (3)       h_ts + R_us ≥ R_vs                            t is read by v, which may run again after s; u makes t
+    (4)       Σ_t b_t h_ts ≤ room_s                         added where the level, estimated from above, is too high
+
+Where nothing can make t again, R_us is 0 in (2) and (3).
+
+**Why it holds for every schedule.** Fix a step s. Of any schedule let h be the items that stand in s and R the units
+that it runs again *after* s. An item that backward reads after s, whose first life has ended, is in h or is made again:
+(2). A unit that is run again after s reads items that are in h or are made again after s: (3). Nothing is said about
+times other than s: how often a unit runs again (once, at least), and whether an item is held for a part of the time, is
+free. R differs from step to step: what is run again early needs its inputs early, and not in later steps.
+
+Example: ``fc`` (4 s) makes an item of 8 bytes, and ``gelu`` (1 s) reads it and makes another of 8; backward reads both.
+With room for 10 of the 16 bytes, 6/8 of what gelu makes is made again: 0.75 seconds. With room for 4, gelu's is made
+again from half of what fc makes, which is there, and half that runs again: 1 + 0.5 × 4 = 3 seconds.
+
+Source: the three states of a unit reduce the A and R variables of Jain et al. 2020, "Checkmate", whose memory rows are
+made when they are broken (Dantzig, Fulkerson and Johnson 1954). A bound is what the prices of the rows prove by weak
+duality (Gale, Kuhn and Tucker 1951): it holds whatever HiGHS answers.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 
-from .backends import Backend, Backends
-from .closure import TICKS
+from . import highs
+from .columns import Floats
+from .common import Deadline
 from .dataflow import Dataflow
-from .formulation import Floats
-from .joint import joint_bound
-from .lives import Lives, Steps
-from .row import Row
+from .errors import BackendError
+from .lives import Lives, Row, Steps
 
-TIME_LIMIT_SECONDS = 10.0
+SECONDS = 10.0
 
 ROWS_PER_ROUND = 2
+
+SCALE = 1000.0
+"""Sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole."""
+
+SAFE = 1e-10
+"""Share of the bound that is given up for sums that are rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +70,8 @@ class Bound:
 
     Attributes:
         seconds: no schedule within the limit costs less; infinite where there is no such schedule.
-        converged: whether the search for rows came to its end; otherwise time ran out, and the bound is weaker but
-            as valid.
+        converged: whether the search for rows came to its end; otherwise time ran out, or HiGHS failed, and the bound
+            is weaker but as valid.
         steps: the steps whose rows were used.
     """
 
@@ -57,14 +80,7 @@ class Bound:
     steps: tuple[int, ...]
 
 
-def peak_bound(
-    flow: Dataflow,
-    lives: Lives,
-    budget_bytes: int,
-    *,
-    time_limit_seconds: float = TIME_LIMIT_SECONDS,
-    backend: Backend | None = None,
-) -> Bound:
+def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: float = SECONDS) -> Bound:
     """Bound the recompute seconds of any method that stays within a peak, over all steps of the training step.
 
     Holds for schedules that run the model's forward and backward in the given order and may hold, drop and run
@@ -75,8 +91,7 @@ def peak_bound(
             copy, and may run an op that draws random numbers again.
         lives: when what stands.
         budget_bytes: highest level in any step.
-        time_limit_seconds: after so long the bound reached is returned.
-        backend: ``highs`` or ``cbc`` for several rows at once; None takes HiGHS where it is installed and works.
+        seconds: after so many the bound reached is returned.
 
     Returns:
         The bound, and the steps that it rests on.
@@ -84,74 +99,101 @@ def peak_bound(
     Raises:
         InvalidProblem: `lives` does not fit `flow`.
 
-    Source: the Lagrangian dual of Everett 1963, with prices after Eisner and Severance 1976 and cuts after
-    Picard 1976; the three states of a unit reduce the A and R variables of Jain et al. 2020, "Checkmate", whose
-    memory rows are made when they are broken (Dantzig, Fulkerson and Johnson 1954).
-    A lower bound, and near the optimum of the relaxation with all rows if the time suffices: a row is made where
-    the level, estimated from above, peaks above the budget. One row by cuts, several as one linear programme.
+    A lower bound, and near the optimum of the programme with all rows if the time suffices. A linear programme of
+    about two columns an op and step that binds.
     """
-    deadline = time.perf_counter() + time_limit_seconds
+    deadline = Deadline.after(seconds)
     steps = Steps.of(flow, lives)
-    backends: Backends | None = None
-    seconds = [unit.seconds for unit in flow.units]
     again = np.zeros(len(flow.units))
     rows: dict[int, Row] = {}
     best, converged = 0.0, True
-    units: dict[int, float] = {}
-    while converged and (broken := _broken(steps, again, budget_bytes, rows)):
+    while best < math.inf and (broken := steps.broken(again, budget_bytes, rows)):
         for step in broken[: ROWS_PER_ROUND if rows else 1]:
             rows[step] = steps.row(step, budget_bytes)
-            alone, units, converged = row_bound(rows[step], deadline)
-            best = max(best, alone)
-        if best == math.inf:
+        try:
+            found = _bounded(flow, tuple(rows.values()), deadline)
+        except BackendError:
+            found = None
+        if found is None:
+            converged = False
             break
-        if len(rows) == 1:
-            again = np.zeros(len(flow.units))
-            again[list(units)] = list(units.values())
-        else:
-            backends = backends or Backends.of(backend)
-            answer = backends.ask(partial(joint_bound, tuple(rows.values()), seconds, deadline))
-            converged = answer is not None
-            if answer is not None:
-                best, again = max(best, answer[0]), answer[1]
+        best, again = max(best, found[0]), found[1]
     return Bound(seconds=best, converged=converged, steps=tuple(rows))
 
 
-def row_bound(row: Row, deadline: float) -> tuple[float, dict[int, float], bool]:
-    """Bound of one row, how much of which units it runs again, and whether it is the optimum.
-
-    The optimum mixes two choices, one above the room and one within it, that some price makes equally good. Each
-    price on the way there gives a bound.
-    """
-    left = row.point([])
-    if left.held_bytes <= row.room_bytes:
-        return 0.0, {}, True
-    right = row.cheapest(1 + sum(row.ticks), 1)
-    if right.held_bytes > row.room_bytes:
-        return math.inf, {}, True
-    best = 0.0
-    while True:
-        byte_price, tick_price = right.ticks - left.ticks, left.held_bytes - right.held_bytes
-        middle = row.cheapest(byte_price, tick_price)
-        priced = tick_price * middle.ticks + byte_price * (middle.held_bytes - row.room_bytes)
-        best = max(best, priced / tick_price / TICKS)
-        if priced >= tick_price * left.ticks + byte_price * (left.held_bytes - row.room_bytes):
-            share = (row.room_bytes - right.held_bytes) / tick_price
-            again = dict.fromkeys(left.units, share)
-            return best, again | {u: again.get(u, 0.0) + 1.0 - share for u in right.units}, True
-        if time.perf_counter() > deadline:
-            return best, {}, False
-        if middle.held_bytes > row.room_bytes:
-            left = middle
-        else:
-            right = middle
+def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[float, Floats] | None:
+    """Seconds that no schedule undercuts, and how much of each unit runs again; None if there was no time."""
+    if deadline.passed:
+        return None
+    programme = _Programme(flow, rows)
+    outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False, presolve=True)
+    if outcome.infeasible:
+        # Prices do not prove that there is no schedule. That each breaks a row by so many bytes they do.
+        programme = _Programme(flow, rows, over=True)
+        outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False, presolve=True)
+        return (math.inf, np.zeros(0)) if outcome.solved and programme.proven() > SAFE else None
+    if not outcome.solved:
+        return None
+    again = np.zeros(len(flow.units))
+    for u, column in programme.paid.items():
+        again[u] = min(max(column.varValue or 0.0, 0.0), 1.0)
+    return programme.proven() * programme.cost_unit * (1.0 - SAFE), again
 
 
-def _broken(steps: Steps, again: Floats, budget_bytes: int, known: Collection[int]) -> list[int]:
-    """Steps whose level is a local maximum above the budget, highest first, without those that have a row."""
-    levels = steps.levels(again)
-    before, after = np.append(-np.inf, levels[:-1]), np.append(levels[1:], -np.inf)
-    limit_bytes = budget_bytes * (1.0 + 1e-7) + 0.5
-    found = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
-    order = found[np.argsort(-levels[found], kind="stable")].tolist()
-    return [step for step in order if step not in known]
+class _Programme:
+    """The programme of some steps in PuLP: `lp`, the seconds that count as one, and r by unit."""
+
+    def __init__(self, flow: Dataflow, rows: Sequence[Row], *, over: bool = False) -> None:
+        """Make it; `over`: for the least bytes by which a row (4) is broken, in place of seconds."""
+        pulp = highs.pulp_module()
+        self.lp = pulp.LpProblem("bound", pulp.LpMinimize)
+        self.cost_unit = max((unit.seconds for unit in flow.units), default=0.0) / SCALE or 1.0
+        self.paid: dict[int, Any] = {}
+        self._costs: dict[str, float] = {}
+        self._rows: list[tuple[Any, list[tuple[Any, float]], float]] = []
+        size_unit = max(sum(item.bytes for item in flow.items), 1) / SCALE
+        most_over = SCALE + max(-row.room_bytes / size_unit for row in rows)
+        missing = [(self._column("y", 1.0), -most_over)] if over else []
+        for u in sorted({u for row in rows for _, maker, reader in row.needs for u in (maker, reader)} - {-1}):
+            self.paid[u] = self._column(f"r{u}", 0.0 if over else flow.units[u].seconds / self.cost_unit)
+        for i, row in enumerate(rows):
+            again = {u: self._column(f"R{i}_{u}") for u in self.paid} if len(rows) > 1 else self.paid
+            held = {t: self._column(f"h{i}_{t}") for t in sorted({t for t, _, _ in row.needs})}
+            if len(rows) > 1:
+                for u, column in again.items():
+                    self._at_most([(column, 1.0), (self.paid[u], -1.0)], 0.0)
+            for t, maker, reader in row.needs:
+                terms = [(held[t], -1.0), *([(again[maker], -1.0)] if maker >= 0 else [])]
+                self._at_most([*terms, *([(again[reader], 1.0)] if reader >= 0 else [])], 0.0 if reader >= 0 else -1.0)
+            sizes = [(column, flow.items[t].bytes / size_unit) for t, column in held.items()]
+            self._at_most([*sizes, *missing], row.room_bytes / size_unit)
+        self.lp.setObjective(
+            pulp.LpAffineExpression([(v, self._costs[v.name]) for v in (*self.paid.values(), *(v for v, _ in missing))])
+        )
+
+    def _column(self, name: str, cost: float = 0.0) -> Any:
+        column = self.lp.add_variable(name, 0, 1)
+        self._costs[name] = cost
+        return column
+
+    def _at_most(self, terms: list[tuple[Any, float]], most: float) -> None:
+        pulp = highs.pulp_module()
+        row = pulp.LpConstraint(pulp.LpAffineExpression(terms), pulp.LpConstraintLE, rhs=most)
+        self.lp.addConstraint(row)
+        self._rows.append((row, terms, most))
+
+    def proven(self) -> float:
+        """What the prices of the rows prove of the least cost, with every column between 0 and 1.
+
+        True of all prices that are not negative, tight for the best.
+        """
+        reduced, sums = dict(self._costs), []
+        for row, terms, most in self._rows:
+            price = max(math.nan if row.pi is None else -row.pi, 0.0)
+            sums.append(-price * most)
+            for column, weight in terms:
+                reduced[column.name] += price * weight
+        proven = math.fsum([*sums, *(min(value, 0.0) for value in reduced.values())])
+        if not math.isfinite(proven):
+            raise highs.nonsense("prices of rows that are no numbers")
+        return max(proven, 0.0)

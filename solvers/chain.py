@@ -5,8 +5,27 @@
                         a segment is restored on top of what the calls *before* it hold
 
 In a chain, backward reaches a segment when all later calls have given back what they held. Its replay then
-stands on the bytes u that earlier calls hold, and on nothing else: whether it fits depends on u alone, and the
-cheapest way to every (point, u) can be tabled.
+stands on the bytes u that earlier calls hold, and on nothing else: whether it fits depends on u alone.
+
+    symbol   meaning                                                        name here
+    q→p      an arc: a candidate, or the stretch of calls to the next point ``Columns.arcs``
+    h        bytes that the arc holds at the apex                           ``held_bytes``
+    o        highest level of the base and the arc's own bytes, in the      ``own_peak_bytes``
+             steps of its own backward
+    s        recompute seconds of the arc; 0 for a stretch                  ``Candidate.recompute_seconds``
+    M        room                                                           ``room_bytes``
+    C[p, u]  fewest seconds of a path to point p that holds u bytes         ``seconds[p, u]``
+
+    C[0, 0] = 0
+    C[p, u] = min over arcs q→p of  C[q, u − h] + s      where  u − h + o ≤ M
+
+The answer is the least C[last, u] with u + base at the apex ≤ M. Bytes are counted in slots.
+
+Example: two blocks of 1 second each hold 6 bytes if kept, and 1 if recomputed, which restores the 6. With M = 7 one of
+them must be recomputed. If it is the second, its replay stands on the 6 bytes of the first: 6 + 1 + 6 > 7. If it is the
+first, u is 1 before the second and 7 at the apex, and its own replay stands at 1 + 6: 1 second.
+
+Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", for flat segments over nested calls.
 """
 
 from __future__ import annotations
@@ -16,10 +35,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .families import TIME_LIMIT_SECONDS, Plan, cheapest
-from .formulation import Floats, Formulation
-from .ledger import Ints, Ledger
-from .problem import Problem, Solution
+from .columns import Columns, Floats
+from .common import Plan
+from .fast_judge import FastJudge, Ints
 
 SLOTS = 2000
 """Parts of the room in which held bytes are counted."""
@@ -31,123 +49,47 @@ BISECTIONS = 12
 """Steps towards the lowest peak: to a four-thousandth of the range."""
 
 
-def solve(problem: Problem, budget_bytes: int, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Solution:
+def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
     """Choose by dynamic programming over the calls and the bytes held at the end of forward.
 
-    Args:
-        problem: the problem.
-        budget_bytes: highest peak allowed.
-        time_limit_seconds: not needed; it takes a fraction of a second.
+    Yields the plain plan, plans for the budget, and, if none of them fits, plans for ever less room. Segments that are
+    not needed are dropped.
 
-    Returns:
-        The cheapest plan found that the judge finds to fit.
-
-    Raises:
-        Infeasible: no such plan fits.
-
-    Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", for flat segments over nested
-    calls.
+    Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains".
     Exact on chains, also among several candidates of one span, up to rounding (none where the budget is less than
     `SLOTS` times the greatest common divisor of all sizes); a heuristic where tensors are shared far apart;
     O((candidates + calls) × slots).
     """
-    ledger = Ledger.of(problem)
-    plans = ChainPlans.of(ledger).plans(budget_bytes)
-    return cheapest(ledger, plans, budget_bytes=budget_bytes, solver="chain", trimmed=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainPlans:
-    """The dynamic programme for one problem, to be asked for several budgets.
-
-    Attributes:
-        ledger: the problem.
-        plain_bytes: peak of the plain plan.
-        chain: None where there is nothing to choose from.
-    """
-
-    ledger: Ledger
-    plain_bytes: int
-    chain: Chain | None
-
-    @classmethod
-    def of(cls, ledger: Ledger) -> ChainPlans:
-        """Set it up for all budgets below the plain peak."""
-        plain_bytes = ledger.peak(())
-        form = Formulation.of(ledger, plain_bytes)
-        return cls(ledger=ledger, plain_bytes=plain_bytes, chain=Chain.of(form) if form.active else None)
-
-    def plans(self, budget_bytes: int) -> Iterator[Plan]:
-        """The plain plan, plans for the budget, and, if none of them fits, plans for ever less room."""
-        yield ()
-        if self.plain_bytes <= budget_bytes or self.chain is None:
-            return
-        found = False
-        for fitted in _by_room(self.ledger, self.chain, budget_bytes):
-            found = found or self.ledger.peak(fitted) <= budget_bytes
-            yield fitted
-        if found:
-            return
-        low_bytes, high_bytes = int(self.chain.form.base_bytes.max()), self.plain_bytes
-        for _ in range(BISECTIONS):
-            middle_bytes = (low_bytes + high_bytes) // 2
-            plan = self.chain.plan(middle_bytes)
-            if plan is None:
-                low_bytes = middle_bytes
-            else:
-                high_bytes = middle_bytes
-                yield plan
-
-
-def _by_room(ledger: Ledger, chain: Chain, budget_bytes: int) -> Iterator[Plan]:
-    """Plans for the room that the budget leaves, corrected by what the judge finds too high, or too low by a slot."""
-    tight_bytes: int | None = None  # most room that gave a plan that fits
-    loose_bytes: int | None = None  # least room that gave one that does not
-    room_bytes = budget_bytes
-    for _ in range(TRIES):
-        plan = chain.plan(room_bytes)
-        if plan is None:
-            return
-        yield plan
-        above_bytes = ledger.peak(plan) - budget_bytes
-        if above_bytes > 0:
-            loose_bytes = room_bytes
-        else:
-            tight_bytes = room_bytes
-        if tight_bytes is not None and loose_bytes is not None:
-            room_bytes = (tight_bytes + loose_bytes) // 2
-        elif above_bytes > 0 or above_bytes < -(budget_bytes // SLOTS):
-            room_bytes -= above_bytes
-        else:
-            return
+    yield from Chain.of(judge).plans(budget_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Arcs with what they hold at the apex, and how high memory stands while their own backward runs.
+    """The arcs of a problem, to be asked for several budgets; symbols as above.
 
     Attributes:
-        form: the problem.
+        columns: the problem.
+        plain_bytes: peak of the plain plan.
         held_bytes: per arc, at the apex.
-        own_peak_bytes: per arc, over the steps of its own backward: the base, and what it holds and restores.
+        own_peak_bytes: per arc.
         apex_bytes: base from the apex to the first change after it.
     """
 
-    form: Formulation
+    columns: Columns
+    plain_bytes: int
     held_bytes: Floats
     own_peak_bytes: Floats
     apex_bytes: int
 
     @classmethod
-    def of(cls, form: Formulation) -> Chain:
-        """Find the apex, and each arc's own stretch of backward: from its first release or restoration on."""
-        n_arcs, n_steps = len(form.arcs), len(form.base_bytes)
-        arcs, starts, untils, sizes = _charged(form)
-        change = np.zeros(n_steps + 1, dtype=np.int64)
-        kept = arcs >= len(form.active)
-        np.add.at(change, starts[kept], sizes[kept])
-        np.subtract.at(change, untils[kept], sizes[kept])
-        apex = int(np.cumsum(change[:-1]).argmax())
+    def of(cls, judge: FastJudge) -> Chain:
+        """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
+        plain_bytes = judge.peak(())
+        columns = Columns.of(judge)
+        n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
+        arcs, starts, untils, sizes = _charged(columns)
+        kept = arcs >= columns.n_candidates
+        apex = int(np.cumsum(_changes(starts[kept], untils[kept], sizes[kept], n_steps)).argmax())
         here = (starts <= apex) & (apex < untils)
         held = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
 
@@ -159,49 +101,91 @@ class Chain:
             own = slice(offset[arc], offset[arc + 1])
             start, until = starts[own], untils[own]
             changes = np.concatenate((start[start > apex], until[until > apex] - 1))
-            if not changes.size:
-                continue
-            # Steps since the last change before belong to it as well: it still holds everything then.
-            first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
-            size = np.where(until > first, sizes[own], 0)
-            change = np.zeros(last - first + 1, dtype=np.int64)
-            np.add.at(change, np.clip(start - first, 0, None), size)
-            np.subtract.at(change, np.clip(until - first, 0, None), size)
-            own_peak[arc] = (form.base_bytes[first:last] + np.cumsum(change[:-1])).max()
+            if changes.size:
+                # Steps since the last change before belong to it as well: it still holds everything then.
+                first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
+                size = np.where(until > first, sizes[own], 0)
+                change = _changes(np.clip(start - first, 0, None), np.clip(until - first, 0, None), size, last - first)
+                own_peak[arc] = (columns.base_bytes[first:last] + np.cumsum(change)).max()
         apex_end = int(times[1]) if len(times) > 1 else n_steps
-        apex_bytes = int(form.base_bytes[apex:apex_end].max())
-        return cls(form=form, held_bytes=held, own_peak_bytes=own_peak, apex_bytes=apex_bytes)
+        return cls(
+            columns=columns,
+            plain_bytes=plain_bytes,
+            held_bytes=held,
+            own_peak_bytes=own_peak,
+            apex_bytes=int(columns.base_bytes[apex:apex_end].max()),
+        )
+
+    def plans(self, budget_bytes: int) -> Iterator[Plan]:
+        """See `chain_plans`."""
+        yield ()
+        if self.plain_bytes <= budget_bytes or not self.columns.n_candidates:
+            return
+        found = False
+        for plan in self._by_room(budget_bytes):
+            found = found or self.columns.judge.peak(plan) <= budget_bytes
+            yield plan
+        low_bytes, high_bytes = int(self.columns.base_bytes.max()), self.plain_bytes
+        for _ in range(0 if found else BISECTIONS):
+            middle_bytes = (low_bytes + high_bytes) // 2
+            lower = self.plan(middle_bytes)
+            if lower is None:
+                low_bytes = middle_bytes
+            else:
+                high_bytes = middle_bytes
+                yield lower
+
+    def _by_room(self, budget_bytes: int) -> Iterator[Plan]:
+        """Plans for the room that the budget leaves, corrected by what the judge finds too high, or a slot too low."""
+        tight_bytes: int | None = None  # most room that gave a plan that fits
+        loose_bytes: int | None = None  # least room that gave one that does not
+        room_bytes = budget_bytes
+        for _ in range(TRIES):
+            plan = self.plan(room_bytes)
+            if plan is None:
+                return
+            yield plan
+            above_bytes = self.columns.judge.peak(plan) - budget_bytes
+            if above_bytes > 0:
+                loose_bytes = room_bytes
+            else:
+                tight_bytes = room_bytes
+            if tight_bytes is not None and loose_bytes is not None:
+                room_bytes = (tight_bytes + loose_bytes) // 2
+            elif above_bytes > 0 or above_bytes < -(budget_bytes // SLOTS):
+                room_bytes -= above_bytes
+            else:
+                return
 
     def plan(self, room_bytes: int) -> Plan | None:
         """Cheapest path whose arcs all fit into `room_bytes`, after rounding; None if there is none."""
-        form = self.form
-        slot_bytes = (room_bytes - int(form.base_bytes.min())) / SLOTS
+        columns = self.columns
+        slot_bytes = (room_bytes - int(columns.base_bytes.min())) / SLOTS
         if slot_bytes <= 0:
             return None
-        slot_bytes = max(slot_bytes, form.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
-        problem = form.ledger.problem
+        slot_bytes = max(slot_bytes, columns.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
+        candidates, n_points = columns.judge.problem.candidates, columns.n_points
         held = self._slots(slot_bytes)
         fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, SLOTS).astype(np.int64)
         top = int(np.clip((room_bytes - self.apex_bytes) // slot_bytes, -1, SLOTS))
-        cost = [problem.candidates[c].recompute_seconds for c in form.active] + [0.0] * (form.n_points - 1)
-        leaving: list[list[int]] = [[] for _ in range(form.n_points)]
-        for arc, (first, _) in enumerate(form.arcs):
-            leaving[first].append(arc)
-        seconds = np.full((form.n_points, SLOTS + 1), np.inf)
-        seconds[0, 0] = 0.0
         room = np.minimum(fits, SLOTS - held) + 1  # slots before an arc that leave it room
-        for point in range(form.n_points):
+        cost = [candidate.recompute_seconds for candidate in candidates] + [0.0] * (n_points - 1)
+        leaving: list[list[int]] = [[] for _ in range(n_points)]
+        arriving: list[list[int]] = [[] for _ in range(n_points)]
+        for arc, (first, last) in enumerate(columns.arcs):
+            leaving[first].append(arc)
+            arriving[last].append(arc)
+        seconds = np.full((n_points, SLOTS + 1), np.inf)
+        seconds[0, 0] = 0.0
+        for point in range(n_points):
             for arc in leaving[point]:
                 most, on = int(room[arc]), int(held[arc])
                 if most > 0:
-                    onto = seconds[form.arcs[arc][1], on : on + most]
+                    onto = seconds[columns.arcs[arc][1], on : on + most]
                     np.minimum(onto, seconds[point, :most] + cost[arc], out=onto)
         if top < 0 or not np.isfinite(seconds[-1, : top + 1]).any():
             return None
-        arriving: list[list[int]] = [[] for _ in range(form.n_points)]
-        for arc, (_, there) in enumerate(form.arcs):
-            arriving[there].append(arc)
-        point, slot = form.n_points - 1, int(seconds[-1, : top + 1].argmin())
+        point, slot = n_points - 1, int(seconds[-1, : top + 1].argmin())
         chosen: list[int] = []
         while point:
             here = seconds[point, slot]
@@ -209,11 +193,11 @@ class Chain:
                 arc
                 for arc in arriving[point]
                 if 0 <= (before := slot - held[arc]) < room[arc]
-                and seconds[form.arcs[arc][0], before] + cost[arc] == here
+                and seconds[columns.arcs[arc][0], before] + cost[arc] == here
             )
-            if arc < len(form.active):
-                chosen.append(form.active[arc])
-            point, slot = form.arcs[arc][0], slot - int(held[arc])
+            if arc < columns.n_candidates:
+                chosen.append(arc)
+            point, slot = columns.arcs[arc][0], slot - int(held[arc])
         return tuple(sorted(chosen))
 
     def _slots(self, slot_bytes: float) -> Ints:
@@ -222,37 +206,46 @@ class Chain:
         Each arc is rounded from where the sum up to it stands if everything before it is kept: equal arcs at
         different places round differently.
         """
-        first = np.array([first for first, _ in self.form.arcs])
-        before = np.concatenate(([0.0], np.cumsum(self.held_bytes[len(self.form.active) :])))[first] / slot_bytes
+        first = np.array([first for first, _ in self.columns.arcs])
+        kept = self.held_bytes[self.columns.n_candidates :]
+        before = np.concatenate(([0.0], np.cumsum(kept)))[first] / slot_bytes
         slots: Ints = (np.rint(before + self.held_bytes / slot_bytes) - np.rint(before)).astype(np.int64)
         return slots
 
 
-def _charged(form: Formulation) -> tuple[Ints, Ints, Ints, Ints]:
+def _changes(starts: Ints, untils: Ints, sizes: Ints, n_steps: int) -> Ints:
+    """What begins, less what ends, in each step."""
+    change = np.zeros(n_steps + 1, dtype=np.int64)
+    np.add.at(change, starts, sizes)
+    np.subtract.at(change, untils, sizes)
+    return change[:-1]
+
+
+def _charged(columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:
     """Entries of arcs alone (arc, start, until, bytes), by arc.
 
     A piece that several stretches save is charged to the one arc by which a path passes the first of them,
     unless that arc covers them all: nothing is counted twice, and nothing is freed by covering one saver of two.
     What only candidates hold is left to the judge.
     """
-    n_candidates, n_arcs = len(form.active), len(form.arcs)
-    first, last = np.array(form.arcs, dtype=np.int64).T
+    n_candidates, n_arcs = columns.n_candidates, len(columns.arcs)
+    first, last = np.array(columns.arcs, dtype=np.int64).reshape(-1, 2).T
     charged: dict[int, Ints] = {}
     grown: list[frozenset[int]] = []
-    for i, forms in enumerate(form.alive):
-        columns: frozenset[int] = frozenset(c for one in forms for c in one)
-        columns = columns.union(*(grown[c - n_arcs] for c in columns if c >= n_arcs))
-        grown.append(columns)
-        points = [form.arcs[c][0] for c in columns if n_candidates <= c < n_arcs]
+    for i, forms in enumerate(columns.alive):
+        holders: frozenset[int] = frozenset(c for form in forms for c in form)
+        holders = holders.union(*(grown[c - n_arcs] for c in holders if c >= n_arcs))
+        grown.append(holders)
+        points = [columns.arcs[c][0] for c in holders if n_candidates <= c < n_arcs]
         if points:
             over = (first <= min(points)) & (min(points) < last)
-            over &= (last <= max(points)) | np.isin(np.arange(n_arcs), list(columns))
+            over &= (last <= max(points)) | np.isin(np.arange(n_arcs), list(holders))
             charged[n_arcs + i] = np.flatnonzero(over)
-    alone = form.entry_column < n_arcs
+    alone = columns.entry_column < n_arcs
     rows = np.flatnonzero(~alone)
-    arcs = [charged.get(int(form.entry_column[row]), np.zeros(0, dtype=np.int64)) for row in rows]
+    arcs = [charged.get(int(columns.entry_column[row]), np.zeros(0, dtype=np.int64)) for row in rows]
     source = np.concatenate((np.flatnonzero(alone), np.repeat(rows, [len(each) for each in arcs]))).astype(np.int64)
-    arc = np.concatenate((form.entry_column[alone], *arcs))
+    arc = np.concatenate((columns.entry_column[alone], *arcs))
     order = np.argsort(arc, kind="stable")
     source = source[order]
-    return arc[order], form.entry_start[source], form.entry_until[source], form.entry_bytes[source]
+    return arc[order], columns.entry_start[source], columns.entry_until[source], columns.entry_bytes[source]

@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A submodule call, a torch function call or an op: what is recomputed, kept or skipped as a whole.
+    """A call of a module or function, or an op: what is recomputed, kept or skipped as a whole.
 
     Attributes:
         name: for people.
@@ -142,11 +142,8 @@ class Dataflow:
                 made = not self.makers[t] or self.makers[t][0] < u
                 _require(made, f"{where} reads item {t} before it is made")
         for u in self.must_recompute:
-            unit = self.units[u]
-            _require(
-                unit.recomputable,
-                f"unit {unit.name!r} makes what backward needs, and can neither be kept nor recomputed",
-            )
+            stuck = f"unit {self.units[u].name!r} makes what backward needs, and can neither be kept nor recomputed"
+            _require(self.units[u].recomputable, stuck)
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
@@ -226,7 +223,7 @@ class Dataflow:
             chosen = smaller
 
     def decisions(self, recompute: Collection[int], host: HostSeconds | None = None) -> Decisions:
-        """What is kept, skipped and held if these units are recomputed, and what that costs.
+        """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
 
         Args:
             recompute: indices of units; whole groups.
@@ -237,8 +234,6 @@ class Dataflow:
 
         Raises:
             InvalidProblem: the choice cannot be carried out.
-
-        Exact; O(units + items).
         """
         again = frozenset(recompute)
         for u in again:

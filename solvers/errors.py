@@ -1,7 +1,7 @@
 """Errors that users see, in one tree.
 
     AutockptError (ValueError)
-    ├── BackendError         HiGHS or CBC crashed or answered nonsense, and there is no other to ask
+    ├── BackendError         HiGHS cannot be loaded, crashed or answered nonsense
     ├── BudgetError          a budget that does not parse or makes no sense
     ├── Infeasible           no plan meets the budget; carries the minimum reachable bytes
     ├── InvalidProblem       a problem whose parts contradict each other
@@ -24,7 +24,7 @@ class AutockptError(ValueError):
 
 
 class BackendError(AutockptError):
-    """What solves integer programmes failed, or answered what cannot be; says which, and how."""
+    """HiGHS, which solves integer programmes, cannot be loaded, failed, or answered what cannot be; says how."""
 
 
 class BudgetError(AutockptError):
@@ -104,10 +104,10 @@ class Infeasible(_Told):
         self.advice = advice
         reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
         if unpinned_minimum_bytes is not None:
-            missing_bytes = minimum_bytes - budget_bytes
             reaches = (
-                f"reaches with the pins {' and '.join(pins)} is {minimum_bytes:,} bytes, {missing_bytes:,} too many, "
-                f"and without them {unpinned_minimum_bytes:,} bytes. With them it stands at {dominated_by}"
+                f"reaches with the pins {' and '.join(pins)} is {minimum_bytes:,} bytes, "
+                f"{minimum_bytes - budget_bytes:,} too many, and without them {unpinned_minimum_bytes:,} bytes. "
+                f"With them it stands at {dominated_by}"
             )
             or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
         because = "".join(f" Note that {note}." for note in notes)
@@ -116,10 +116,8 @@ class Infeasible(_Told):
             "batch, a shorter sequence, a lighter optimizer."
         )
         consists = f". It consists of {parts}" if parts is not None else ""
-        super().__init__(
-            f"solver {solver!r} finds no plan within {budget_bytes:,} bytes: the lowest peak that it {reaches}"
-            f"{consists}. {help_}{because}"
-        )
+        asked = f"solver {solver!r} finds no plan within {budget_bytes:,} bytes"
+        super().__init__(f"{asked}: the lowest peak that it {reaches}{consists}. {help_}{because}")
 
 
 class TooCostly(_Told):

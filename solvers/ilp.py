@@ -1,160 +1,297 @@
-"""The exact solver: an integer programme whose rows and columns are generated, with the judge in the loop.
+"""The exact solver: the programme of `model` over few rows and columns, with the judge in the loop.
 
-instant plans ─────────────────────────────────────────────────▶ upper bound ◀──────────────┐
-                                                                     │                      │
-relaxation ◀─ steps whose level it breaks, candidates that it lacks ─▶ lower bound          │
-                                                                     │ not near?            │
-integer programmes over the few candidates that cost the relaxation least ──────────────────┤
-                                                                     │ still not near?      │
-integer programme over the candidates whose reduced cost is within the gap ─────────────────┘
+    instant plans ────────────────────────────────────────▶ a plan to start from
+    relax     all candidates, no whole numbers;
+              rows for the steps that it breaks ──────────▶ a bound, and what each candidate would cost on top of it
+    few       whole numbers, over the 80 and then 320
+              candidates that would cost least ───────────▶ plans
+    all       whole numbers, over all candidates that
+              cost no more than the best plan is above ───▶ plans, and a better bound
 
-A plan is accepted only on the judge's figures; a bound is reported only where a backend proved it that has answered no
-nonsense, such as one that a judged plan undercuts.
+It ends as soon as the best plan is near enough to the bound. A plan is accepted only on the judge's figures; a bound is
+reported only if HiGHS has answered no nonsense, such as a bound that a judged plan undercuts.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Literal
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from .backends import Backend, Backends
-from .errors import AutockptError, BackendError
-from .families import TIME_LIMIT_SECONDS, Plan, infeasible, judged, trim
-from .formulation import Formulation
-from .instant import instant_plan
-from .integer_search import CLOSE, Search
-from .ledger import Ledger
+import numpy as np
+
+from . import highs
+from .columns import Columns, Floats
+from .common import Deadline, Plan, infeasible, judged, trim
+from .errors import BackendError
+from .fast_judge import FastJudge, Ints
+from .instant import Instants
+from .model import SCALE, Answer, Model, Question
 from .problem import Problem, Solution
+
+ROWS_PER_ROUND = 60  # steps that get a row at a time, the highest first
+
+LARGE, NEAR = 300, 1e-2
+"""With more candidates this share of the cost is not worth looking for: recorded seconds are not as true."""
+
+NEARER = 2e-3
+"""Share of the cost up to which an integer programme of a large problem is solved, once one has to be."""
+
+RELAXING_SHARE = 0.5
+"""Share of the time left in which the relaxation is solved; plans have the rest."""
+
+FEW, FEW_SHARE, WORTH_IT = (80, 320), 0.5, 0.7
+"""So many candidates are in the first integer programmes, beside those that the relaxation or the best plan takes: few
+are searched in a fraction of the time, and mostly hold a plan within 2 % of the bound. Each may take this share of the
+time left, and is left out if it has more than this share of the candidates that matter."""
+
+CLOSE, SAFE, ROUGH = 1e-9, 1e-7, 1e-5
+"""Shares of the goal: by which equal costs may differ; by which reduced costs and bounds of a relaxation may be wrong;
+by which a bound may lie above a plan for want of digits, above which it is nonsense."""
 
 UNPROVEN = "it was not proven in time that no plan has a lower peak"
 
 
-def solve(
-    problem: Problem,
-    budget_bytes: int,
-    *,
-    time_limit_seconds: float = TIME_LIMIT_SECONDS,
-    backend: Backend | None = None,
-) -> Solution:
+def solve(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
     """Choose by integer programming: the optimum, or with many candidates nearly so, unless time runs out.
 
-    Args:
-        problem: the problem.
-        budget_bytes: highest peak allowed.
-        time_limit_seconds: after so long the best plan found is returned, with the bound proven so far.
-        backend: ``highs`` or ``cbc``; None takes HiGHS where it is installed, and CBC where that fails.
-
-    Returns:
-        The best plan found, never worse than what the simple solvers find.
+    The plan is never worse than what the instant solvers find. Past the deadline it comes with the bound proven so far.
 
     Raises:
-        AutockptError: neither HiGHS nor CBC is installed.
-        BackendError: those that are installed crash or answer nonsense.
+        BackendError: HiGHS cannot be loaded, crashes or answers nonsense.
         Infeasible: no plan fits. Its minimum is the true one where the time sufficed to prove it.
 
-    Source: the memory rows of Jain et al. 2020, "Checkmate", section 4, and Shah et al. 2021, "MONeT", over
-    segments in place of tensors; columns and rows generated after Gilmore and Gomory 1961 and Dantzig,
-    Fulkerson and Johnson 1954; the programme over few candidates is the restricted master of Joncour et al. 2010.
+    Source: that of `model`; the programme over few candidates is the restricted master of Joncour et al. 2010.
     Exact with 300 candidates or fewer; with more it stops within 1 % of the least cost, so that more budget may cost
     up to 1 % more, which `sweep` never lets it. Exponential in the worst case: out of time, `gap` says how near it is.
     """
-    deadline = time.perf_counter() + time_limit_seconds
-    ledger = Ledger.of(problem)
-    start = instant_plan(ledger, budget_bytes).plan
-    backends = Backends.of(backend)
-    if not backends.left:
-        raise AutockptError(
-            "solver 'ilp' needs HiGHS (pip install highspy) or CBC, and PuLP brings no CBC for this machine"
-        )
-    solution = search(ledger, start, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
-    if not backends.left:
-        raise all_failed(backends)
-    return solution
+    return _solved(problem, budget_bytes, deadline, "ilp")
 
 
-def all_failed(backends: Backends) -> BackendError:
-    """Make the error of a solver that cannot do without any of the backends, all of which have failed."""
-    return BackendError(
-        f"solver 'ilp' has nobody who solves its programmes: {'. '.join(backends.notes)}. "
-        "Solver 'auto' returns the best plan of the simple solvers then"
-    )
+def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
+    """Choose the cheapest plan that any solver finds: the instant ones first, then `ilp` for the time that is left.
+
+    The solution bears the name of the solver that found it, and is as exact as that of `ilp`, if given time. Where
+    HiGHS fails or cannot be loaded it is the best instant plan, which says so.
+
+    Raises:
+        Infeasible: no plan fits; its minimum is the lowest peak over all solvers.
+    """
+    return _solved(problem, budget_bytes, deadline, "auto")
+
+
+def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str) -> Solution:
+    judge = FastJudge.of(problem)
+    if judge.peak(()) <= budget_bytes:
+        return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
+    instants = Instants.of(judge)
+    start = instants.best(budget_bytes)
+    return search(instants.columns, start.plan, budget_bytes, deadline=deadline, asked=asked, started_by=start.solver)
 
 
 def search(
-    ledger: Ledger,
-    start: Plan,
-    *,
-    budget_bytes: int,
-    deadline: float,
-    backends: Backends,
-    asked: str = "ilp",
+    columns: Columns, start: Plan, budget_bytes: int, *, deadline: Deadline, asked: str, started_by: str
 ) -> Solution:
-    """Improve the plan `start` until it is proven or `time.perf_counter` reaches `deadline`; see `solve`.
+    """Improve the plan `start` until it is proven or the deadline has passed; see `solve`.
 
-    Where all backends fail it is the best plan until then, under the name of the solver that was `asked`; so is an
-    `Infeasible`.
+    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of the solver that
+    it was `started_by`, and says why.
     """
-    plan = start
-    if ledger.peak(plan) > budget_bytes:
-        plan, proven = lower_peak(ledger, plan, budget_bytes=budget_bytes, deadline=deadline, backends=backends)
-        if ledger.peak(plan) > budget_bytes:
-            plan = trim(ledger, plan, budget_bytes)
-            notes = backends.notes if proven else [*backends.notes, UNPROVEN]
-            raise infeasible(ledger.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
-    if time.perf_counter() >= deadline:
-        return judged(ledger.problem, plan, solver=asked, notes=backends.notes)
-    form = Formulation.of(ledger, budget_bytes)
-    plan, bound = _improved(form, plan, "seconds", budget_bytes, deadline, backends)
-    cost, bound = ledger.seconds(plan), bound or None  # that no plan costs less than nothing is no news
-    if bound is not None and bound >= cost * (1 - CLOSE):
-        bound = cost
-    return judged(
-        ledger.problem,
-        plan,
-        solver="ilp" if backends.left else asked,
-        lower_bound_seconds=bound,
-        notes=backends.notes,
-    )
+    judge, notes = columns.judge, list[str]()
+    plan, bound = start, None
+    if judge.peak(plan) > budget_bytes:
+        plan, proven = lower_peak(columns, plan, budget_bytes, deadline=deadline, asked=asked, notes=notes)
+        if judge.peak(plan) > budget_bytes:
+            plan = trim(judge, plan, budget_bytes)
+            notes += [] if proven else [UNPROVEN]
+            raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
+    if judge.seconds(plan) > 0.0 and not (notes or deadline.passed):
+        question = Question.of(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
+        plan, bound = improve(question, plan, deadline, asked=asked, notes=notes)
+    solver = "ilp" if asked == "ilp" or plan != start or bound is not None else started_by
+    seconds, bound = judge.seconds(plan), bound or None  # that no plan costs less than nothing is no news
+    if bound is not None and bound >= seconds * (1 - CLOSE):
+        bound = seconds
+    return judged(judge.problem, plan, solver=solver, lower_bound_seconds=bound, notes=notes)
 
 
 def lower_peak(
-    ledger: Ledger, start: Plan, *, budget_bytes: int, deadline: float, backends: Backends
-) -> tuple[Plan, bool]:
-    """Lower the peak of the plan `start` until it is within the budget or proven the lowest, or time runs out.
-
-    Whatever it costs: see `search` for the cheapest plan that gets as low.
-
-    Returns:
-        The plan, and whether it is within the budget or proven that no plan gets nearer to it.
-    """
-    if time.perf_counter() >= deadline:
-        return start, ledger.peak(start) <= budget_bytes
-    form = Formulation.of(ledger, ledger.peak(start))
-    plan, bound_bytes = _improved(form, start, "peak", budget_bytes, deadline, backends)
-    above_bytes = ledger.peak(plan) - budget_bytes
-    # Bytes are whole: a bound less than one below the plan proves it.
-    return plan, above_bytes <= 0 or (bound_bytes is not None and bound_bytes > above_bytes * (1 - CLOSE) - 1)
-
-
-def _improved(
-    form: Formulation,
-    start: Plan,
-    goal: Literal["seconds", "peak"],
+    columns: Columns,
+    plan: Plan,
     budget_bytes: int,
-    deadline: float,
-    backends: Backends,
+    *,
+    deadline: Deadline,
+    asked: str,
+    notes: list[str],
+    most_seconds: float = math.inf,
+) -> tuple[Plan, bool]:
+    """Lower the peak of a plan until it is within the budget or proven the lowest, whatever that costs up to a limit.
+
+    Returns the plan, and whether it is within the budget or proven that no plan gets nearer to it.
+    """
+    judge = columns.judge
+    if deadline.passed:
+        return plan, judge.peak(plan) <= budget_bytes
+    limit_bytes = max(budget_bytes, int(columns.base_bytes.max()))  # no plan is below that
+    question = Question.of(columns, "peak", limit_bytes, most_bytes=judge.peak(plan), most_seconds=most_seconds)
+    plan, bound_bytes = improve(question, plan, deadline, asked=asked, notes=notes)
+    above_bytes = max(judge.peak(plan) - limit_bytes, 0)
+    return plan, bound_bytes is not None and bound_bytes > above_bytes - 1  # bytes are whole
+
+
+def improve(
+    question: Question, plan: Plan, deadline: Deadline, *, asked: str, notes: list[str]
 ) -> tuple[Plan, float | None]:
-    """Search from a plan; returns the best, and the bound of a backend that has not failed."""
-    plan = start
+    """Search from a plan; returns the best, and a bound on the goal, None where HiGHS failed, which is noted."""
+    large = question.goal == "seconds" and len(question.open) > LARGE
+    search = _Search(question=question, plan=plan, deadline=deadline, near=NEAR if large else 0.0)
+    try:
+        search.run()
+    except BackendError as error:
+        if asked == "ilp":
+            raise BackendError(f"{error}. Solver 'auto' returns the best plan of the instant solvers then") from error
+        notes.append(f"{error}, so this is the best plan that was found without it")
+        return search.plan, None  # the judge has seen it, whatever becomes of HiGHS
+    return search.plan, search.bound
 
-    def attempt(backend: Backend) -> float | None:
-        nonlocal plan
-        search = Search.of(form, plan, goal, budget_bytes, backend, deadline)
-        try:
-            search.run()
-        finally:
-            plan = search.plan  # the judge has seen it, whatever becomes of the backend
-        return search.bound
 
-    bound = backends.ask(attempt)
-    return plan, bound
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """A search under way: the best plan, the bound, the steps that have rows, and the last relaxation solved.
+
+    The fewer rows that had, the weaker is its bound, and as valid. `near` is the share of the goal that is not worth
+    looking for.
+    """
+
+    question: Question
+    plan: Plan
+    deadline: Deadline
+    near: float
+    bound: float = 0.0
+    rows: set[int] = field(default_factory=set)
+    guide: Answer | None = None
+
+    @property
+    def judge(self) -> FastJudge:
+        """The problem."""
+        return self.question.columns.judge
+
+    def run(self) -> None:
+        """Search until the plan is proven or time is up; a `BackendError` leaves the best plan."""
+        columns = self.question.columns
+        if not columns.n_candidates:
+            self.offer(())
+            self.bound = self.goal(self.plan)
+            return
+        self.relax()
+        for few in (*FEW, None):
+            if self.proven() or self.deadline.passed or self.guide is None or self.guide.values is None:
+                break
+            matter = self.that_matter(self.guide)
+            if few is None:
+                self.branch(matter, self.deadline, proves=True)
+                break
+            likely = matter[np.argsort(self.guide.reduced_cost[matter], kind="stable")][:few]
+            taken = np.flatnonzero(self.guide.values[: columns.n_candidates] > SAFE)
+            some = np.union1d(likely, taken)
+            if len(some) < WORTH_IT * len(matter):  # else all of them take no longer, and show a bound
+                self.branch(some, self.deadline.share(FEW_SHARE), proves=False)
+        if self.question.goal == "seconds":
+            self.offer(trim(self.judge, self.plan, self.question.limit_bytes))
+
+    def goal(self, plan: Plan) -> float:
+        """What is minimised."""
+        if self.question.goal == "seconds":
+            return self.judge.seconds(plan)
+        return float(max(self.judge.peak(plan) - self.question.limit_bytes, 0))
+
+    def offer(self, plan: Plan) -> None:
+        """Take a plan if it is better than the best, and keeps to what is asked."""
+        if self.question.goal == "seconds":
+            keeps = self.judge.peak(plan) <= self.question.limit_bytes
+        else:
+            keeps = self.judge.seconds(plan) <= self.question.most_seconds * (1 + CLOSE)
+        if keeps and (self.goal(plan), len(plan)) < (self.goal(self.plan), len(self.plan)):
+            self.plan = plan
+            self.prove(self.bound)
+
+    def prove(self, bound: float) -> None:
+        """Note a bound; one that lies above the best plan by a tolerance means that the plan is optimal."""
+        goal = self.goal(self.plan)
+        if not bound <= goal + ROUGH * max(goal, SCALE * self.question.unit):
+            unit = "seconds" if self.question.goal == "seconds" else "bytes above the budget"
+            raise highs.nonsense(f"no plan below {bound:g} {unit}, where the judge has one of {goal:g}")
+        self.bound = min(max(self.bound, bound), goal)
+
+    def proven(self) -> bool:
+        """Whether no plan can be better than the best, or not by more than is worth looking for."""
+        goal = self.goal(self.plan)
+        if self.question.goal == "peak":
+            return self.bound > goal - 1  # bytes are whole
+        return self.bound >= goal * (1 - max(CLOSE, self.near))
+
+    def relax(self) -> None:
+        """Solve the relaxation over all candidates, with rows for the steps that it breaks."""
+        columns, limit_bytes = self.question.columns, self.question.limit_bytes
+        high_bytes = limit_bytes if self.question.goal == "seconds" else self.judge.peak(self.plan)
+        self.rows |= self.broken(self.judge.levels(()), high_bytes)
+        self.rows |= self.broken(self.judge.levels(self.plan), 0.9 * high_bytes)
+        model = Model(self.question, self.question.open, sorted(self.rows), whole=False)
+        deadline = self.deadline.share(RELAXING_SHARE)
+        while not (self.proven() or deadline.passed):
+            answer = model.solve(deadline.left)
+            if answer.infeasible:
+                raise highs.nonsense("no plan at all, where the judge has one")
+            if not answer.solved or answer.values is None or answer.bound is None:
+                return
+            self.guide = answer
+            self.prove(answer.bound * (1 - SAFE))
+            over_bytes = answer.bound if self.question.goal == "peak" else 0.0
+            new = self.broken(columns.levels(answer.values), (limit_bytes + over_bytes) * (1 + SAFE))
+            if not new:
+                return
+            self.rows |= new
+            model.add_levels(sorted(new))
+
+    def that_matter(self, guide: Answer) -> Ints:
+        """Candidate columns that a better plan may take: those whose reduced cost is within the gap; and the best's."""
+        most = self.goal(self.plan) * (1 + SAFE) - (guide.bound or 0.0)
+        matter: Ints = np.union1d(np.flatnonzero(guide.reduced_cost <= most), self.plan).astype(np.int64)
+        return matter
+
+    def branch(self, candidates: Iterable[int], deadline: Deadline, *, proves: bool) -> None:
+        """Solve the integer programme over some columns; where its plan breaks a level, add the step and repeat.
+
+        Its bound `proves` something only where no better plan takes another column.
+        """
+        question, limit_bytes, margin_bytes = self.question, self.question.limit_bytes, 0
+        taken = [*candidates, *self.plan]
+        model = Model(question, taken, sorted(self.rows), whole=True)
+        while not (self.proven() or deadline.passed):
+            answer = model.solve(deadline.left, start=self.plan, near=min(self.near, NEARER))
+            if proves and not margin_bytes:
+                if answer.infeasible:
+                    raise highs.nonsense("no plan at all, where the judge has one")
+                self.prove(answer.bound or 0.0)
+            if answer.values is None:
+                return
+            plan = question.columns.plan(answer.values)
+            self.offer(plan)
+            levels = self.judge.levels(plan)
+            over_bytes = (answer.bound or 0.0) * (1 + SAFE) if question.goal == "peak" else 0.0
+            above_bytes = int(levels.max()) - limit_bytes
+            new = self.broken(levels, limit_bytes + over_bytes)
+            if above_bytes <= 0 or (question.goal == "peak" and not new):
+                return
+            self.rows |= new
+            if new:
+                model.add_levels(sorted(new))
+            else:  # every broken step has its row: the tolerance let it through
+                margin_bytes = 2 * (margin_bytes + above_bytes)
+                model = Model(question, taken, sorted(self.rows), whole=True, margin_bytes=margin_bytes)
+
+    def broken(self, levels: Ints | Floats, limit_bytes: float) -> set[int]:
+        """Steps without a row where the levels peak above a limit, the highest first."""
+        before, after = np.append(-math.inf, levels[:-1]), np.append(levels[1:], -math.inf)
+        peaks = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
+        return set(peaks[np.argsort(-levels[peaks], kind="stable")][:ROWS_PER_ROUND].tolist()) - self.rows

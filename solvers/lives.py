@@ -1,15 +1,15 @@
-"""When the ops of a model run, when backward reads their tensors, and what may then stand in each step."""
+"""When the ops of a model run, when backward reads their tensors, and what may then stand in each step; see `bound`."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
+from .columns import Floats
 from .dataflow import Dataflow
 from .errors import InvalidProblem
-from .formulation import Floats
-from .row import Row, make_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,25 @@ class Lives:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What must fit into one step.
+
+    Attributes:
+        room_bytes: most bytes that may be held.
+        needs: (item, maker, reader): the item is held, or the maker runs again, as far as the reader runs again.
+            Without a reader it is backward that reads it; without a maker nothing makes it again. -1 stands for none.
+    """
+
+    room_bytes: int
+    needs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """The steps of a model, and what may be held in each.
 
-    Attributes:
-        flow: the ops.
-        lives: when what stands.
-        until: per item, the first step after which nothing can want it.
-        unit_until: per unit, the first step after which nothing can want what it makes.
-        readers: per item, the units that read it.
+    `until` and `unit_until` are per item and unit the first step after which nothing can want it, or what it makes;
+    `readers` are per item the units that read its last version.
     """
 
     flow: Dataflow
@@ -55,81 +65,77 @@ class Steps:
         _check(flow, lives)
         until = [steps[-1] if steps else 0 for steps in lives.read_steps]
         unit_until = [0] * len(flow.units)
+        readers: list[list[int]] = [[] for _ in flow.items]
         for u in range(len(flow.units) - 1, -1, -1):
             unit_until[u] = max((until[t] for t in flow.units[u].makes), default=0)
             for t in flow.units[u].reads:
                 until[t] = max(until[t], unit_until[u])
-        readers: list[list[int]] = [[] for _ in flow.items]
-        for u, unit in enumerate(flow.units):
-            for t in unit.reads:
-                readers[t].append(u)
-        return cls(
-            flow=flow,
-            lives=lives,
-            until=tuple(until),
-            unit_until=tuple(unit_until),
-            readers=tuple(tuple(each) for each in readers),
-        )
+                # Where several units write one item in place, only who reads the last version counts.
+                if not flow.makers[t] or flow.makers[t][-1] < u:
+                    readers[t].append(u)
+        last = tuple(tuple(each) for each in readers)
+        return cls(flow=flow, lives=lives, until=tuple(until), unit_until=tuple(unit_until), readers=last)
 
     def row(self, step: int, budget_bytes: int) -> Row:
         """What fits into the budget in `step`."""
         flow, lives = self.flow, self.lives
-        read_now_bytes, needed, others = 0, set(), set()
+        ran = [run < step < until for run, until in zip(lives.run_step, self.unit_until, strict=True)]
+        room_bytes, needs = budget_bytes - lives.base_bytes[step], []
         for t, item in enumerate(flow.items):
-            if item.free or lives.free_step[t] > step:
-                continue
             reads = lives.read_steps[t]
+            if item.free or lives.free_step[t] > step or (step >= self.until[t] and step not in reads):
+                continue
             if step in reads:
-                read_now_bytes += item.bytes
-            elif reads and reads[-1] > step:
-                needed.add(t)
-            elif self.until[t] > step:
-                others.add(t)
-        return make_row(
-            flow,
-            room_bytes=budget_bytes - lives.base_bytes[step] - read_now_bytes,
-            needed=needed,
-            others=others,
-            ran=[run < step < until for run, until in zip(lives.run_step, self.unit_until, strict=True)],
-        )
+                room_bytes -= item.bytes
+                continue
+            wanted = [-1] if reads and reads[-1] > step else [v for v in self.readers[t] if ran[v]]
+            makers = flow.makers[t] if flow.makers[t] and all(ran[u] for u in flow.makers[t]) else (-1,)
+            needs += [(t, u, v) for u in makers for v in wanted]
+        return Row(room_bytes=room_bytes, needs=tuple(needs))
 
     def levels(self, again: Floats) -> Floats:
         """Level of every step, or more, if so much of each unit ran again after it."""
-        n_steps = len(self.lives.base_bytes)
-        change = np.zeros(n_steps + 1)
+        change = np.zeros(len(self.lives.base_bytes) + 1)
+
+        def stands(start: int, until: int, n_bytes: float) -> None:
+            if start < until:
+                change[start] += n_bytes
+                change[until] -= n_bytes
+
         for t, item in enumerate(self.flow.items):
             if item.free:
                 continue
             made = min((again[u] for u in self.flow.makers[t]), default=0.0)
             reads, free_step = self.lives.read_steps[t], self.lives.free_step[t]
-            last = reads[-1] if reads else 0
+            last = reads[-1] if reads else -1
             for step in reads:
                 if step >= free_step:
-                    change[step] += item.bytes * made
-                    change[step + 1] -= item.bytes * made
-            if last >= free_step:
-                change[free_step] += item.bytes * (1.0 - made)
-                change[last + 1] -= item.bytes * (1.0 - made)
-            first = max(free_step, last + 1)
+                    stands(step, step + 1, item.bytes * made)
+            stands(free_step, last + 1, item.bytes * (1.0 - made))
             wanted = max((again[u] for u in self.readers[t]), default=0.0) - made
-            if wanted > 0.0 and self.until[t] >= first:
-                change[first] += item.bytes * wanted
-                change[self.until[t] + 1] -= item.bytes * wanted
+            if wanted > 0.0:
+                stands(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
         levels: Floats = np.array(self.lives.base_bytes) + np.cumsum(change[:-1])
         return levels
 
+    def broken(self, again: Floats, budget_bytes: int, known: Collection[int]) -> list[int]:
+        """Steps whose level is a local maximum above the budget, highest first, without those that have a row."""
+        levels = self.levels(again)
+        before, after = np.append(-np.inf, levels[:-1]), np.append(levels[1:], -np.inf)
+        limit_bytes = budget_bytes * (1.0 + 1e-7) + 0.5
+        found = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
+        order = found[np.argsort(-levels[found], kind="stable")].tolist()
+        return [step for step in order if step not in known]
+
 
 def _check(flow: Dataflow, lives: Lives) -> None:
-    n_steps = len(lives.base_bytes)
-    if len(lives.run_step) != len(flow.units):
-        raise InvalidProblem(f"{len(lives.run_step)} run steps for {len(flow.units)} units")
-    if not len(lives.free_step) == len(lives.read_steps) == len(flow.items):
-        raise InvalidProblem(
-            f"{len(lives.free_step)} free steps and {len(lives.read_steps)} rows of read steps "
-            f"for {len(flow.items)} items"
-        )
-    reads = [step for each in lives.read_steps for step in each]
-    if not all(0 <= step < n_steps for step in (*lives.run_step, *reads)):
+    n_steps, n_items = len(lives.base_bytes), len(flow.items)
+    ran, freed, read = len(lives.run_step), len(lives.free_step), len(lives.read_steps)
+    if ran != len(flow.units):
+        raise InvalidProblem(f"{ran} run steps for {len(flow.units)} units")
+    if not freed == read == n_items:
+        raise InvalidProblem(f"{freed} free steps and {read} rows of read steps for {n_items} items")
+    if not all(0 <= step < n_steps for steps in (lives.run_step, *lives.read_steps) for step in steps):
         raise InvalidProblem(f"a unit runs, or backward reads, outside the {n_steps} steps")
     if not all(0 <= step <= n_steps for step in lives.free_step):
         raise InvalidProblem(f"an item is freed outside the {n_steps} steps")

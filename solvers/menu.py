@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
-from .closure import hull
 from .dataflow import Dataflow, Decisions, HostSeconds
 from .errors import InvalidProblem
+from .min_cut import hull
 
 MOST_PAIRED = 12
 """Decisions in which two corners differ at most for pairs of them to be tried: their number grows with the square."""
@@ -36,8 +36,7 @@ def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool 
             do for what lies between them.
 
     Returns:
-        Ways of which none holds as few bytes in as few seconds as another; none where nothing is better than the
-        plain block.
+        Ways, none better in both bytes and seconds; none where nothing is better than the plain block.
 
     Example:
         >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
@@ -52,7 +51,7 @@ def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool 
         >>> [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)]
         [(10, 1.0), (2, 5.0)]
 
-    Source: the parametric programme of `closure.hull`. The corners are exact but for the costs that do not add up over
+    Source: the parametric programme of `min_cut.hull`. The corners are exact but for the costs that do not add up over
     units; what lies between them is a heuristic. Two cuts a corner, and O(decisions² × units) between two.
     """
     host = host or HostSeconds()

@@ -20,20 +20,13 @@ from .problem import Problem, Save, Tensor
 
 
 def demand(problem: Problem, budget_bytes: int) -> Problem:
-    """State the required calls of a problem as tensors that do not fit into the budget.
+    """State the required calls of a problem as tensors that do not fit into the budget; exact, O(problem).
 
-    Args:
-        problem: the problem; its candidates keep their indices.
-        budget_bytes: the budget that it is going to be solved for.
-
-    Returns:
-        A problem in which exactly the plans that recompute all required calls stand where they stood. All others
-        stand above the budget, and above each of these.
+    In the problem returned exactly the plans that recompute all required calls stand where they stood. All others stand
+    above the budget, and above each of these. Candidates keep their indices.
 
     Raises:
         InvalidProblem: no plan recomputes all of them.
-
-    Exact; O(problem).
     """
     if not problem.required:
         return problem
@@ -44,18 +37,9 @@ def demand(problem: Problem, budget_bytes: int) -> Problem:
     sizes += [addition.bytes for candidate in problem.candidates for addition in candidate.additions]
     grain_bytes = math.gcd(*sizes) or 1  # a multiple of what all sizes are multiples of spares solvers rounding
     too_many_bytes = (max(budget_bytes, highest_bytes(problem)) // grain_bytes + 1) * grain_bytes
-    last = len(problem.steps)
-    return replace(
-        problem,
-        required=(),
-        tensors=(
-            *problem.tensors,
-            *(
-                Tensor(bytes=too_many_bytes, free_step=0, saves=(Save(call=call, until=last),), demand=True)
-                for call in problem.required
-            ),
-        ),
-    )
+    saves = [(Save(call=call, until=len(problem.steps)),) for call in problem.required]
+    more = [Tensor(bytes=too_many_bytes, free_step=0, saves=each, demand=True) for each in saves]
+    return replace(problem, required=(), tensors=(*problem.tensors, *more))
 
 
 def coverable(problem: Problem, calls: Collection[int]) -> bool:
@@ -66,14 +50,7 @@ def coverable(problem: Problem, calls: Collection[int]) -> bool:
 def completed(problem: Problem, plans: Iterable[Sequence[int]]) -> Iterator[tuple[int, ...]]:
     """Add to plans what the problem demands and they lack, whole calls and runs, in place of what overlaps.
 
-    Args:
-        problem: the problem, of which all demands can be met.
-        plans: candidates that do not overlap.
-
-    Yields:
-        Each plan with as few of its candidates replaced as possible, then as few seconds added.
-
-    Exact; O(calls + candidates + saves).
+    As few candidates of a plan are replaced as possible, then as few seconds added; exact, O(calls + candidates).
     """
     demanded = frozenset(save.call for tensor in problem.tensors if tensor.demand for save in tensor.saves)
     for plan in plans:

@@ -44,29 +44,23 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One module call, at its place in pre-order.
+    """One call of a module, or of a torch function by a module's own code, at its place in pre-order.
 
     Attributes:
-        name: qualified name and occurrence, ``h.3.mlp#0``.
+        name: qualified name and occurrence, ``h.3.mlp#0``; of a function ``h.3.mlp#0/gelu#0``.
         parent: index of the parent call, -1 for the root, always smaller than the call's own index.
         stop: one past the last call of this call's subtree.
-        glue: whether it is no module call but something that the parent's own code computes, which no one would take
-            for a block.
+        function: whether a torch function is called. It has no calls inside, and is no block.
     """
 
     name: str
     parent: int
     stop: int
-    glue: bool = False
+    function: bool = False
 
 
 class Save(NamedTuple):
-    """Autograd's hold on a tensor, dropped when a chosen candidate covers the call.
-
-    Attributes:
-        call: index of the innermost call that saved it.
-        until: first step in which this save no longer needs the tensor.
-    """
+    """Autograd's hold on a tensor up to step `until`, dropped where a candidate covers the `call` that saved it."""
 
     call: int
     until: int
@@ -90,12 +84,7 @@ class Tensor:
 
 
 class Hold(NamedTuple):
-    """A candidate's hold on a tensor of its boundary.
-
-    Attributes:
-        tensor: index of the tensor.
-        until: first step in which the candidate no longer needs it.
-    """
+    """A candidate's hold on a tensor of its boundary, up to step `until`."""
 
     tensor: int
     until: int
@@ -127,7 +116,7 @@ class Candidate:
         holds: boundary tensors.
         additions: bytes that choosing it adds.
         partial: whether some of what it covers is kept, or skipped, all the same.
-        preset: name of the solver for which it is what that solver's rule asks for; empty where it is for none.
+        multiplies: whether its replay runs something that multiplies matrices or convolves.
     """
 
     name: str
@@ -138,7 +127,7 @@ class Candidate:
     holds: tuple[Hold, ...] = ()
     additions: tuple[Addition, ...] = ()
     partial: bool = False
-    preset: str = ""
+    multiplies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +136,7 @@ class Problem:
 
     Attributes:
         steps: the row of steps, in time order.
-        calls: module calls in pre-order; call 0 is the root.
+        calls: calls in pre-order; call 0 is the root.
         tensors: storages whose lifetime decisions can change.
         candidates: what may be recomputed.
         required: calls that every plan must recompute; `solve` binds all solvers to them.
@@ -164,55 +153,39 @@ class Problem:
 
     def __post_init__(self) -> None:
         n_steps, n_calls, n_tensors = len(self.steps), len(self.calls), len(self.tensors)
-        if not n_steps:
-            raise InvalidProblem("a problem needs at least one step, found none")
+        _require(n_steps > 0, "a problem needs at least one step, found none")
         for step in self.steps:
             _require(step.base_bytes >= 0, f"step {step.name!r} has negative base bytes {step.base_bytes}")
         for i, call in enumerate(self.calls):
-            _require(
-                -1 <= call.parent < i and i < call.stop <= n_calls,
-                f"call {call.name!r} at {i} has parent {call.parent} and stop {call.stop} of {n_calls} calls",
-            )
-            _require(
-                call.parent < 0 or call.stop <= self.calls[call.parent].stop,
-                f"call {call.name!r} ends at {call.stop}, after its parent",
-            )
+            inside = call.parent < 0 or call.stop <= self.calls[call.parent].stop
+            where = f"call {call.name!r} at {i} has parent {call.parent} and stop {call.stop} of {n_calls} calls"
+            _require(-1 <= call.parent < i < call.stop <= n_calls, where)
+            _require(inside, f"call {call.name!r} ends at {call.stop}, after its parent")
         for i, tensor in enumerate(self.tensors):
             _require(tensor.bytes >= 0, f"tensor {i} has negative bytes {tensor.bytes}")
             _require(0 <= tensor.free_step <= n_steps, f"tensor {i} is freed at step {tensor.free_step} of {n_steps}")
             for save in tensor.saves:
-                if not (0 <= save.call < n_calls and 0 <= save.until <= n_steps):
-                    raise InvalidProblem(
-                        f"tensor {i} is saved by call {save.call} of {n_calls} until step {save.until} of {n_steps}"
-                    )
+                where = f"tensor {i} is saved by call {save.call} of {n_calls} until step {save.until} of {n_steps}"
+                _require(0 <= save.call < n_calls and 0 <= save.until <= n_steps, where)
         for required in self.required:
             _require(0 <= required < n_calls, f"call {required} of {n_calls} is required")
         for candidate in self.candidates:
             _check(candidate, n_steps, n_calls, n_tensors)
 
 
-def _check(candidate: Candidate, n_steps: int, n_calls: int, n_tensors: int) -> None:
-    """Raise where a candidate contradicts the rest; messages are made then only, since there are many candidates."""
-    where = f"candidate {candidate.name!r}"
-    _require(
-        0 <= candidate.start < candidate.stop <= n_calls,
-        f"{where} spans [{candidate.start}, {candidate.stop}) of {n_calls} calls",
-    )
-    _require(candidate.length >= 1, f"{where} is a run of {candidate.length} calls")
-    _require(
-        0 <= candidate.recompute_seconds < float("inf"),
-        f"{where} costs {candidate.recompute_seconds} seconds",
-    )
-    for hold in candidate.holds:
-        if not (0 <= hold.tensor < n_tensors and 0 <= hold.until <= n_steps):
-            raise InvalidProblem(
-                f"{where} holds tensor {hold.tensor} of {n_tensors} until step {hold.until} of {n_steps}"
-            )
-    for addition in candidate.additions:
-        if not (addition.bytes >= 0 and 0 <= addition.start <= addition.until <= n_steps):
-            raise InvalidProblem(
-                f"{where} adds {addition.bytes} bytes in [{addition.start}, {addition.until}) of {n_steps} steps"
-            )
+def _check(one: Candidate, n_steps: int, n_calls: int, n_tensors: int) -> None:
+    """Raise where a candidate contradicts the rest; messages about its many parts are made then only."""
+    where = f"candidate {one.name!r}"
+    spans = f"{where} spans [{one.start}, {one.stop}) of {n_calls} calls"
+    _require(0 <= one.start < one.stop <= n_calls, spans)
+    _require(one.length >= 1, f"{where} is a run of {one.length} calls")
+    _require(0 <= one.recompute_seconds < float("inf"), f"{where} costs {one.recompute_seconds} seconds")
+    for tensor, until in one.holds:
+        if not (0 <= tensor < n_tensors and 0 <= until <= n_steps):
+            raise InvalidProblem(f"{where} holds tensor {tensor} of {n_tensors} until step {until} of {n_steps}")
+    for n_bytes, start, until in one.additions:
+        if not (n_bytes >= 0 and 0 <= start <= until <= n_steps):
+            raise InvalidProblem(f"{where} adds {n_bytes} bytes in [{start}, {until}) of {n_steps} steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +199,7 @@ class Solution:
         status: `Status.OPTIMAL` only where it is proven.
         solver: name of the solver.
         lower_bound_seconds: no plan made of these candidates is cheaper; None if no bound is known.
-        notes: what went wrong on the way, in words: backends that failed.
+        notes: what went wrong on the way, in words, such as a failure of HiGHS.
     """
 
     chosen: tuple[int, ...]
@@ -242,9 +215,8 @@ class Solution:
         """(cost - proven lower bound) / cost, a ratio; None if no bound is known."""
         if self.lower_bound_seconds is None:
             return None
-        if self.recompute_seconds <= self.lower_bound_seconds:
-            return 0.0
-        return (self.recompute_seconds - self.lower_bound_seconds) / self.recompute_seconds
+        missing_seconds = self.recompute_seconds - self.lower_bound_seconds
+        return missing_seconds / self.recompute_seconds if missing_seconds > 0 else 0.0
 
 
 def _require(condition: bool, message: str) -> None:

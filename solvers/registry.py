@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from . import articulation, auto, block, chain, ilp, plain, speed, sqrt, uniform
+from . import ilp
+from .articulation import articulation_plans
+from .baselines import BASELINES, Baseline
+from .chain import chain_plans
+from .common import SECONDS, Deadline, Plan, cheapest
 from .errors import BudgetError, UnknownSolver
-from .families import TIME_LIMIT_SECONDS
+from .fast_judge import FastJudge
 from .pins import demand
 from .problem import Problem, Solution
 
@@ -17,45 +21,56 @@ from .problem import Problem, Solution
 class Solver(Protocol):
     """What every solver is: a function from a problem and a budget to a judged solution."""
 
-    def __call__(self, problem: Problem, budget_bytes: int, *, time_limit_seconds: float = ...) -> Solution:
-        """Solve `problem` within `budget_bytes`."""
+    def __call__(self, problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
+        """Solve `problem` within `budget_bytes`; raises `Infeasible` with the lowest peak reached."""
         ...
 
 
+def _cheapest_of(name: str, plans: Callable[[FastJudge, int], Iterable[Plan]], *, trimmed: bool = True) -> Solver:
+    """The solver that takes the cheapest of some plans."""
+
+    def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
+        judge = FastJudge.of(problem)
+        return cheapest(judge, plans(judge, budget_bytes), budget_bytes, solver=name, trimmed=trimmed)
+
+    return solve_by_plans
+
+
+def _baseline(name: str, baseline: Baseline) -> Solver:
+    return _cheapest_of(name, lambda judge, budget_bytes: baseline.plans(judge), trimmed=baseline.trimmed)
+
+
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        "all": plain.solve_all,
-        "articulation": articulation.solve,
-        "auto": auto.solve,
-        "block": block.solve,
-        "chain": chain.solve,
+    {name: _baseline(name, baseline) for name, baseline in BASELINES.items()}
+    | {
+        "articulation": _cheapest_of("articulation", articulation_plans),
+        "chain": _cheapest_of("chain", chain_plans),
         "ilp": ilp.solve,
-        "none": plain.solve_none,
-        "speed": speed.solve,
-        "sqrt": sqrt.solve,
-        "uniform": uniform.solve,
+        "auto": ilp.solve_auto,
     }
 )
 """Every solver by its name, as `solver=` takes it."""
 
+SEARCHING = ("auto", "ilp")
+"""Solvers that take as long as they are given, and that a plan to start from helps."""
 
-def solve(
-    problem: Problem, budget_bytes: int, *, solver: str = "auto", time_limit_seconds: float = TIME_LIMIT_SECONDS
-) -> Solution:
+
+def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds: float = SECONDS) -> Solution:
     """Choose what to recompute so that the peak stays within the budget.
 
-    Every solver recomputes what the problem requires; what a family of plans lacks of it is added to its plans.
+    Every solver recomputes what the problem requires; what its plans lack of it is added to them.
 
     Args:
         problem: steps, tensors and candidates of one model.
         budget_bytes: highest peak allowed.
         solver: a name in `SOLVERS`.
-        time_limit_seconds: after so long the best plan found is returned, with status ``FEASIBLE``.
+        seconds: after so many the best plan found is returned, with status ``FEASIBLE``.
 
     Returns:
         The solution, with the judge's peak and cost.
 
     Raises:
+        BackendError: ``ilp`` was asked, and HiGHS cannot be loaded or fails.
         BudgetError: the budget is not a positive int.
         Infeasible: the solver finds no plan within the budget.
         InvalidProblem: no plan recomputes all calls that the problem requires.
@@ -73,25 +88,18 @@ def solve(
         ((), (0,))
     """
     check_budget(budget_bytes)
-    return named(solver)(demand(problem, budget_bytes), budget_bytes, time_limit_seconds=time_limit_seconds)
+    deadline = Deadline.after(seconds)
+    return named(solver)(demand(problem, budget_bytes), budget_bytes, deadline=deadline)
 
 
 def check_budget(budget_bytes: int) -> None:
-    """Refuse what is no positive number of bytes.
-
-    Raises:
-        BudgetError: the budget is not a positive int.
-    """
+    """Raise `BudgetError` where a budget is no positive number of bytes."""
     if type(budget_bytes) is not int or budget_bytes <= 0:  # a bool is an int, and no budget
         raise BudgetError(f"a budget is a positive number of bytes as an int, got {budget_bytes!r}")
 
 
 def named(solver: str) -> Solver:
-    """Look a solver up.
-
-    Raises:
-        UnknownSolver: there is no solver of that name.
-    """
+    """Look a solver up; raises `UnknownSolver` with the nearest name."""
     if solver not in SOLVERS:
         near = difflib.get_close_matches(str(solver), SOLVERS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

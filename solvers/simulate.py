@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from .errors import InvalidProblem
 from .problem import Problem
@@ -69,12 +69,9 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
     covered = [False] * len(problem.calls)
     for candidate in candidates:
         covered[candidate.start : candidate.stop] = [True] * (candidate.stop - candidate.start)
-
     held_until = [tensor.free_step for tensor in problem.tensors]
     for i, tensor in enumerate(problem.tensors):
-        for save in tensor.saves:
-            if not covered[save.call]:
-                held_until[i] = max(held_until[i], save.until)
+        held_until[i] = max([held_until[i], *(save.until for save in tensor.saves if not covered[save.call])])
     for candidate in candidates:
         for hold in candidate.holds:
             held_until[hold.tensor] = max(held_until[hold.tensor], hold.until)
@@ -88,11 +85,6 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
             change[addition.start] += addition.bytes
             change[addition.until] -= addition.bytes
 
-    level_bytes, held_bytes = [], 0
-    for step, delta in zip(problem.steps, change, strict=False):
-        held_bytes += delta
-        level_bytes.append(step.base_bytes + held_bytes)
-    return Timeline(
-        level_bytes=tuple(level_bytes),
-        recompute_seconds=sum(candidate.recompute_seconds for candidate in candidates),
-    )
+    levels = [step.base_bytes + held for step, held in zip(problem.steps, accumulate(change), strict=False)]
+    seconds = sum(candidate.recompute_seconds for candidate in candidates)
+    return Timeline(level_bytes=tuple(levels), recompute_seconds=seconds)

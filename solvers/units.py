@@ -8,17 +8,8 @@ from fractions import Fraction
 
 from .errors import BudgetError
 
-_UNITS = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_UNITS = {"b": 1} | {f"{x}b": 10 ** (3 * i) for i, x in enumerate("kmgt", 1)}
+_UNITS |= {f"{x}ib": 2 ** (10 * i) for i, x in enumerate("kmgt", 1)}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?([a-z]*|%)", re.IGNORECASE | re.ASCII)
 _ACCEPTED = (
     'bytes as a positive int, or text such as "8GB" (8 x 10^9 bytes), "8GiB" (8 x 2^30 bytes), "512 MiB", '

@@ -50,7 +50,7 @@ AGAINST = {
 BY_NAME = {
     "__init__.py": "public names",
     "solvers/__init__.py": "public names",
-    "solvers/backends.py": "PuLP",
+    "solvers/highs.py": "PuLP",
     "_data/document.py": "pages of _show",
     "_cli/group.py": "commands",
     "_cli/target.py": "the user's module",

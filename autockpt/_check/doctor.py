@@ -189,7 +189,7 @@ def _problems(report: DoctorReport) -> Iterator[Problem]:
         if not each.seen_bytes:
             yield Problem(kind="refused", what=each.device.partition(":")[0], why=_why_unseen(each, report.settings))
     if "highspy" not in report.libraries:
-        yield Problem(kind="note", what="highspy", why="not installed: CBC solves alone, and takes longer")
+        yield Problem(kind="note", what="highspy", why="not installed: plans are those of the instant solvers")
 
 
 def _why_no_device(report: DoctorReport) -> str:

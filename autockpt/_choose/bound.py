@@ -85,7 +85,7 @@ class PeakBound:
         """
         if not self.flow.units:
             return None
-        seconds = peak_bound(self.flow, self.lives, budget_bytes, time_limit_seconds=time_limit_seconds).seconds
+        seconds = peak_bound(self.flow, self.lives, budget_bytes, seconds=time_limit_seconds).seconds
         return None if math.isinf(seconds) else seconds
 
 

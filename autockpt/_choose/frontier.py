@@ -9,8 +9,9 @@ from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers import parse_bytes, sweep
-from ..solvers.families import dominated_by
-from ..solvers.sweep import POINTS, TIME_LIMIT_SECONDS
+from ..solvers.common import dominated_by
+from ..solvers.frontier import POINTS
+from ..solvers.frontier import SECONDS as TIME_LIMIT_SECONDS
 from .bound import BOUND_SECONDS, PeakBound
 from .candidates import find_candidates
 from .solve import believed, make_plan
@@ -65,7 +66,7 @@ def frontier(
         solver=solver,
         points=points,
         budgets_bytes=budgets_bytes,
-        time_limit_seconds=max(SEARCH_SHARE * (deadline - time.perf_counter()), 0.0),
+        seconds=max(SEARCH_SHARE * (deadline - time.perf_counter()), 0.0),
     )
     bound, least_seconds = PeakBound.of(profile), 0.0
     plans: list[Plan] = []

@@ -11,7 +11,7 @@ from .._data.amounts import Bytes
 from .._data.profile import Profile
 from .._data.timeline import Phase
 from ..solvers import format_bytes
-from ..solvers.families import Plan as Chosen
+from ..solvers.common import Plan as Chosen
 from .candidates import Candidates
 from .timeline import split_levels
 

@@ -12,8 +12,8 @@ from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile
 from ..solvers import Infeasible, Solution, least_peak, simulate
 from ..solvers import solve as solve_problem
+from ..solvers.common import judged
 from ..solvers.errors import TooCostly
-from ..solvers.families import judged
 from .bound import least_recompute_seconds
 from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
@@ -132,7 +132,7 @@ def _within(
 ) -> Solution:
     """The cheapest plan within a budget, among candidates that pins may have left of those found."""
     try:
-        return solve_problem(candidates.problem, budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds)
+        return solve_problem(candidates.problem, budget_bytes, solver=solver, seconds=time_limit_seconds)
     except Infeasible as error:
         if error.chosen is None:
             raise
@@ -152,9 +152,7 @@ def _lowest(
 ) -> Solution:
     """The plan with the lowest peak within so many recompute seconds."""
     try:
-        return least_peak(
-            candidates.problem, most_seconds=most_seconds, solver=solver, time_limit_seconds=time_limit_seconds
-        )
+        return least_peak(candidates.problem, most_seconds=most_seconds, solver=solver, seconds=time_limit_seconds)
     except TooCostly as error:
         raise error.carrying(
             plan=_plan_of(candidates, error.chosen, error.solver),
@@ -166,7 +164,7 @@ def _lowest(
 def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: float) -> int:
     """Lowest peak that a solver reaches."""
     try:
-        return solve_problem(candidates.problem, 1, solver=solver, time_limit_seconds=time_limit_seconds).peak_bytes
+        return solve_problem(candidates.problem, 1, solver=solver, seconds=time_limit_seconds).peak_bytes
     except Infeasible as error:
         return error.minimum_bytes
 

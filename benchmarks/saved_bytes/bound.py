@@ -8,9 +8,7 @@ import math
 from autockpt._choose.bound import state_operators
 from autockpt._choose.candidates.book import Book
 from autockpt._data.profile import Profile
-from autockpt.solvers import Dataflow
-from autockpt.solvers.bound import row_bound
-from autockpt.solvers.row import make_row
+from autockpt.solvers import Dataflow, Lives, peak_bound
 
 __all__ = ["saved_bound", "saved_dataflow"]
 
@@ -26,14 +24,17 @@ def saved_bound(flow: Dataflow, held_bytes: int) -> float:
     Returns:
         The optimum of the linear relaxation; infinite where no method holds so little.
 
-    Source: that of `autockpt.solvers.peak_bound`, for one row.
-    Exact for the relaxation; some 10 to 20 minimum cuts.
+    Source: that of `autockpt.solvers.peak_bound`, for one step: the one between forward and backward.
+    Exact for the relaxation.
     """
-    needed = {t for t, item in enumerate(flow.items) if item.saved and not item.free}
-    others = {t for t, item in enumerate(flow.items) if not item.saved and not item.free}
-    row = make_row(flow, room_bytes=held_bytes, needed=needed, others=others, ran=[True] * len(flow.units))
-    seconds, _, _ = row_bound(row, math.inf)
-    return seconds
+    all_bytes = sum(item.bytes for item in flow.items)
+    lives = Lives(
+        base_bytes=(0, all_bytes, 0),  # so that forward and backward themselves have room for everything
+        run_step=(0,) * len(flow.units),
+        free_step=(1,) * len(flow.items),
+        read_steps=tuple((2,) if item.saved else () for item in flow.items),
+    )
+    return peak_bound(flow, lives, all_bytes + held_bytes, seconds=math.inf).seconds
 
 
 def saved_dataflow(profile: Profile) -> Dataflow:

@@ -53,7 +53,7 @@ def measure(name: str) -> list[dict[str, Any]]:
             "function_bound_seconds": saved_bound(functions, held_bytes),
         }
         try:
-            solution = solve(problem, held_bytes, solver="ilp", time_limit_seconds=TIME_LIMIT_SECONDS)
+            solution = solve(problem, held_bytes, solver="ilp", seconds=TIME_LIMIT_SECONDS)
         except Infeasible as error:
             points.append({**point, "error": str(error)})
             continue

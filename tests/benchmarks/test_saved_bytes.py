@@ -69,5 +69,5 @@ def test_no_plan_beats_the_bound(name: str, share: float) -> None:
     profile, _, problem = case(name)
     held_bytes = int(share * simulate(problem, ()).peak_bytes)
     bound = saved_bound(saved_dataflow(profile), held_bytes)
-    plan = solve(problem, held_bytes, solver="ilp", time_limit_seconds=1.0)
+    plan = solve(problem, held_bytes, solver="ilp", seconds=1.0)
     assert 0.0 < bound <= plan.recompute_seconds * (1 + 1e-9)

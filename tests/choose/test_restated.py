@@ -16,7 +16,6 @@ from autockpt._choose.candidates.planned import find_planned
 from autockpt._choose.candidates.restated import restate
 from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
-from autockpt.solvers.speed import PRESET
 from tests.zoo import UNet, t5, tokens
 
 SAMPLE = 25
@@ -42,8 +41,8 @@ def test_what_is_stated_for_another_size_is_what_a_plan_would_say_there(build: A
     restated = restate(found, large)
     everything = range(len(found.runs))
     assert segments_of(restated, everything) != segments_of(found, everything)
-    assert [c.preset for c in restated.problem.candidates] == [c.preset for c in found.problem.candidates]
-    assert PRESET in {c.preset for c in restated.problem.candidates}
+    assert [c.multiplies for c in restated.problem.candidates] == [c.multiplies for c in found.problem.candidates]
+    assert {c.multiplies for c in restated.problem.candidates} == {False, True}
     assert restated.refused == found.refused
     segments = segments_of(restated, everything)
     assert any("/" in call for segment in segments for call in segment.calls)  # glue

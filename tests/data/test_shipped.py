@@ -72,7 +72,7 @@ def test_every_solver_solves_it(name: str, solver: str) -> None:
         assert lowest.value.minimum_bytes == recorded()[name].plain_peak_bytes > budget_bytes
     else:
         try:
-            solution = solve(problem, budget_bytes, solver=solver, time_limit_seconds=1.0)
+            solution = solve(problem, budget_bytes, solver=solver, seconds=1.0)
         except Infeasible as error:
             assert solver == "speed"  # it leaves matrix products alone, and with them most of what they save
             assert budget_bytes < error.minimum_bytes < recorded()[name].plain_peak_bytes

@@ -23,7 +23,7 @@ from autockpt._record import recorder, timing
 from autockpt._record.recorder import record_step
 from autockpt._record.step import step_of, training_step
 from autockpt._record.tape import AllocatorTape, Event
-from autockpt.solvers import SOLVERS, Problem, simulate
+from autockpt.solvers import Problem, simulate, solve
 from tests.fuzz.timeless import without_times
 from tests.record.plainly import dropping, held
 from tests.record.played import as_cuda
@@ -83,7 +83,7 @@ def test_a_spilled_step_is_recorded_as_the_plain_one(name: str) -> None:
 def lowest(problem: Problem, solver: str = "auto") -> tuple[int, ...]:
     """What the solver's plan with the lowest peak chooses."""
     with pytest.raises(Infeasible) as caught:
-        SOLVERS[solver](problem, 1)
+        solve(problem, 1, solver=solver)
     assert caught.value.chosen is not None
     return caught.value.chosen
 

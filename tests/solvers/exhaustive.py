@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autockpt.solvers import Infeasible, Problem, Solution, simulate
-from autockpt.solvers.families import infeasible, judged
+from autockpt.solvers.common import infeasible, judged
 
 __all__ = ["optimum", "outcome", "plans", "recomputes_what_is_required"]
 

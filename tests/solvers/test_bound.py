@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
-from autockpt.solvers.backends import Backend
 from autockpt.solvers.bound import peak_bound
 from autockpt.solvers.dataflow import Dataflow, Item, Unit
 from autockpt.solvers.lives import Lives
@@ -102,24 +101,21 @@ def cheapest_schedule(flow: Dataflow, lives: Lives, budget_bytes: int) -> float:
     return min(costs.values(), default=math.inf)
 
 
-@pytest.mark.parametrize(("backend", "n_examples"), [("highs", 150), ("cbc", 80)])
-def test_no_schedule_of_any_kind_costs_less_than_the_bound(backend: Backend, n_examples: int) -> None:
-    if backend == "highs":
-        pytest.importorskip("highspy")
+def test_no_schedule_of_any_kind_costs_less_than_the_bound() -> None:
     tight = []
 
-    @settings(max_examples=n_examples)
+    @settings(max_examples=200)
     @given(models())
     def check(drawn: tuple[Dataflow, Lives, int]) -> None:
         flow, lives, budget_bytes = drawn
-        bound = peak_bound(flow, lives, budget_bytes, backend=backend)
+        bound = peak_bound(flow, lives, budget_bytes)
         optimum = cheapest_schedule(flow, lives, budget_bytes)
         assert bound.seconds <= optimum + TOLERANCE
         if 0.0 < bound.seconds < math.inf:
             tight.append((len(bound.steps), bound.seconds / optimum))
 
     check()
-    assert len(tight) > n_examples // 10
+    assert len(tight) > 20
     assert sum(n_rows > 1 for n_rows, _ in tight) >= 3
     assert max(share for _, share in tight) > 0.99
 
@@ -154,7 +150,7 @@ def test_recomputing_the_cheap_half_is_what_the_bound_asks_for() -> None:
 def test_out_of_time_the_bound_is_weaker_and_says_so() -> None:
     flow, lives = row_of_pairs(8)
     budget_bytes = 10 + 8 * 8 + 1 - 40
-    weak, full = (peak_bound(flow, lives, budget_bytes, time_limit_seconds=s) for s in (0.0, 60.0))
+    weak, full = (peak_bound(flow, lives, budget_bytes, seconds=s) for s in (0.0, 60.0))
     assert not weak.converged and full.converged
     assert 0.0 <= weak.seconds <= full.seconds
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,13 +20,12 @@ from autockpt.solvers import (
     Status,
     Step,
     Tensor,
-    integer_search,
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
-from autockpt.solvers.backends import Backend, Backends
-from autockpt.solvers.formulation import Formulation
-from autockpt.solvers.ledger import Ledger
+from autockpt.solvers.common import Deadline
+from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.instant import Instants
 
 from .exhaustive import optimum, outcome
 from .strategies import chains_and_budgets, problems_and_budgets
@@ -36,22 +34,12 @@ from .synthetic import menus
 PLENTY = 60.0
 
 
-@pytest.mark.parametrize(
-    ("backend", "small", "n_examples"),
-    [
-        pytest.param("highs", integer_search.SMALL, 150, id="highs-at-once"),
-        pytest.param("highs", 0, 60, id="highs-generated"),
-        pytest.param("cbc", 0, 40, id="cbc-generated"),
-    ],
-)
+@pytest.mark.parametrize(("few", "n_examples"), [(ilp_module.FEW, 150), ((0, 1), 100)], ids=["all", "few-first"])
 def test_ilp_chooses_among_entries_as_brute_force_does(
-    backend: Backend, small: int, n_examples: int, monkeypatch: pytest.MonkeyPatch
+    few: tuple[int, ...], n_examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if backend == "highs":
-        pytest.importorskip("highspy")
-    monkeypatch.setattr(integer_search, "SMALL", small)
-    monkeypatch.setattr(integer_search, "PROMISING", (0, 1))
-    monkeypatch.setattr(integer_search, "FEW", 9.0)  # search among few, however few there are
+    monkeypatch.setattr(ilp_module, "FEW", few)
+    monkeypatch.setattr(ilp_module, "WORTH_IT", 9.0)  # search among few, however few there are
     shared = 0
 
     @settings(max_examples=n_examples)
@@ -61,7 +49,7 @@ def test_ilp_chooses_among_entries_as_brute_force_does(
         problem, budget_bytes = drawn
         expected = outcome(optimum, problem, budget_bytes)
         try:
-            found = ilp_module.solve(problem, budget_bytes, time_limit_seconds=PLENTY, backend=backend)
+            found = solve(problem, budget_bytes, solver="ilp", seconds=PLENTY)
         except Infeasible as error:
             assert isinstance(expected, Infeasible)
             assert error.minimum_bytes == expected.minimum_bytes
@@ -127,36 +115,28 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
     assert chosen == [(), (1,), (1,), (2,), (2,), (0,), (0,)]
 
 
-@pytest.mark.parametrize("backend", ["highs", "cbc"])
-def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if backend == "highs":
-        pytest.importorskip("highspy")
+def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = menus(16)
-    ledger = Ledger.of(problem)
-    budget_bytes = int(0.7 * ledger.peak(()))
-    proven = ilp_module.solve(problem, budget_bytes, time_limit_seconds=5.0, backend=backend)
-    monkeypatch.setattr(integer_search, "SMALL", 0)
-    monkeypatch.setattr(integer_search, "PROMISING", (1,))
-    monkeypatch.setattr(integer_search.Search, "branch", lambda search: None)
+    judge = FastJudge.of(problem)
+    budget_bytes = int(0.7 * judge.peak(()))
+    proven = solve(problem, budget_bytes, solver="ilp", seconds=PLENTY)
+    branch = ilp_module._Search.branch
+
+    def of_few_alone(search: ilp_module._Search, *some: Any, proves: bool) -> None:
+        if not proves:
+            branch(search, *some, proves=False)
+
+    monkeypatch.setattr(ilp_module, "FEW", (1,))
+    monkeypatch.setattr(ilp_module._Search, "branch", of_few_alone)
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
-        ledger,
+        Instants.of(judge).columns,
         start.chosen,
-        budget_bytes=budget_bytes,
-        deadline=time.perf_counter() + PLENTY,
-        backends=Backends.of(backend),
+        budget_bytes,
+        deadline=Deadline.after(PLENTY),
+        asked="ilp",
+        started_by="block",
     )
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
     assert found.lower_bound_seconds is not None
     assert found.lower_bound_seconds <= proven.recompute_seconds  # that of the few candidates is no bound of all
-
-
-@given(problems_and_budgets(max_entries=3))
-def test_only_the_cheapest_of_candidates_that_do_the_same_is_searched(drawn: tuple[Problem, int]) -> None:
-    problem, budget_bytes = drawn
-    dearer = tuple(replace(each, recompute_seconds=each.recompute_seconds + 0.5) for each in problem.candidates)
-    both = replace(problem, candidates=(*dearer, *problem.candidates))
-    alone, found = (Formulation.of(Ledger.of(each), budget_bytes).active for each in (problem, both))
-    assert found == tuple(len(dearer) + c for c in alone)

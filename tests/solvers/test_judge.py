@@ -3,7 +3,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -23,8 +22,8 @@ from autockpt.solvers import (
     Tensor,
     simulate,
 )
-from autockpt.solvers.formulation import Formulation
-from autockpt.solvers.ledger import Ledger
+from autockpt.solvers.columns import Columns
+from autockpt.solvers.fast_judge import FastJudge
 
 from .strategies import problems_and_plans
 
@@ -60,23 +59,19 @@ def test_judge_equals_a_naive_reading_of_the_definition(drawn: tuple[Problem, tu
 
 @settings(max_examples=150)
 @given(problems_and_plans())
-def test_ledger_and_formulation_stand_as_high_as_the_judge(drawn: tuple[Problem, tuple[int, ...]]) -> None:
+def test_fast_judge_and_columns_stand_as_high_as_the_judge(drawn: tuple[Problem, tuple[int, ...]]) -> None:
     problem, plan = drawn
     expected = simulate(problem, plan).level_bytes
-    ledger = Ledger.of(problem)
-    assert tuple(ledger.levels(plan).tolist()) == expected
-    assert ledger.peak(plan) == max(expected)
+    judge = FastJudge.of(problem)
+    assert tuple(judge.levels(plan).tolist()) == expected
+    assert judge.peak(plan) == max(expected)
 
-    form = Formulation.of(ledger, 10**9)
-    assert form.active == tuple(range(len(problem.candidates)))
-    values = np.zeros(form.n_columns)
-    values[list(plan)] = 1.0
-    for skip in range(len(form.active), len(form.arcs)):
-        point = form.arcs[skip][0]
-        values[skip] = not any(form.arcs[c][0] <= point < form.arcs[c][1] for c in plan)
-    assert tuple(form.levels(values).tolist()) == expected
-    assert form.plan(values) == plan
-    assert max(expected) == max(expected[step] for step in form.steps_that_matter())
+    columns = Columns.of(judge)
+    values = columns.values(plan)
+    assert tuple(columns.levels(values).tolist()) == expected
+    assert columns.plan(values) == plan
+    taken = {*plan, *(c for c in range(columns.n_candidates, len(columns.arcs)) if values[c])}
+    assert not taken & columns.closed(max(expected))
 
 
 def test_overlapping_candidates_are_refused() -> None:

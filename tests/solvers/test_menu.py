@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from autockpt.solvers.closure import hull
 from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
 from autockpt.solvers.menu import make_menu
+from autockpt.solvers.min_cut import hull
 
 from .flows import dataflows, every_choice, hosts, undominated
 

@@ -7,18 +7,15 @@ plan in the same way, and `restated` the candidates of one step for another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ..._data.profile import Profile
 from ...solvers.blocks import block_chain
 from ...solvers.problem import Problem
-from ...solvers.speed import PRESET
 from .book import Book
 from .drafts import Draft, Run, make_draft
 from .glue import glue_of, is_glue, with_glue
-from .presets import speed_drafts
 from .runs import runs_of
 from .selective import selective_drafts
 from .steps import cut_clock, movable, state_problem
@@ -70,25 +67,23 @@ def find_candidates(profile: Profile) -> Candidates:
     drafts = _whole(book, runs)
     single = {draft.start for draft in drafts if len(draft.run.members) == 1}
     _joined(drafts, selective_drafts(book, elements, single))
-    marked = _joined(drafts, speed_drafts(book, elements, single))
     saving = (i for i, call in enumerate(profile.calls) if i and book.saves_in(i) and not is_glue(call))
     refused = tuple((call, reason) for call in saving if (reason := book.reason((call,))))
-    return state_candidates(book, drafts, presets=dict.fromkeys(marked, PRESET), refused=refused)
+    return state_candidates(book, drafts, refused=refused)
 
 
 def state_candidates(
     book: Book,
     drafts: list[Draft],
     *,
-    presets: Mapping[int, str] = MappingProxyType({}),
     refused: tuple[tuple[int, str], ...] = (),
 ) -> Candidates:
-    """State drafts as a problem, some of which bear the name of a preset; see `Candidates`."""
+    """State drafts as a problem; see `Candidates`."""
     profile = book.profile
     edges = cut_clock(profile, book, drafts)
     return Candidates(
         profile=profile,
-        problem=state_problem(profile, book, drafts, edges, presets=presets),
+        problem=state_problem(profile, book, drafts, edges),
         runs=tuple(draft.run for draft in drafts),
         refused=refused,
         edges=edges,
@@ -123,14 +118,13 @@ def _callers(profile: Profile, calls: Iterable[int]) -> set[int]:
     return found
 
 
-def _joined(drafts: list[Draft], more: list[Draft]) -> set[int]:
-    """Join drafts to those that there are, unless one stands for the same; return where they stand."""
+def _joined(drafts: list[Draft], more: list[Draft]) -> None:
+    """Join drafts to those that there are, unless one stands for the same."""
     place = {_what(draft.run): i for i, draft in enumerate(drafts)}
     for draft in more:
         if _what(draft.run) not in place:
             place[_what(draft.run)] = len(drafts)
             drafts.append(draft)
-    return {place[_what(draft.run)] for draft in more}
 
 
 def _what(run: Run) -> tuple[object, ...]:

@@ -33,5 +33,4 @@ def restate(candidates: Candidates, profile: Profile) -> Candidates:
     book = Book(with_glue(profile, glue)[0])
     drafts = [draft for run in candidates.runs if (draft := make_draft(book, run.members, run.idle)) is not None]
     assert len(drafts) == len(candidates.runs), "what a run frees is a question of structure"
-    presets = dict(enumerate(stated.preset for stated in candidates.problem.candidates))
-    return state_candidates(book, drafts, presets=presets, refused=candidates.refused)
+    return state_candidates(book, drafts, refused=candidates.refused)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, S
 from .book import Book, Ints
 from .drafts import Draft, Run
 from .glue import is_glue
+from .products import multiplies
 
 
 def cut_clock(profile: Profile, book: Book, drafts: list[Draft]) -> tuple[int, ...]:
@@ -32,9 +32,8 @@ def state_problem(
     book: Book,
     drafts: list[Draft],
     edges: Sequence[int],
-    presets: Mapping[int, str] = MappingProxyType({}),
 ) -> Problem:
-    """State the problem in steps, which begin at the `edges`; some drafts bear the name of a preset."""
+    """State the problem in steps, which begin at the `edges`."""
     saves, tensors = profile.saves, movable(profile, drafts)
     step_of = {edge: step for step, edge in enumerate(edges)}
     steps = base_steps(profile, book, edges)
@@ -46,19 +45,20 @@ def state_problem(
     for tensor, call, release in zip(saves.tensor, saves.call, saves.release, strict=True):
         by_tensor[tensor].append(Save(call=call, until=step(release)))
     number = {tensor: i for i, tensor in enumerate(tensors)}
+    ops = profile.ops
+    products = [(f, call) for f, call, name in zip(ops.function, ops.call, ops.name, strict=True) if multiplies(name)]
+    outside = frozenset(call for f, call in products if f < 0)  # multiplies outside any function: any replay does too
+    inside = frozenset(f for f, _ in products)
     return Problem(
         steps=steps,
         calls=tuple(
-            Call(name=call.key, parent=call.parent, stop=call.stop, glue=is_glue(call)) for call in profile.calls
+            Call(name=call.key, parent=call.parent, stop=call.stop, function=is_glue(call)) for call in profile.calls
         ),
         tensors=tuple(
             Tensor(bytes=int(book.bytes[t]), free_step=step(int(book.natural[t])), saves=tuple(by_tensor[t]))
             for t in tensors
         ),
-        candidates=tuple(
-            _candidate(profile.calls, draft, number, step_of, len(steps), presets.get(i, ""))
-            for i, draft in enumerate(drafts)
-        ),
+        candidates=tuple(_candidate(book, draft, number, step_of, len(steps), inside, outside) for draft in drafts),
     )
 
 
@@ -68,15 +68,17 @@ def movable(profile: Profile, drafts: list[Draft]) -> list[int]:
 
 
 def _candidate(
-    calls: tuple[CallRecord, ...],
+    book: Book,
     draft: Draft,
     number: dict[int, int],
     step_of: dict[int, int],
     n_steps: int,
-    preset: str,
+    products: frozenset[int],
+    outside: frozenset[int],
 ) -> Candidate:
     """State one candidate in steps, additions that end together as one."""
-    replay = step_of[draft.replay]
+    replay, calls = step_of[draft.replay], book.profile.calls
+    functions = book.functions_of_run(draft.run.members)
     ends: dict[int, int] = defaultdict(int)
     for tick, size in draft.restored:
         ends[step_of.get(tick, n_steps)] += size
@@ -94,7 +96,8 @@ def _candidate(
         recompute_seconds=draft.seconds,
         holds=tuple(Hold(tensor=number[t], until=step_of.get(tick, n_steps)) for t, tick in draft.held),
         additions=tuple(additions),
-        preset=preset,
+        multiplies=any(f in products for f in functions if f not in draft.run.idle.given)
+        or not outside.isdisjoint(range(draft.start, draft.stop)),
     )
 
 

@@ -113,9 +113,7 @@ class Fitting:
             if chosen is not None and (peak_bytes := simulate(candidates.problem, chosen).peak_bytes) <= budget_bytes:
                 return peak_bytes
         try:
-            solution = solve_problem(
-                candidates.problem, budget_bytes, solver=self._solver, time_limit_seconds=time_limit_seconds
-            )
+            solution = solve_problem(candidates.problem, budget_bytes, solver=self._solver, seconds=time_limit_seconds)
             found: tuple[int, ...] | None = solution.chosen
             peak_bytes = solution.peak_bytes
         except Infeasible as error:

@@ -1,4 +1,4 @@
-"""Backends that crash or lie: the judge rejects what they say, the next is asked, and the solution tells it."""
+"""HiGHS that crashes or lies: the judge rejects what it says, the best plan until then is returned and tells it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ from autockpt.solvers import (
     Problem,
     Solution,
     Status,
-    integer_search,
     peak_bound,
     simulate,
     solve,
     sweep,
 )
-from autockpt.solvers.backends import Backends
-from autockpt.solvers.instant import instant_plan
-from autockpt.solvers.ledger import Ledger
+from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.instant import Instants
 
 from .exhaustive import optimum, outcome
 from .strategies import problems_and_budgets
 from .synthetic import transformer
 from .test_bound import TOLERANCE, cheapest_schedule, models
 
-pytest.importorskip("highspy")
-
 PLENTY = 60.0
 
 Fake = Callable[[Any, Any], Any]
-"""Solves a problem in place of a backend's `actualSolve`."""
+"""Solves a problem in place of PuLP's `HiGHS.actualSolve`."""
 
 HONEST: Fake = pulp.HiGHS.actualSolve
 
@@ -145,7 +141,7 @@ FAKES = [
 
 
 def auto(problem: Problem, budget_bytes: int) -> Solution:
-    return solve(problem, budget_bytes, time_limit_seconds=PLENTY)
+    return solve(problem, budget_bytes, seconds=PLENTY)
 
 
 def judge(problem: Problem, budget_bytes: int, found: Solution | Infeasible) -> None:
@@ -160,107 +156,67 @@ def judge(problem: Problem, budget_bytes: int, found: Solution | Infeasible) -> 
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_where_one_lies_the_other_finds_the_optimum(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_lies_an_instant_plan_or_better_is_returned(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulp.HiGHS, "actualSolve", fake)
-    failed: list[str] = []
+    noted: list[str] = []
 
-    @settings(max_examples=25)
-    @given(problems_and_budgets(max_calls=6))
-    def compare(drawn: tuple[Problem, int]) -> None:
-        expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
-        judge(*drawn, found)
-        failed.extend(note for note in found.notes if note.endswith("CBC was asked instead"))
-        if isinstance(expected, Infeasible):
-            assert isinstance(found, Infeasible)
-            assert found.minimum_bytes == expected.minimum_bytes
-        else:
-            assert isinstance(found, Solution)
-            assert found.recompute_seconds == pytest.approx(expected.recompute_seconds, rel=1e-9)
-            assert found.status is Status.OPTIMAL
-
-    compare()
-    assert failed
-    assert all(note.startswith("HiGHS ") and "\n" not in note for note in failed)
-
-
-@pytest.mark.parametrize("fake", FAKES)
-def test_where_both_lie_the_instant_plan_is_returned(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fake is not boasts:  # CBC's bound is in its log
-        monkeypatch.setattr(pulp.COIN_CMD, "actualSolve", fake)
-    monkeypatch.setattr(pulp.HiGHS, "actualSolve", fake)
-    monkeypatch.setattr(
-        Backends, "of", classmethod(lambda cls, backend=None: cls(left=["highs", "cbc"][: 1 + (fake is not boasts)]))
-    )
-
-    @settings(max_examples=25)
+    @settings(max_examples=40)
     @given(problems_and_budgets(max_calls=6))
     def compare(drawn: tuple[Problem, int]) -> None:
         problem, budget_bytes = drawn
         expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
         judge(*drawn, found)
-        instant = instant_plan(Ledger.of(problem), budget_bytes)
+        judged = FastJudge.of(problem)
+        instant = Instants.of(judged).best(budget_bytes)
         assert isinstance(found, Solution) or not instant.fits
+        noted.extend(found.notes)
         if isinstance(found, Solution):
             assert isinstance(expected, Solution)
             assert found.lower_bound_seconds is None or found.lower_bound_seconds <= expected.recompute_seconds
-            if found.notes:
-                assert "there is no other to ask" in found.notes[-1]
-                assert found.recompute_seconds <= Ledger.of(problem).seconds(instant.plan)
-                assert found.solver == instant.solver or found.chosen != instant.plan
+            assert found.status is Status.FEASIBLE or found.recompute_seconds == expected.recompute_seconds
+            if found.notes and instant.fits:
+                assert found.recompute_seconds <= judged.seconds(instant.plan)
 
     compare()
+    assert noted
+    assert all("\n" not in note for note in noted)
     problem = transformer(3)
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
     solution = solve(problem, budget_bytes)
-    assert solution.notes and solution.peak_bytes <= budget_bytes
-    with pytest.raises(BackendError, match="'ilp' has nobody who solves"):
+    assert solution.notes[0].startswith("HiGHS ") and solution.peak_bytes <= budget_bytes
+    with pytest.raises(BackendError, match=r"^HiGHS .* Solver 'auto' returns the best"):
         solve(problem, budget_bytes, solver="ilp")
 
 
-@pytest.mark.parametrize("small", [integer_search.SMALL, 0], ids=["at-once", "generated"])
 @pytest.mark.parametrize("fake", [overpays, overlooks_bytes, crashes, finds_no_plan])
-def test_a_bound_that_a_judged_plan_undercuts_is_not_claimed(
-    fake: Fake, small: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_that_a_judged_plan_undercuts_is_not_claimed(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = transformer(3)
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
-    expected = solve(problem, budget_bytes, time_limit_seconds=PLENTY)
+    expected = solve(problem, budget_bytes, seconds=PLENTY)
     assert expected.status is Status.OPTIMAL
-    monkeypatch.setattr(integer_search, "SMALL", small)
     monkeypatch.setattr(pulp.HiGHS, "actualSolve", fake)
-    found = solve(problem, budget_bytes, time_limit_seconds=PLENTY)
-    assert found.notes
+    found = solve(problem, budget_bytes, seconds=PLENTY)
     judge(problem, budget_bytes, found)
-    assert found.recompute_seconds == pytest.approx(expected.recompute_seconds, rel=1e-9)
+    assert found.recompute_seconds >= expected.recompute_seconds * (1 - 1e-9)
+    assert found.lower_bound_seconds is None or found.lower_bound_seconds <= expected.recompute_seconds * (1 + 1e-9)
+    assert found.notes or fake is overlooks_bytes  # whose bounds are too low, but true
 
 
 @pytest.mark.parametrize("fake", [crashes, overlaps, overlooks_bytes])
-def test_a_sweep_goes_on_with_the_next_and_asks_the_first_no_more(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_goes_on_with_instant_plans(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = transformer(2)
-    expected = sweep(problem, points=4, time_limit_seconds=PLENTY)
-    asked = []
-
-    def counted(solver: Any, lp: Any) -> Any:
-        asked.append(lp)
-        return fake(solver, lp)
-
-    monkeypatch.setattr(pulp.HiGHS, "actualSolve", counted)
-    found = sweep(problem, points=4, time_limit_seconds=PLENTY)
-    assert [each.peak_bytes for each in found] == [each.peak_bytes for each in expected]
-    assert [each.recompute_seconds for each in found] == pytest.approx([each.recompute_seconds for each in expected])
-    assert len(asked) == 1 or fake is not crashes
-    assert all("HiGHS" in each.notes[0] for each in found[1:])
-    monkeypatch.setattr(pulp.COIN_CMD, "actualSolve", fake)
-    for solution in sweep(problem, points=4):
+    monkeypatch.setattr(pulp.HiGHS, "actualSolve", fake)
+    found = sweep(problem, points=4)
+    assert len(found) > 2
+    for solution in found:
         judge(problem, solution.peak_bytes, solution)
-        assert solution.solver != "ilp"
+    assert any(solution.notes for solution in found)
     with pytest.raises(BackendError):
         sweep(problem, solver="ilp", points=4)
 
 
 def test_required_calls_are_recomputed_whoever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    for backend in (pulp.HiGHS, pulp.COIN_CMD):
-        monkeypatch.setattr(backend, "actualSolve", crashes)
+    monkeypatch.setattr(pulp.HiGHS, "actualSolve", crashes)
     problem = transformer(3)
     required = problem.candidates[len(problem.candidates) // 2].start
     problem = dataclasses.replace(problem, required=(required,))
@@ -268,15 +224,16 @@ def test_required_calls_are_recomputed_whoever_fails(monkeypatch: pytest.MonkeyP
     assert any(problem.candidates[c].start <= required < problem.candidates[c].stop for c in solution.chosen)
 
 
-def test_without_any_backend_there_is_a_plan_and_ilp_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for backend in (pulp.HiGHS, pulp.COIN_CMD):
-        monkeypatch.setattr(backend, "available", lambda self: False)
+def test_without_highs_there_is_a_plan_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulp.HiGHS, "available", lambda self: False)
     problem = transformer(3)
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
     solution = solve(problem, budget_bytes)
-    assert solution.solver == instant_plan(Ledger.of(problem), budget_bytes).solver
-    assert solution.notes == ()
-    with pytest.raises(ValueError, match="needs HiGHS"):
+    assert solution.solver == Instants.of(FastJudge.of(problem)).best(budget_bytes).solver
+    assert solution.notes == (
+        "HiGHS cannot be loaded (pip install highspy), so this is the best plan that was found without it",
+    )
+    with pytest.raises(BackendError, match="HiGHS cannot be loaded"):
         solve(problem, budget_bytes, solver="ilp")
 
 
@@ -288,8 +245,8 @@ def test_the_lowest_plan_comes_with_the_error() -> None:
     assert pickle.loads(pickle.dumps(caught.value)).chosen == caught.value.chosen
 
 
-def test_a_bound_on_any_method_does_without_those_that_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    several = []
+def test_a_bound_on_any_method_does_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    weaker = []
 
     @settings(max_examples=60)
     @given(models())
@@ -297,16 +254,13 @@ def test_a_bound_on_any_method_does_without_those_that_crash(monkeypatch: pytest
         with monkeypatch.context() as patch:
             honest = peak_bound(*drawn)
             patch.setattr(pulp.HiGHS, "actualSolve", crashes)
-            by_cbc = peak_bound(*drawn)
-            patch.setattr(pulp.COIN_CMD, "actualSolve", crashes)
             alone = peak_bound(*drawn)
-        assert by_cbc.seconds == pytest.approx(honest.seconds, rel=1e-5)
         assert alone.seconds <= honest.seconds * (1 + 1e-5)
         assert not alone.converged or alone.seconds == honest.seconds
-        several.append(not alone.converged)
+        weaker.append(not alone.converged)
 
     compare()
-    assert any(several)
+    assert any(weaker)
 
 
 @pytest.mark.parametrize("fake", [overpays, overlooks_bytes, says_no_numbers, finds_no_plan, gives_up])

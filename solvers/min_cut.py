@@ -1,13 +1,27 @@
-"""The parametric programme of a dataflow, by minimum cuts: its optima for every price on bytes are whole numbers.
+"""The corners of a menu, by minimum cuts: the best choice of units for every price on bytes.
 
-For a price on bytes the cheapest choice minimises ``seconds × R + price × bytes × (A − R of the maker)`` under
-constraints that are all differences (R ≤ A, A ≤ R where an item cannot be held). That is a minimum-weight closure:
+    symbol   meaning                                             name here
+    R_u      unit u runs again                                   a node with `members`
+    A_t      item t is there in backward: held, or made again    a node
+    K_u      something that u makes is there                     a node, where keeping a unit costs the host
+    c_u b_t  seconds of u, bytes of t                            ``Unit.seconds``, ``Item.bytes``
+    λ        price of a byte, in seconds                         ``byte_price / tick_price``
 
-    choose a set of nodes, with each node all that it implies, of least weight
-    R of a unit  ─implies─▶  A of what it reads and makes          A of an item that cannot be held  ─implies─▶  R
-    K (something of the unit is available) carries the host seconds of keeping it: A ─▶ K, and K − R is paid
+    minimise   Σ_u c_u R_u + λ Σ_t b_t (A_t − R of its maker)    held: there, and not made again
+    where      A_t ≥ R_u     u reads or makes t                  A_t = 1     backward reads t
+               R_u ≥ A_t     u makes t, and t cannot be held
 
-Times are counted in whole femtoseconds, so that all arithmetic is exact.
+All constraints are differences, so the least is taken at whole numbers, and choosing what is 1 is a minimum closure: a
+set of nodes of least weight that contains what each of its nodes implies, found by one minimum cut. Two choices that
+are equally good at some λ are corners if no third is better there; else the third splits the search in two. Times are
+whole femtoseconds and bytes are whole, so that all arithmetic is exact.
+
+Example: ``fc`` (4 s) makes 8 bytes out of 2, ``gelu`` (1 s) makes 8 out of those; backward reads all three. Nothing
+held again costs nothing and holds 18 bytes; gelu again, 1 s and 10 bytes; both, 5 s and 2 bytes. The first is best up
+to λ = 1/8, the last from λ = 4/8 on.
+
+Source: Eisner and Severance 1976, "Mathematical techniques for efficient record segmentation", for the prices; Picard
+1976, "Maximal closure of a graph", for each of them; Dinic 1970 for the flow.
 """
 
 from __future__ import annotations
@@ -107,8 +121,6 @@ def hull(flow: Dataflow, host: HostSeconds | None = None) -> tuple[tuple[int, ..
     Returns:
         Units to recompute, per vertex of the hull.
 
-    Source: Eisner and Severance 1976, "Mathematical techniques for efficient record segmentation", for the
-    prices; Picard 1976, "Maximal closure of a graph", for each of them.
     Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
     """
     closure = Closure.of(flow, host or HostSeconds())

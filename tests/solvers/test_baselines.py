@@ -1,4 +1,4 @@
-"""The family of `speed`: marked candidates of the first blocks, as many as the budget asks for, whatever they cost."""
+"""The baseline `speed`: the first blocks but for what multiplies, as many as the budget asks for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import Infeasible, Problem, simulate, solve
+from autockpt.solvers.baselines import speed
 from autockpt.solvers.blocks import block_chain
-from autockpt.solvers.ledger import Ledger
-from autockpt.solvers.speed import PRESET, speed_plans
+from autockpt.solvers.fast_judge import FastJudge
 
 from .strategies import chains_and_budgets
 from .synthetic import transformer
@@ -19,8 +19,8 @@ from .synthetic import transformer
 BLOCKS = 6
 
 
-def with_presets(problem: Problem, *, seconds: float = 1.0, starts: tuple[int, ...] = ()) -> Problem:
-    """Mark a cheaper, partial twin of each block's candidate, which leaves part of what it restores undone."""
+def in_part(problem: Problem, *, seconds: float = 1.0) -> Problem:
+    """Let all candidates multiply, and give each block's a partial twin that does not, and restores less."""
     blocks = [c for c in problem.candidates if c.name.startswith("transformer.h.") and c.name.count(".") == 2]
     twins = tuple(
         dataclasses.replace(
@@ -29,16 +29,17 @@ def with_presets(problem: Problem, *, seconds: float = 1.0, starts: tuple[int, .
             recompute_seconds=seconds,
             additions=candidate.additions[:1],
             partial=True,
-            preset=PRESET,
+            multiplies=False,
         )
         for candidate in blocks
-        if candidate.length == 1 and (not starts or candidate.start in starts)
+        if candidate.length == 1
     )
-    return dataclasses.replace(problem, candidates=(*problem.candidates, *twins))
+    whole = (dataclasses.replace(candidate, multiplies=True) for candidate in problem.candidates)
+    return dataclasses.replace(problem, candidates=(*whole, *twins))
 
 
 def test_it_takes_the_first_blocks_and_no_more_than_needed() -> None:
-    problem = with_presets(transformer(BLOCKS))
+    problem = in_part(transformer(BLOCKS))
     plain = simulate(problem, ()).peak_bytes
     sizes = set()
     for percent in range(50, 100, 5):
@@ -54,25 +55,27 @@ def test_it_takes_the_first_blocks_and_no_more_than_needed() -> None:
 
 
 def test_times_do_not_matter() -> None:
-    """Nor do they where the marked candidates cost more than whole blocks."""
+    """Nor do they where part of a block costs more than all of it."""
     problem = transformer(BLOCKS)
     budget_bytes = simulate(problem, ()).peak_bytes * 8 // 10
-    chosen = {solve(with_presets(problem, seconds=s), budget_bytes, solver="speed").chosen for s in (0.0, 1e-6, 1e3)}
+    chosen = {solve(in_part(problem, seconds=s), budget_bytes, solver="speed").chosen for s in (0.0, 1e-6, 1e3)}
     assert len(chosen) == 1
 
 
 def test_its_minimum_is_that_of_all_its_blocks() -> None:
-    problem = with_presets(transformer(BLOCKS))
+    problem = in_part(transformer(BLOCKS))
     with pytest.raises(Infeasible) as caught:
         solve(problem, 1, solver="speed")
     assert caught.value.solver == "speed"
     assert caught.value.minimum_bytes == min(
-        simulate(problem, plan).peak_bytes for plan in speed_plans(Ledger.of(problem))
+        simulate(problem, plan).peak_bytes for plan in speed(FastJudge.of(problem))
     )
 
 
-def test_without_marks_it_recomputes_nothing() -> None:
+def test_where_everything_multiplies_it_recomputes_nothing() -> None:
     problem = transformer(BLOCKS)
+    candidates = tuple(dataclasses.replace(candidate, multiplies=True) for candidate in problem.candidates)
+    problem = dataclasses.replace(problem, candidates=candidates)
     plain = simulate(problem, ()).peak_bytes
     assert solve(problem, plain, solver="speed").chosen == ()
     with pytest.raises(Infeasible):
@@ -81,7 +84,7 @@ def test_without_marks_it_recomputes_nothing() -> None:
 
 def test_other_families_recompute_whole_blocks_all_the_same() -> None:
     problem = transformer(BLOCKS)
-    dear = with_presets(problem, seconds=1e3)
+    dear = in_part(problem, seconds=1e3)
     assert block_chain(dear).spans == block_chain(problem).spans
     for solver in ("all", "block", "uniform", "sqrt"):
         budget_bytes = simulate(problem, ()).peak_bytes * 8 // 10
@@ -90,22 +93,21 @@ def test_other_families_recompute_whole_blocks_all_the_same() -> None:
 
 @settings(max_examples=60)
 @given(chains_and_budgets(), st.data())
-def test_only_marked_candidates_that_free_bytes_at_the_peak_are_taken(
-    drawn: tuple[Problem, int], data: st.DataObject
-) -> None:
+def test_it_takes_what_multiplies_nothing_and_frees_most(drawn: tuple[Problem, int], data: st.DataObject) -> None:
     problem, _ = drawn
-    marked = data.draw(
-        st.sets(st.sampled_from(range(len(problem.candidates)))) if problem.candidates else st.just(set())
-    )
+    multiplies = data.draw(st.lists(st.booleans(), min_size=len(problem.candidates), max_size=len(problem.candidates)))
+    candidates = zip(problem.candidates, multiplies, strict=True)
     problem = dataclasses.replace(
-        problem,
-        candidates=tuple(
-            dataclasses.replace(c, preset=PRESET if i in marked else "") for i, c in enumerate(problem.candidates)
-        ),
+        problem, candidates=tuple(dataclasses.replace(c, multiplies=m) for c, m in candidates)
     )
     plain = simulate(problem, ())
-    for plan in speed_plans(Ledger.of(problem)):
-        assert marked.issuperset(plan)
-        for c in plan:
-            assert simulate(problem, (c,)).level_bytes[plain.peak_step] < plain.peak_bytes
-        simulate(problem, plan)  # which refuses overlaps
+
+    def freed_bytes(c: int) -> int:
+        return plain.peak_bytes - simulate(problem, (c,)).level_bytes[plain.peak_step]
+
+    *_, last = speed(FastJudge.of(problem))
+    simulate(problem, last)  # which refuses overlaps
+    for c in last:
+        rivals = [i for i, one in enumerate(problem.candidates) if one.start == problem.candidates[c].start]
+        assert not problem.candidates[c].multiplies
+        assert 0 < freed_bytes(c) == max(freed_bytes(i) for i in rivals if not multiplies[i])

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 
 from autockpt.solvers import SOLVERS, Infeasible, Problem, Status, Step, simulate, solve
 from autockpt.solvers.articulation import articulation_points
+from autockpt.solvers.baselines import sqrt
 from autockpt.solvers.blocks import block_chain
-from autockpt.solvers.ledger import Ledger
-from autockpt.solvers.sqrt import sqrt_plans
+from autockpt.solvers.fast_judge import FastJudge
 
 from .exhaustive import optimum
 from .strategies import minimum_bytes, problems, problems_and_budgets
@@ -47,7 +47,7 @@ def test_every_claim_is_what_the_judge_says(name: str) -> None:
     def check(drawn: tuple[Problem, int]) -> None:
         problem, budget_bytes = drawn
         try:
-            solution = solve(problem, budget_bytes, solver=name, time_limit_seconds=PLENTY)
+            solution = solve(problem, budget_bytes, solver=name, seconds=PLENTY)
         except Infeasible as error:
             assert error.solver in SOLVERS
             assert error.minimum_bytes > error.budget_bytes == budget_bytes
@@ -91,9 +91,9 @@ def test_its_own_minimum_is_reachable(name: str) -> None:
     @given(problems())
     def check(problem: Problem) -> None:
         try:
-            solve(problem, 1, solver=name, time_limit_seconds=PLENTY)
+            solve(problem, 1, solver=name, seconds=PLENTY)
         except Infeasible as error:
-            again = solve(problem, error.minimum_bytes, solver=name, time_limit_seconds=PLENTY)
+            again = solve(problem, error.minimum_bytes, solver=name, seconds=PLENTY)
             assert again.peak_bytes == error.minimum_bytes
 
     check()
@@ -125,7 +125,7 @@ def test_auto_is_never_worse_than_any_heuristic() -> None:
             except Infeasible:
                 continue
         if found:
-            assert solve(*drawn, time_limit_seconds=PLENTY).recompute_seconds <= min(found) * (1 + 1e-9)
+            assert solve(*drawn, seconds=PLENTY).recompute_seconds <= min(found) * (1 + 1e-9)
 
     check()
 
@@ -179,14 +179,14 @@ def test_sqrt_makes_about_sqrt_n_runs_of_an_even_chain() -> None:
 
 def test_sqrt_counts_bytes_and_not_blocks() -> None:
     problem = row_of_blocks([40, 40, 2, 2, 2, 2, 2, 2, 2, 2])
-    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt_plans(Ledger.of(problem))]
+    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt(FastJudge.of(problem))]
     assert any(runs[:2] == [1, 1] and max(runs) >= 3 for runs in plans if runs)
 
 
 def test_articulation_points_are_where_few_bytes_cross() -> None:
     problem = row_of_blocks([30] * 9, [9, 2, 9, 9, 2, 9, 9, 2, 9])
     chain = block_chain(problem)
-    names = [problem.calls[chain.elements[i]].name for i in articulation_points(Ledger.of(problem), chain)]
+    names = [problem.calls[chain.elements[i]].name for i in articulation_points(FastJudge.of(problem), chain)]
     assert names == ["body.0#0", "body.2#0", "body.5#0", "body.8#0"]
 
 
@@ -213,7 +213,7 @@ def test_looking_inside_blocks_pays(share: float) -> None:
 def test_the_dynamic_programme_is_near_the_optimum(share: float, problem: Problem) -> None:
     budget_bytes = int(share * simulate(problem, ()).peak_bytes)
     by_table = solve(problem, budget_bytes, solver="chain")
-    bound = solve(problem, budget_bytes, solver="ilp", time_limit_seconds=2.0).lower_bound_seconds
+    bound = solve(problem, budget_bytes, solver="ilp", seconds=2.0).lower_bound_seconds
     assert bound is not None
     assert by_table.recompute_seconds <= 1.12 * bound  # of the relaxation alone, on a slow machine
 

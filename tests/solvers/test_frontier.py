@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +20,13 @@ from autockpt.solvers import (
     Solution,
     Status,
     UnknownSolver,
+    ilp,
     simulate,
     solve,
     sweep,
 )
+from autockpt.solvers.columns import Columns
 from autockpt.solvers.instant import Instant, Instants
-from autockpt.solvers.ledger import Ledger
 
 from .exhaustive import optimum
 from .strategies import minimum_bytes, problems
@@ -47,7 +47,7 @@ def test_it_goes_down_from_plain_and_every_step_costs(name: str) -> None:
     @settings(max_examples=30)
     @given(problems(), st.integers(2, 6))
     def check(problem: Problem, points: int) -> None:
-        found = sweep(problem, solver=name, points=points, time_limit_seconds=PLENTY)
+        found = sweep(problem, solver=name, points=points, seconds=PLENTY)
         assert found[0].chosen == ()
         assert len(found) <= points
         for solution in found:
@@ -67,10 +67,10 @@ def test_it_ends_at_the_lowest_peak_that_the_solver_reaches(name: str) -> None:
     @settings(max_examples=30)
     @given(problems())
     def check(problem: Problem) -> None:
-        lowest = sweep(problem, solver=name, points=2, time_limit_seconds=PLENTY)[-1]
+        lowest = sweep(problem, solver=name, points=2, seconds=PLENTY)[-1]
         plain_bytes = simulate(problem, ()).peak_bytes
         try:
-            cold = solve(problem, 1, solver=name, time_limit_seconds=PLENTY).peak_bytes
+            cold = solve(problem, 1, solver=name, seconds=PLENTY).peak_bytes
         except Infeasible as error:
             assert lowest.peak_bytes == min(error.minimum_bytes, plain_bytes)
         else:
@@ -88,7 +88,7 @@ def test_every_budget_gets_what_an_exact_solver_finds_for_it_alone(name: str) ->
     def check(problem: Problem, data: st.DataObject) -> None:
         lowest_bytes, plain_bytes = minimum_bytes(problem), simulate(problem, ()).peak_bytes
         budgets = data.draw(st.lists(st.integers(max(lowest_bytes, 1), max(plain_bytes, 1)), max_size=4))
-        found = sweep(problem, solver=name, budgets_bytes=budgets, time_limit_seconds=PLENTY)
+        found = sweep(problem, solver=name, budgets_bytes=budgets, seconds=PLENTY)
         for budget_bytes in budgets:
             cold = optimum(problem, budget_bytes)
             warm = under(found, budget_bytes)
@@ -124,11 +124,11 @@ def test_budgets_out_of_reach_are_left_out_and_the_minimum_is_not() -> None:
 
 def test_out_of_time_the_instant_plans_are_there() -> None:
     problem = transformer(6)
-    found = sweep(problem, points=5, time_limit_seconds=1e-6)
+    found = sweep(problem, points=5, seconds=1e-6)
     plain_bytes = found[0].peak_bytes
     for share in (0.9, 0.7, 0.5):
         budget_bytes = int(plain_bytes * share)
-        at_once = sweep(problem, budgets_bytes=[budget_bytes], time_limit_seconds=1e-6)
+        at_once = sweep(problem, budgets_bytes=[budget_bytes], seconds=1e-6)
         instant = min(
             solve(problem, budget_bytes, solver=name).recompute_seconds for name in ("articulation", "chain", "sqrt")
         )
@@ -150,21 +150,20 @@ def test_misuse() -> None:
 
 
 def test_a_plan_that_fits_a_budget_starts_the_search_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["autockpt.solvers.sweep"]
-    best, search, turns = Instants.best, module.search, itertools.count()
+    best, search, turns = Instants.best, ilp.search, itertools.count()
     starts: dict[int, float] = {}
 
     def weak_every_other_time(self: Instants, budget_bytes: int) -> Instant:
         return best(self, 0 if next(turns) % 2 else budget_bytes)
 
-    def spied(ledger: Ledger, start: tuple[int, ...], *, budget_bytes: int, **others: Any) -> Solution:
-        starts[budget_bytes] = ledger.seconds(start)
-        found: Solution = search(ledger, start, budget_bytes=budget_bytes, **others)
+    def spied(columns: Columns, start: tuple[int, ...], budget_bytes: int, **others: Any) -> Solution:
+        starts[budget_bytes] = columns.judge.seconds(start)
+        found: Solution = search(columns, start, budget_bytes, **others)
         return found
 
     monkeypatch.setattr(Instants, "best", weak_every_other_time)
-    monkeypatch.setattr(module, "search", spied)
-    sweep(transformer(8), points=12, time_limit_seconds=1e-6)
+    monkeypatch.setattr("autockpt.solvers.frontier.search", spied)
+    sweep(transformer(8), points=12, seconds=1e-6)
     seconds = [starts[budget_bytes] for budget_bytes in sorted(starts)]
     assert len(set(seconds)) > 3
     assert all(before >= after for before, after in pairwise(seconds))

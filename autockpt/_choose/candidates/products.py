@@ -1,0 +1,27 @@
+"""What multiplies matrices, told by the operators that ran and not by the class of a module."""
+
+from __future__ import annotations
+
+# fmt: off
+PRODUCTS = frozenset((
+    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_int_mm",
+    "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm", "matmul", "chain_matmul", "linalg_multi_dot",
+    "multi_dot", "tensordot", "einsum", "linear", "mkldnn_linear", "bilinear", "_trilinear", "lstm", "gru",
+    "rnn_tanh", "rnn_relu",
+))
+# fmt: on
+"""Operators by name, and the functions that stand for theirs where a profile could not tell them apart."""
+
+PARTS = ("conv", "attention", "attn", "_rnn")
+"""What names of other such operators contain: ``cudnn_convolution``, ``_scaled_dot_product_flash_attention``."""
+
+
+def multiplies(operator: str) -> bool:
+    """Whether an operator's work is multiplying matrices: products, convolutions, attention, recurrent cells.
+
+    Args:
+        operator: its name as profiles write it: ``aten.mm.default``, or that of a function.
+    """
+    parts = operator.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name in PRODUCTS or (any(part in name for part in PARTS) and "convert" not in name)

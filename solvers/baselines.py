@@ -1,0 +1,222 @@
+"""Simple ways to choose, by name: what people do without a solver.
+
+    none      ░░░░░░░░░░░░       nothing is recomputed
+    all       ▓|▓|▓|▓|▓|▓|       every block by itself
+    block     ▓|▓|▓|░░░░░░       the first n blocks
+    uniform   ▓▓|▓▓|▓▓|▓▓|       all blocks, in segments of n
+    sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
+    speed     ▒|▒|▒|░░░░░░       the first n blocks, but for what multiplies matrices
+
+Each yields a few plans. None looks at the budget: `cheapest` takes the cheapest that fits.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from .blocks import BlockChain, block_chain
+from .common import Plan
+from .fast_judge import FastJudge
+
+GRID = 12
+"""Values of b between the √n point and the whole chain; half as many below the √n point."""
+
+MOST_PLANS = 200
+"""Numbers of blocks that are tried where there are more."""
+
+BELOW = math.sqrt(2)
+"""How far below the √n point b is searched, as in the paper. Below that runs shrink to single elements, which is
+what `block` and `uniform` are for."""
+
+
+def none(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute nothing.
+
+    One plan; O(1).
+    """
+    yield ()
+
+
+def every_block(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute every element of the block chain as a segment of its own.
+
+    Source: the usual switch of model libraries ("gradient checkpointing": one segment a block).
+    One plan; O(problem).
+    """
+    yield tuple(block_chain(judge.problem).runs(1))
+
+
+def first_blocks(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute the first n elements of the block chain, each by itself, with the smallest n that fits.
+
+    Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models";
+    Megatron-LM's ``--recompute-method block``.
+    Exact on its n + 1 plans for n elements; O(n × problem).
+    """
+    every = tuple(block_chain(judge.problem).runs(1))
+    for n in _numbers(0, len(every)):
+        yield every[:n]
+
+
+def uniform(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute the whole block chain in segments of n elements, with the best n.
+
+    Segments stay inside one group of siblings.
+
+    Source: Korthikanti et al. 2022, as for `block`; Megatron-LM's ``--recompute-method uniform``.
+    Exact on its n plans for n elements; O(n × problem).
+    """
+    chain = block_chain(judge.problem)
+    longest = max((candidate.length for candidate in judge.problem.candidates), default=1)
+    for length in _numbers(1, max(min(len(chain.elements), longest), 1)):
+        yield tuple(chain.runs(length))
+
+
+def _numbers(first: int, last: int) -> list[int]:
+    """All whole numbers between two, or `MOST_PLANS` of them."""
+    return sorted({first + (last - first) * i // MOST_PLANS for i in range(MOST_PLANS + 1)})
+
+
+def sqrt(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute the block chain in segments that save about b bytes each, with the best b.
+
+    Segments that are not needed are dropped.
+
+    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", algorithm 3, with the budget on
+    bytes and a geometric grid of b, open towards longer segments.
+    Heuristic; O((grid + n) × problem) for n elements.
+    """
+    yield ()
+    chain = block_chain(judge.problem)
+    for most_bytes in byte_grid(chain):
+        yield tuple(_runs(chain, most_bytes))
+
+
+def byte_grid(chain: BlockChain) -> Iterator[float]:
+    """Values of b: a geometric grid from below the point where boundaries and the largest run balance.
+
+    n is how many equal elements the bytes would make (total² over the sum of squares): dropouts and norms between
+    the blocks do not count.
+    """
+    if not any(chain.saved_bytes):
+        return
+    total_bytes = float(sum(chain.saved_bytes))
+    n = total_bytes**2 / sum(size**2 for size in chain.saved_bytes)
+    middle_bytes = total_bytes / math.sqrt(n)
+    for i in range(GRID // 2):
+        yield middle_bytes / BELOW ** (1 - 2 * i / GRID)
+    for i in range(GRID + 1):
+        yield middle_bytes * (total_bytes / middle_bytes) ** (i / GRID)
+
+
+def _runs(chain: BlockChain, most_bytes: float) -> Iterator[int]:
+    """Walk the chain in forward order and cut before the saved bytes of a run exceed `most_bytes`.
+
+    A run also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
+    """
+    first = 0
+    while first < len(chain.elements):
+        run, after, sum_bytes = chain.candidate(first, first), first + 1, chain.saved_bytes[first]
+        while run is not None and after < len(chain.elements):
+            sum_bytes += chain.saved_bytes[after]
+            longer = chain.candidate(first, after)
+            if longer is None or sum_bytes > most_bytes:
+                break
+            run, after = longer, after + 1
+        if run is not None:
+            yield run
+        first = after
+
+
+def speed(judge: FastJudge) -> Iterator[Plan]:
+    """Recompute the first n blocks but for their matrix products, convolutions and attention; the smallest n that fits.
+
+    In each block the candidates that multiply nothing and together free most bytes at the plain peak. Times are not
+    looked at, since all plans recompute the first of one row of blocks.
+
+    Source: the "speed" collection of T. Salimans and Y. Bulatov 2018, "Fitting larger networks into memory" (OpenAI):
+    outputs of matrix products and convolutions are kept; Korthikanti et al. 2022: attention and element-wise work are
+    what is worth recomputing.
+    Exact on its n + 1 plans for n blocks; O(n × problem).
+    """
+    problem = judge.problem
+    starts = list(block_chain(problem).elements)
+    freed = _freed_bytes(judge)
+    inside: list[list[int]] = [[] for _ in starts]
+    for c, candidate in enumerate(problem.candidates):
+        block = bisect_right(starts, candidate.start) - 1
+        if block >= 0 and candidate.stop <= problem.calls[starts[block]].stop and freed[c] > 0:
+            inside[block].append(c)
+    parts = [_freeing_most(judge, some, freed) for some in inside]
+    for n in _numbers(0, len(parts)):
+        yield tuple(c for part in parts[:n] for c in part)
+
+
+def _freed_bytes(judge: FastJudge) -> list[int]:
+    """Per candidate, what it alone frees at the plain peak; 0 for those that multiply."""
+    step = int(judge.levels(()).argmax())
+    stands = (judge.free_step[judge.save_tensor] <= step) & (judge.save_until > step)
+    tensor, call = judge.save_tensor[stands], judge.save_call[stands]
+    own, n_saves = np.unique(tensor, return_counts=True)
+    order = np.argsort(call, kind="stable")
+    call, tensor = call[order], np.searchsorted(own, tensor[order])
+    sizes, freed = judge.tensor_bytes[own], []
+    place = {int(t): i for i, t in enumerate(own)}
+    for candidate in judge.problem.candidates:
+        if candidate.multiplies:
+            freed.append(0)
+            continue
+        first, last = np.searchsorted(call, (candidate.start, candidate.stop))
+        covered = np.bincount(tensor[first:last], minlength=len(own)) == n_saves
+        held = {hold.tensor for hold in candidate.holds if hold.until > step}
+        held = {t for t in held if judge.free_step[t] <= step}
+        covered[[place[t] for t in held if t in place]] = False
+        more_bytes = sum(int(judge.tensor_bytes[t]) for t in held if t not in place)
+        more_bytes += sum(each.bytes for each in candidate.additions if each.start <= step < each.until)
+        freed.append(int(sizes[covered].sum()) - more_bytes)
+    return freed
+
+
+def _freeing_most(judge: FastJudge, some: Sequence[int], freed: Sequence[int]) -> list[int]:
+    """Those of some candidates that do not overlap and free most, as if what they free added up; O(n log n)."""
+    candidates = judge.problem.candidates
+    best: list[tuple[int, list[int]]] = [(0, [])]
+    stops = [0]
+    for c in sorted(some, key=lambda c: (candidates[c].stop, candidates[c].recompute_seconds)):
+        n_bytes, before = best[bisect_right(stops, candidates[c].start) - 1]
+        if n_bytes + freed[c] > best[-1][0]:
+            best.append((n_bytes + freed[c], [*before, c]))
+            stops.append(candidates[c].stop)
+    return best[-1][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A simple solver.
+
+    Attributes:
+        plans: what it chooses among.
+        trimmed: whether its plans lose the segments that they do not need.
+    """
+
+    plans: Callable[[FastJudge], Iterator[Plan]]
+    trimmed: bool = False
+
+
+BASELINES: Mapping[str, Baseline] = MappingProxyType(
+    {
+        "none": Baseline(plans=none),
+        "all": Baseline(plans=every_block),
+        "block": Baseline(plans=first_blocks),
+        "uniform": Baseline(plans=uniform),
+        "sqrt": Baseline(plans=sqrt, trimmed=True),
+        "speed": Baseline(plans=speed),
+    }
+)
+"""Every baseline by its name. Whoever writes one puts it here, and `solver=` and `--solver` know it."""

@@ -1,0 +1,242 @@
+"""The columns of the integer programme, and the bytes that each has in each step; `model` has the rows.
+
+Candidates that do not overlap are a path along the calls: at each point either the calls up to the next point are
+kept, or a candidate is recomputed, and the path goes on where it stops.
+
+    point       0 ─k0─▶ 1 ─k1─▶ 2 ─k2─▶ 3          k: the stretch of calls between two points is kept
+                        └──────x───────▶           x: the candidate is recomputed
+
+A tensor that forward is done with is cut into *pieces* where a save or a hold of it ends. A piece is alive if
+anything holds it: a kept stretch that saves it, or a candidate that needs it as boundary.
+
+    tensor     free_step ├── held by k0, x ──┤ until of x ├── held by k0 ──┤ until of k0's save
+
+What covers one stretch excludes one another. So the options of one stretch that hold a piece have a sum of 0 or 1;
+such a sum is a *form*. Most pieces have a single form and count on its columns. The others get a column of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from .common import Plan
+from .fast_judge import FastJudge, Ints
+
+Floats = npt.NDArray[np.float64]
+
+Form = tuple[int, ...]
+"""Columns whose sum, at most 1 in any plan, says whether something is alive."""
+
+ALWAYS = -1
+"""Stands for a save that no candidate covers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Columns: one a candidate, then one a stretch, then one a kind of piece that has several forms.
+
+    A plan's level in a step is the base plus the bytes of its columns there.
+
+    Attributes:
+        judge: the problem.
+        arcs: from point to point, per candidate and per stretch.
+        alive: per column of a piece, the forms of which the largest counts; they use earlier columns only.
+        base_bytes: per step, what stands in every plan.
+        entry_column: per entry, ascending; its ``entry_bytes`` stand in steps ``[entry_start, entry_until)``.
+        grain_bytes: every entry is a multiple of this.
+    """
+
+    judge: FastJudge
+    arcs: tuple[tuple[int, int], ...]
+    alive: tuple[tuple[Form, ...], ...]
+    base_bytes: Ints
+    entry_column: Ints
+    entry_start: Ints
+    entry_until: Ints
+    entry_bytes: Ints
+    grain_bytes: int
+
+    @classmethod
+    def of(cls, judge: FastJudge) -> Columns:
+        """Lay a problem out; O(problem + candidates × steps)."""
+        problem = judge.problem
+        n_candidates = len(problem.candidates)
+        spans = [(candidate.start, candidate.stop) for candidate in problem.candidates]
+        points = sorted({point for span in spans for point in span} - {len(problem.calls)})
+        at = {point: i for i, point in enumerate([*points, len(problem.calls)])}
+        arcs = [(at[start], at[stop]) for start, stop in spans] + [(i, i + 1) for i in range(len(points))]
+        holders: list[dict[int, set[int]]] = [defaultdict(set) for _ in problem.tensors]
+        for c, candidate in enumerate(problem.candidates):
+            for hold in candidate.holds:
+                holders[hold.tensor][hold.until].add(c)
+        entries: dict[tuple[int, int, int], int] = defaultdict(int)
+        always = np.zeros(len(problem.steps) + 1, dtype=np.int64)
+        pieces = _Pieces.of(arcs, n_candidates)
+        for tensor, ends in zip(problem.tensors, holders, strict=True):
+            for save in tensor.saves:
+                stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
+                ends[save.until].add(n_candidates + stretch if stretch >= 0 else ALWAYS)
+            times = [tensor.free_step, *sorted(until for until in ends if until > tensor.free_step)]
+            holding: frozenset[int] = frozenset()
+            form: Form | None = ()
+            for start, until in reversed(list(pairwise(times))):  # back in time a tensor only gains holders
+                holding |= ends[until]
+                form = None if form is None else pieces.form(holding, form)
+                if form is None:
+                    always[start] += tensor.bytes
+                    always[until] -= tensor.bytes
+                else:
+                    for column in form:
+                        entries[column, start, until] += tensor.bytes
+        for c, candidate in enumerate(problem.candidates):
+            for addition in candidate.additions:
+                if addition.start < addition.until:
+                    entries[c, addition.start, addition.until] += addition.bytes
+        table = np.array([(*key, n) for key, n in entries.items()], dtype=np.int64).reshape(-1, 4)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        return cls(
+            judge=judge,
+            arcs=tuple(arcs),
+            alive=tuple(pieces.alive),
+            base_bytes=judge.base_bytes + np.cumsum(always[:-1]),
+            entry_column=table[:, 0],
+            entry_start=table[:, 1],
+            entry_until=table[:, 2],
+            entry_bytes=table[:, 3],
+            grain_bytes=math.gcd(*np.unique(table[:, 3]).tolist()) or 1,
+        )
+
+    @property
+    def count(self) -> int:
+        """Candidates, stretches and pieces."""
+        return len(self.arcs) + len(self.alive)
+
+    @property
+    def n_candidates(self) -> int:
+        """Candidates: column c is candidate c."""
+        return len(self.judge.problem.candidates)
+
+    @property
+    def n_points(self) -> int:
+        """Points at which a candidate starts or stops, and the end."""
+        return len(self.arcs) - self.n_candidates + 1
+
+    def closed(self, most_bytes: int) -> frozenset[int]:
+        """Columns that no plan within so many bytes takes, since one entry of theirs alone is above them."""
+        above = set(self.entry_column[self.entry_bytes > most_bytes].tolist())
+        return frozenset(above.intersection(range(len(self.arcs))))
+
+    def plan(self, values: Floats) -> Plan:
+        """Candidates whose column is nearer to 1 than to 0."""
+        return tuple(np.flatnonzero(values[: self.n_candidates] > 0.5).tolist())
+
+    def values(self, plan: Plan) -> Floats:
+        """Values of all columns under a plan."""
+        values = np.zeros(self.count)
+        values[self.n_candidates : len(self.arcs)] = 1.0
+        for c in plan:
+            first, last = self.arcs[c]
+            values[c] = 1.0
+            values[self.n_candidates + first : self.n_candidates + last] = 0.0
+        return self.with_pieces(values)
+
+    def with_pieces(self, values: Floats) -> Floats:
+        """The same values of candidates and stretches, with those of the pieces that follow from them."""
+        values = values.copy()
+        for i, forms in enumerate(self.alive):
+            values[len(self.arcs) + i] = max(values[list(form)].sum() for form in forms)
+        return values
+
+    def levels(self, values: Floats) -> Floats:
+        """Level in every step for values of the columns, whole or not; those of pieces are computed."""
+        weight = self.entry_bytes * self.with_pieces(values)[self.entry_column]
+        n_steps = len(self.base_bytes)
+        begun = np.bincount(self.entry_start, weights=weight, minlength=n_steps + 1)
+        ended = np.bincount(self.entry_until, weights=weight, minlength=n_steps + 1)
+        levels: Floats = self.base_bytes.astype(np.float64) + np.cumsum((begun - ended)[:-1])
+        return levels
+
+    def row(self, step: int) -> Floats:
+        """Bytes of each column in `step`."""
+        here = (self.entry_start <= step) & (step < self.entry_until)
+        row = np.bincount(self.entry_column[here], weights=self.entry_bytes[here], minlength=self.count)
+        return row.astype(np.float64)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pieces:
+    """The kinds of pieces met so far, which tensors share.
+
+    `options` are per stretch the columns of which exactly one is 1: itself, and the candidates that cover it. Columns
+    made here are `alive`, by their forms; with those of the columns among them they have `said` something.
+    """
+
+    arcs: Sequence[tuple[int, int]]
+    options: Sequence[frozenset[int]]
+    alive: dict[tuple[Form, ...], int] = field(default_factory=dict)
+    said: dict[int, frozenset[Form]] = field(default_factory=dict)
+    known: dict[tuple[frozenset[int], Form], Form | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arcs: Sequence[tuple[int, int]], n_candidates: int) -> _Pieces:
+        options: list[set[int]] = [set() for _ in range(len(arcs) - n_candidates)]
+        for column, (first, last) in enumerate(arcs):
+            for stretch in range(first, last):
+                options[stretch].add(column)
+        return cls(arcs=arcs, options=[frozenset(each) for each in options])
+
+    def form(self, holders: frozenset[int], later: Form) -> Form | None:
+        """Columns whose sum says whether a piece is alive; None where it always is.
+
+        A piece is alive at least where the `later` one of its tensor is, so what that one's column says is not said
+        again.
+        """
+        key = (holders, later)
+        if key not in self.known:
+            forms = self._forms(holders)
+            if forms is not None and len(forms) > 1:
+                said = self.said.get(later[0], frozenset()) if len(later) == 1 else frozenset()
+                if said:
+                    forms = (later, *(form for form in forms if form not in said))
+                if len(forms) > 1:
+                    column = self.alive.setdefault(forms, len(self.arcs) + len(self.alive))
+                    self.said[column] = said.union(forms)
+                    forms = ((column,),)
+            self.known[key] = None if forms is None else forms[0]
+        return self.known[key]
+
+    def _forms(self, holders: frozenset[int]) -> tuple[Form, ...] | None:
+        """One form for each stretch that says something of its own; None where one of them always holds the piece.
+
+        The options that free a piece over one stretch free it over all that they cover. So a stretch says nothing new
+        if all that free it over another cover both.
+        """
+        if ALWAYS in holders:
+            return None
+        stretches = sorted({self.arcs[column][0] for column in holders})
+        freeing = {stretch: self.options[stretch] - holders for stretch in stretches}
+        if not all(freeing.values()):
+            return None
+        n_candidates = len(self.arcs) - len(self.options)
+        saving = [stretch for stretch in stretches if n_candidates + stretch in holders]  # others are freed if kept
+        covered: set[int] = set()
+        for stretch in sorted(saving, key=lambda each: len(freeing[each])):
+            if stretch not in covered:
+                spans = [self.arcs[column] for column in freeing[stretch]]
+                first, last = max(span[0] for span in spans), min(span[1] for span in spans)
+                around = stretches[bisect_left(stretches, first) : bisect_left(stretches, last)]
+                covered.update(other for other in around if other != stretch)
+        forms = {self.options[stretch] & holders for stretch in stretches if stretch not in covered}
+        largest: list[frozenset[int]] = []
+        for form in sorted(forms, key=len, reverse=True):
+            if not any(form <= other for other in largest):
+                largest.append(form)
+        return tuple(sorted(tuple(sorted(form)) for form in largest))

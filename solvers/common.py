@@ -1,0 +1,160 @@
+"""What all solvers share: the deadline, how plans are compared, and how a plan becomes a solution or an error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .errors import Infeasible
+from .fast_judge import FastJudge
+from .pins import completed
+from .problem import Problem, Solution, Status
+from .simulate import simulate
+from .units import format_bytes
+
+SECONDS = 3.0
+"""Default for all solvers, of which only `ilp` and `auto` ever need it."""
+
+MOST_DROPPED = 400
+"""Of the segments of a plan the most expensive so many are tried to do without."""
+
+MOST_TRIMMED = 16
+"""Of a solver's plans the best so many lose the segments that they do not need."""
+
+Plan = tuple[int, ...]
+"""Indices of chosen candidates, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """When a search has to end: `at` is on the clock of `time.perf_counter`, in seconds."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """So many seconds from now."""
+        return cls(at=time.perf_counter() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds until then; 0 once it has passed."""
+        return max(self.at - time.perf_counter(), 0.0)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return self.left <= 0.0
+
+    def share(self, part: float) -> Deadline:
+        """The deadline of something that may take this part of the time left."""
+        return Deadline.after(part * self.left)
+
+
+def judged(
+    problem: Problem,
+    chosen: Iterable[int],
+    *,
+    solver: str,
+    lower_bound_seconds: float | None = None,
+    notes: Iterable[str] = (),
+) -> Solution:
+    """Make a solution of `chosen` with the judge's figures.
+
+    It is optimal where its cost meets the bound; no plan costs less than nothing, so 0 is always a bound.
+    """
+    plan = tuple(sorted(chosen))
+    timeline = simulate(problem, plan)
+    if timeline.recompute_seconds <= 0.0:
+        lower_bound_seconds = 0.0
+    optimal = lower_bound_seconds is not None and timeline.recompute_seconds <= lower_bound_seconds
+    return Solution(
+        chosen=plan,
+        peak_bytes=timeline.peak_bytes,
+        recompute_seconds=timeline.recompute_seconds,
+        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        solver=solver,
+        lower_bound_seconds=lower_bound_seconds,
+        notes=tuple(notes),
+    )
+
+
+def infeasible(
+    problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str, notes: Iterable[str] = ()
+) -> Infeasible:
+    """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
+    plan = tuple(sorted(lowest))
+    return Infeasible(
+        budget_bytes=budget_bytes,
+        minimum_bytes=simulate(problem, plan).peak_bytes,
+        solver=solver,
+        dominated_by=dominated_by(problem, plan),
+        chosen=plan,
+        notes=tuple(notes),
+    )
+
+
+def dominated_by(problem: Problem, plan: Plan) -> str:
+    """Say at which step the peak of a plan stands, and what of it."""
+    timeline = simulate(problem, plan)
+    step = problem.steps[timeline.peak_step]
+    held_bytes = timeline.peak_bytes - step.base_bytes
+    return (
+        f"step {step.name!r}, where {format_bytes(step.base_bytes)} stand that no plan changes "
+        f"and {format_bytes(held_bytes)} that this plan holds or restores"
+    )
+
+
+def trim(judge: FastJudge, plan: Sequence[int], budget_bytes: int) -> Plan:
+    """Drop the segments that are not needed: those without which the peak stays within the budget.
+
+    Where the plan itself is above the budget, those without which the peak gets no higher. The most
+    expensive go first, so the way down does not depend on the budget until it is met.
+
+    Heuristic; O(segments) evaluations.
+    """
+    kept = list(plan)
+    limit_bytes = max(budget_bytes, judge.peak(kept))
+    for c in sorted(plan, key=lambda c: (-judge.problem.candidates[c].recompute_seconds, -c))[:MOST_DROPPED]:
+        kept.remove(c)
+        peak_bytes = judge.peak(kept)
+        if peak_bytes <= limit_bytes:
+            limit_bytes = max(budget_bytes, peak_bytes)
+        else:
+            kept.append(c)
+    return tuple(sorted(kept))
+
+
+def stated(judge: FastJudge, plans: Iterable[Sequence[int]]) -> list[Plan]:
+    """Each plan once, with what the problem demands of it."""
+    return list(dict.fromkeys(tuple(sorted(plan)) for plan in completed(judge.problem, plans)))
+
+
+def ordered(judge: FastJudge, plans: Iterable[Plan], budget_bytes: int) -> list[Plan]:
+    """Sort plans: those that fit by seconds, then segments, then peak; after them the others, the lowest peak first."""
+
+    def preference(plan: Plan) -> tuple[int, float, int, int, Plan]:
+        peak_bytes = judge.peak(plan)
+        return max(peak_bytes, budget_bytes), judge.seconds(plan), len(plan), peak_bytes, plan
+
+    return sorted(plans, key=preference)
+
+
+def best_plan(judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, trimmed: bool) -> Plan:
+    """The best of at least one plan, with what the problem demands of it; `trimmed`: without what it does not need."""
+    best = ordered(judge, stated(judge, plans), budget_bytes)
+    if trimmed:
+        lean = {trim(judge, plan, budget_bytes) for plan in best[:MOST_TRIMMED]}
+        best = ordered(judge, lean, budget_bytes)
+    return best[0]
+
+
+def cheapest(
+    judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, solver: str, trimmed: bool
+) -> Solution:
+    """Return the cheapest of some plans that fits the budget; raises `Infeasible` where none does."""
+    plan = best_plan(judge, plans, budget_bytes, trimmed=trimmed)
+    if judge.peak(plan) > budget_bytes:
+        raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=solver)
+    return judged(judge.problem, plan, solver=solver)

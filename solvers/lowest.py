@@ -1,0 +1,156 @@
+"""The question turned round: the lowest peak that so many recompute seconds buy.
+
+`auto` and `ilp` solve the programme of `model` with the peak as its goal and the seconds as a row, from the lowest
+instant plan that is cheap enough, and then look for the cheapest plan that has the peak found. The other solvers are
+asked for one budget after the other:
+
+    peak      lowest ──── too costly ────┤ low   middle   best ├──── allowed ──── cheapest plan
+
+The middle is solved for, and takes the place of one or the other, until they meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from .common import SECONDS, Deadline, best_plan, judged
+from .errors import BudgetError, Infeasible, TooCostly
+from .fast_judge import FastJudge
+from .ilp import CLOSE, UNPROVEN, lower_peak, search
+from .instant import Instants
+from .pins import demand, highest_bytes
+from .problem import Problem, Solution
+from .registry import SEARCHING, named
+
+COARSE = 1 / 64
+"""Share of the way from the lowest peak to the highest up to which instant plans are looked for."""
+
+FINE = 1 / 2048
+"""Share of that way up to which another solver is asked: recorded bytes repeat themselves no better."""
+
+LOOKING_SHARE = 0.6
+"""Share of the time in which the lowest peak is looked for; a cheaper plan that has it gets the rest."""
+
+LATE = "it was not proven in time that no lower peak costs as little"
+
+
+def least_peak(
+    problem: Problem, *, most_seconds: float = math.inf, solver: str = "auto", seconds: float = SECONDS
+) -> Solution:
+    """Choose what to recompute so that the peak gets as low as it can, within so many recompute seconds.
+
+    Args:
+        problem: the problem.
+        most_seconds: what a plan may cost; all that there are get to the lowest peak that the solver reaches.
+        solver: a name in `SOLVERS`.
+        seconds: after so many the best plan found is returned; its notes tell what was not proven.
+
+    Returns:
+        The plan with the lowest peak, and the cheapest of those found that have it.
+
+    Raises:
+        BackendError: ``ilp`` was asked, and HiGHS cannot be loaded or fails.
+        BudgetError: the seconds are negative, or not a number.
+        InvalidProblem: no plan recomputes all calls that the problem requires.
+        TooCostly: each plan of this solver that recomputes what the problem requires costs more.
+        UnknownSolver: there is no solver of that name.
+
+    Example:
+        >>> from autockpt.solvers import Candidate, Call, Problem, Save, Step, Tensor, least_peak
+        >>> problem = Problem(
+        ...     steps=(Step(name="forward", base_bytes=10), Step(name="backward", base_bytes=4)),
+        ...     calls=(Call(name="", parent=-1, stop=2), Call(name="h#0", parent=0, stop=2)),
+        ...     tensors=(Tensor(bytes=8, free_step=1, saves=(Save(call=1, until=2),)),),
+        ...     candidates=(Candidate(name="h#0", start=1, stop=2, length=1, recompute_seconds=0.1),),
+        ... )
+        >>> least_peak(problem, most_seconds=0.05).peak_bytes, least_peak(problem).peak_bytes
+        (12, 10)
+
+    As exact as the solver, if given time: `auto` and `ilp` are exact, the others up to `FINE`.
+    """
+    named(solver)
+    if not most_seconds >= 0:
+        raise BudgetError(f"a plan costs 0 seconds or more, and at most {most_seconds!r} were asked for")
+    find = _searched if solver in SEARCHING else _asked
+    return find(demand(problem, 1), highest_bytes(problem), most_seconds, solver, Deadline.after(seconds))
+
+
+def _asked(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
+    """One budget after the other, as the solver is."""
+
+    def ask(budget_bytes: int) -> Solution | None:
+        try:
+            return named(solver)(problem, budget_bytes, deadline=deadline)
+        except Infeasible:
+            return None
+
+    try:
+        lowest = named(solver)(problem, 0, deadline=deadline)
+    except Infeasible as error:
+        lowest = named(solver)(problem, error.minimum_bytes, deadline=deadline)
+    if _allowed(lowest, most_seconds):
+        return lowest
+    top = named(solver)(problem, top_bytes, deadline=deadline)
+    if not _allowed(top, most_seconds):
+        raise _too_costly(top, most_seconds, solver)
+    return _bisected(ask, lowest.peak_bytes, top, most_seconds, FINE, deadline)
+
+
+def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
+    """From the instant plans: lower the peak, then find the cheapest plan that has it."""
+    instants = Instants.of(FastJudge.of(problem))
+    columns, judge = instants.columns, instants.columns.judge
+
+    def instant(budget_bytes: int) -> Solution:
+        found = instants.best(budget_bytes)
+        return judged(problem, found.plan, solver=found.solver)
+
+    start = lowest = instant(0)
+    if not _allowed(lowest, most_seconds):
+        start = instant(top_bytes)
+        if not _allowed(start, most_seconds):
+            start = search(columns, start.chosen, top_bytes, deadline=deadline, asked=solver, started_by=start.solver)
+        if not _allowed(start, most_seconds):
+            raise _too_costly(start, most_seconds, solver)
+        start = _bisected(instant, lowest.peak_bytes, start, most_seconds, COARSE, Deadline(at=math.inf))
+
+    notes: list[str] = []
+    until = deadline.share(LOOKING_SHARE)
+    plan, proven = lower_peak(
+        columns, start.chosen, 0, most_seconds=most_seconds, deadline=until, asked=solver, notes=notes
+    )
+    peak_bytes = judge.peak(plan)
+    plan = best_plan(judge, [plan, start.chosen, instants.best(peak_bytes).plan], peak_bytes, trimmed=True)
+    found = search(columns, plan, peak_bytes, deadline=deadline, asked=solver, started_by=start.solver)
+    unproven = UNPROVEN if math.isinf(most_seconds) else LATE
+    notes = [*notes, *found.notes, *([] if proven else [unproven])]
+    return replace(found, notes=tuple(dict.fromkeys(notes)))
+
+
+Ask = Callable[[int], Solution | None]
+
+
+def _bisected(
+    ask: Ask, low_bytes: int, best: Solution, most_seconds: float, share: float, deadline: Deadline
+) -> Solution:
+    """Ask for budgets between one that is too costly and the best plan, by halves, until they meet or time runs out."""
+    grain_bytes = max(int(share * (best.peak_bytes - low_bytes)), 1)
+    while best.peak_bytes - low_bytes > grain_bytes and not deadline.passed:
+        middle_bytes = (low_bytes + best.peak_bytes) // 2
+        found = ask(middle_bytes)
+        if found is not None and found.peak_bytes <= middle_bytes and _allowed(found, most_seconds):
+            best = found
+        else:
+            low_bytes = middle_bytes
+    return best
+
+
+def _allowed(solution: Solution, most_seconds: float) -> bool:
+    return solution.recompute_seconds <= most_seconds * (1 + CLOSE)
+
+
+def _too_costly(cheapest: Solution, most_seconds: float, solver: str) -> TooCostly:
+    least_seconds, chosen = cheapest.recompute_seconds, cheapest.chosen
+    return TooCostly(most_seconds=most_seconds, least_seconds=least_seconds, solver=solver, chosen=chosen)
