@@ -31,8 +31,7 @@ from .blocks import BlockChain, block_chain
 from .common import Plan
 from .fast_judge import FastJudge, Ints
 
-MOST_GROWN = 400
-"""A cut into more segments is recomputed whole: to grow it takes segments² × steps."""
+MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it takes segments² × steps
 
 
 def articulation_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:

@@ -24,11 +24,8 @@ from .blocks import BlockChain, block_chain
 from .common import Plan
 from .fast_judge import FastJudge
 
-GRID = 12
-"""Values of b between the √n point and the whole chain; half as many below the √n point."""
-
-MOST_PLANS = 200
-"""Numbers of blocks that are tried where there are more."""
+GRID = 12  # values of b between the √n point and the whole chain; half as many below the √n point
+MOST_PLANS = 200  # numbers of blocks that are tried where there are more
 
 BELOW = math.sqrt(2)
 """How far below the √n point b is searched, as in the paper. Below that runs shrink to single elements, which is

@@ -17,16 +17,14 @@ from statistics import median
 
 from .problem import Candidate, Problem
 
-MIN_BLOCKS = 4
-"""A chain of fewer calls that matter leaves nothing to choose from."""
+MIN_BLOCKS = 4  # a chain of fewer calls that matter leaves nothing to choose from
 
 MAX_OVER_MEDIAN = 2.5
 """A call that holds more than so many times the median of those that matter is not one of their kind: open it.
 
 The median and not the mean, which an unopened encoder of six blocks beside six decoder blocks pulls up to itself."""
 
-MATTERS = 1 / 20
-"""Calls below this share of the largest do not count: a row of dropouts must not open the blocks."""
+MATTERS = 1 / 20  # calls below this share of the largest do not count: a row of dropouts must not open the blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

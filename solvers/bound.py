@@ -57,11 +57,8 @@ SECONDS = 10.0
 
 ROWS_PER_ROUND = 2
 
-SCALE = 1000.0
-"""Sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole."""
-
-SAFE = 1e-10
-"""Share of the bound that is given up for sums that are rounded."""
+SCALE = 1000.0  # sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole
+SAFE = 1e-10  # share of the bound that is given up for sums that are rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +67,7 @@ class Bound:
 
     Attributes:
         seconds: no schedule within the limit costs less; infinite where there is no such schedule.
-        converged: whether the search for rows came to its end; otherwise time ran out, or HiGHS failed, and the bound
-            is weaker but as valid.
+        converged: whether all rows were found; else time ran out, or HiGHS failed, and the bound is weaker but valid.
         steps: the steps whose rows were used.
     """
 

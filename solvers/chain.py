@@ -39,14 +39,9 @@ from .columns import Columns, Floats
 from .common import Plan
 from .fast_judge import FastJudge, Ints
 
-SLOTS = 2000
-"""Parts of the room in which held bytes are counted."""
-
-TRIES = 6
-"""How often the room is corrected by what the judge finds too high."""
-
-BISECTIONS = 12
-"""Steps towards the lowest peak: to a four-thousandth of the range."""
+SLOTS = 2000  # parts of the room in which held bytes are counted
+TRIES = 6  # how often the room is corrected by what the judge finds too high
+BISECTIONS = 12  # steps towards the lowest peak: to a four-thousandth of the range
 
 
 def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
@@ -65,14 +60,9 @@ def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The arcs of a problem, to be asked for several budgets; symbols as above.
+    """The arcs of a problem, to be asked for several budgets; symbols as above, per arc.
 
-    Attributes:
-        columns: the problem.
-        plain_bytes: peak of the plain plan.
-        held_bytes: per arc, at the apex.
-        own_peak_bytes: per arc.
-        apex_bytes: base from the apex to the first change after it.
+    `apex_bytes` is the base from the apex to the first change after it.
     """
 
     columns: Columns

@@ -35,8 +35,7 @@ Floats = npt.NDArray[np.float64]
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
 
-ALWAYS = -1
-"""Stands for a save that no candidate covers."""
+ALWAYS = -1  # stands for a save that no candidate covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

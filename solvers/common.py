@@ -13,14 +13,9 @@ from .problem import Problem, Solution, Status
 from .simulate import simulate
 from .units import format_bytes
 
-SECONDS = 3.0
-"""Default for all solvers, of which only `ilp` and `auto` ever need it."""
-
-MOST_DROPPED = 400
-"""Of the segments of a plan the most expensive so many are tried to do without."""
-
-MOST_TRIMMED = 16
-"""Of a solver's plans the best so many lose the segments that they do not need."""
+SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it
+MOST_DROPPED = 400  # of the segments of a plan the most expensive so many are tried to do without
+MOST_TRIMMED = 16  # of a solver's plans the best so many lose the segments that they do not need
 
 Plan = tuple[int, ...]
 """Indices of chosen candidates, ascending."""
@@ -84,14 +79,10 @@ def infeasible(
     problem: Problem, lowest: Iterable[int], *, budget_bytes: int, solver: str, notes: Iterable[str] = ()
 ) -> Infeasible:
     """Make the error that says how low the plan `lowest` gets, and what stands at its peak."""
-    plan = tuple(sorted(lowest))
+    plan, where = tuple(sorted(lowest)), dominated_by(problem, tuple(sorted(lowest)))
+    peak_bytes, said = simulate(problem, plan).peak_bytes, tuple(notes)
     return Infeasible(
-        budget_bytes=budget_bytes,
-        minimum_bytes=simulate(problem, plan).peak_bytes,
-        solver=solver,
-        dominated_by=dominated_by(problem, plan),
-        chosen=plan,
-        notes=tuple(notes),
+        budget_bytes=budget_bytes, minimum_bytes=peak_bytes, solver=solver, dominated_by=where, chosen=plan, notes=said
     )
 
 

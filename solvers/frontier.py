@@ -23,8 +23,7 @@ POINTS = 20
 
 SECONDS = 60.0
 
-MINIMUM_SHARE = 0.25
-"""Share of the time in which the lowest peak is looked for."""
+MINIMUM_SHARE = 0.25  # share of the time in which the lowest peak is looked for
 
 
 def sweep(

@@ -18,11 +18,8 @@ from typing import Any
 
 from .errors import BackendError
 
-TOLERANCE = 1e-3
-"""By how much an answer may break a row. All programmes are scaled to 1000, and HiGHS keeps to 1e-6."""
-
-EARLY = 0.35
-"""Share of its time before which HiGHS has failed if it ends without an answer: no clock stopped it."""
+TOLERANCE = 1e-3  # by how much an answer may break a row. All programmes are scaled to 1000, and HiGHS keeps to 1e-6
+EARLY = 0.35  # share of its time before which HiGHS has failed if it ends without an answer: no clock stopped it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,8 @@ ROWS_PER_ROUND = 60  # steps that get a row at a time, the highest first
 LARGE, NEAR = 300, 1e-2
 """With more candidates this share of the cost is not worth looking for: recorded seconds are not as true."""
 
-NEARER = 2e-3
-"""Share of the cost up to which an integer programme of a large problem is solved, once one has to be."""
-
-RELAXING_SHARE = 0.5
-"""Share of the time left in which the relaxation is solved; plans have the rest."""
+NEARER = 2e-3  # share of the cost up to which an integer programme of a large problem is solved, once one has to be
+RELAXING_SHARE = 0.5  # share of the time left in which the relaxation is solved; plans have the rest
 
 FEW, FEW_SHARE, WORTH_IT = (80, 320), 0.5, 0.7
 """So many candidates are in the first integer programmes, beside those that the relaxation or the best plan takes: few
@@ -237,9 +234,10 @@ class _Search:
         self.rows |= self.broken(self.judge.levels(()), high_bytes)
         self.rows |= self.broken(self.judge.levels(self.plan), 0.9 * high_bytes)
         model = Model(self.question, self.question.open, sorted(self.rows), whole=False)
-        deadline = self.deadline.share(RELAXING_SHARE)
-        while not (self.proven() or deadline.passed):
-            answer = model.solve(deadline.left)
+        until = self.deadline.share(RELAXING_SHARE)
+        while not (self.proven() or until.passed):
+            # Without a first answer nothing else can begin, so it may take all the time.
+            answer = model.solve((until if self.guide else self.deadline).left)
             if answer.infeasible:
                 raise highs.nonsense("no plan at all, where the judge has one")
             if not answer.solved or answer.values is None or answer.bound is None:

@@ -16,8 +16,7 @@ from .columns import Columns
 from .common import Plan, ordered, stated, trim
 from .fast_judge import FastJudge
 
-MOST_TRIMMED = 3
-"""The best so many of all plans lose the segments that they do not need."""
+MOST_TRIMMED = 3  # the best so many of all plans lose the segments that they do not need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,8 @@ from .pins import demand, highest_bytes
 from .problem import Problem, Solution
 from .registry import SEARCHING, named
 
-COARSE = 1 / 64
-"""Share of the way from the lowest peak to the highest up to which instant plans are looked for."""
-
-FINE = 1 / 2048
-"""Share of that way up to which another solver is asked: recorded bytes repeat themselves no better."""
+COARSE = 1 / 64  # share of the way from the lowest peak to the highest up to which instant plans are looked for
+FINE = 1 / 2048  # share of that way up to which another solver is asked: recorded bytes repeat themselves no better
 
 LOOKING_SHARE = 0.6
 """Share of the time in which the lowest peak is looked for; a cheaper plan that has it gets the rest."""

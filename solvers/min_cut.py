@@ -32,18 +32,16 @@ from dataclasses import dataclass
 
 from .dataflow import Dataflow, HostSeconds
 
-TICKS = 10**15
-"""Parts of a second in which times are counted."""
+TICKS = 10**15  # parts of a second in which times are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
-    """A dataflow as nodes with weights in bytes and in time, without those whose value is fixed.
+    """A dataflow as nodes, without those whose value is fixed.
 
     Attributes:
         members: per node, the units that it recomputes; empty for A and K.
-        held_bytes: per node, what choosing it adds to the held bytes.
-        ticks: per node, what choosing it adds to the seconds, in femtoseconds.
+        held_bytes: per node, what choosing it adds to the held bytes; so do `ticks`, in femtoseconds, to the seconds.
         implies: per node, nodes that must be chosen with it.
         always: units that run again in any case.
     """

@@ -51,8 +51,7 @@ SOLVERS: Mapping[str, Solver] = MappingProxyType(
 )
 """Every solver by its name, as `solver=` takes it."""
 
-SEARCHING = ("auto", "ilp")
-"""Solvers that take as long as they are given, and that a plan to start from helps."""
+SEARCHING = ("auto", "ilp")  # solvers that take as long as they are given, and that a plan to start from helps
 
 
 def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds: float = SECONDS) -> Solution:

@@ -140,3 +140,17 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: py
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
     assert found.lower_bound_seconds is not None
     assert found.lower_bound_seconds <= proven.recompute_seconds  # that of the few candidates is no bound of all
+
+
+def test_an_addition_of_no_steps_closes_nothing() -> None:
+    """Such an addition, larger than the budget, kept a candidate out of the programme, which then claimed too much."""
+    problem = Problem(
+        steps=(Step(name="forward", base_bytes=10), Step(name="backward", base_bytes=4)),
+        calls=(Call(name="", parent=-1, stop=2), Call(name="a#0", parent=0, stop=2)),
+        tensors=(Tensor(bytes=20, free_step=0, saves=(Save(call=1, until=2),)),),
+        candidates=tuple(
+            Candidate(name="a#0", start=1, stop=2, length=1, recompute_seconds=seconds, additions=additions)
+            for seconds, additions in ((1.0, (Addition(bytes=99, start=1, until=1),)), (2.0, ()))
+        ),
+    )
+    assert solve(problem, 12, solver="ilp").chosen == (0,)
