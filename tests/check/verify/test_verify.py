@@ -288,7 +288,7 @@ def test_autocast(inside: bool) -> None:
 def test_backward_runs_outside_autocast_so_that_a_replay_that_forgets_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autockpt._run.frames.call._torch_private.any_autocast_enabled", lambda: False)
+    monkeypatch.setattr("autockpt._run.frames.around._torch_private.any_autocast_enabled", lambda: False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert verify(plain_chain(), BATCH, plan=BLOCKS).verdict == "different"
 

@@ -1,4 +1,6 @@
-"""Random generators: a state is kept only where a call draws and nothing kept before leads to it.
+"""What is on around a call, taken when it begins and put back for its replay: generators, autocast, flags and modes.
+
+A generator's state is kept only where a call draws and nothing kept before leads to it:
 
     generator   s0 ──call 0 draws──▶ s1 ──glue──▶ s1 ──call 1 draws──▶ s2 ──glue draws──▶ s3 ──call 2 draws──▶
     kept        s0                                 -                                      s3
@@ -11,7 +13,7 @@ member that draws from them is beyond what a replay can repeat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +22,65 @@ from ... import _torch_private
 from ..._calls.values import kept_whole
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
+Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def take_back(undo: Undo) -> None:
+    """Make the calls in `undo`, from the last to the first.
+
+    All of them, also where an interrupt falls into one: that is made again, so each must be one that may be.
+    """
+    try:
+        while undo:
+            function, arguments = undo[-1]
+            function(*arguments)
+            undo.pop()
+    except BaseException:
+        if undo:
+            function, arguments = undo.pop()
+            try:
+                function(*arguments)
+            finally:
+                take_back(undo)
+        raise
+
+
+class Around:
+    """Autocast's settings, the flags that choose kernels, and torch function modes, as they were around a forward."""
+
+    __slots__ = ("_autocast", "_flags", "_modes", "casts")
+
+    def __init__(self, devices: Collection[torch.device]) -> None:
+        self.casts = _torch_private.any_autocast_enabled()
+        self._autocast = _autocast({device.type for device in devices}) if self.casts else []
+        self._flags = _torch_private.flags()
+        self._modes = _torch_private.function_modes()
+
+    def put_back(self, undo: Undo) -> None:
+        """Put all back; `undo` is given the calls that undo it."""
+        if self.casts or _torch_private.any_autocast_enabled():
+            # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
+            now = _autocast({"cuda"} if _torch_private.cuda_in_use() else {kind for kind, *_ in self._autocast})
+            undo.append((_set_autocast, (now,)))
+            _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in now])
+        flags = _torch_private.flags()
+        undo.append(
+            (_torch_private.set_flags, (flags,))
+        )  # forward may change some for a while, and a replay ends early
+        if flags != self._flags:
+            _torch_private.set_flags(self._flags)
+        undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
+        _torch_private.set_function_modes(self._modes)
+
+
+def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:
+    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in {"cpu", *kinds}]
+
+
+def _set_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+    for kind, enabled, dtype in settings:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
 
 
 def generators_of(devices: Collection[torch.device], others: list[Any]) -> list[torch.Generator]:
