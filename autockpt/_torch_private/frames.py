@@ -116,19 +116,18 @@ _FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
     # Off in a backward that a method of a subclass has begun.
     (_C._get_torch_function_state, _C._set_torch_function_state),  # type: ignore[attr-defined]
     (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
-    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
     (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
-    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
     (_C._get_overrideable_sdp_enabled, _C._set_sdp_use_overrideable),
     (_C._get_sdp_priority_order, _C._set_sdp_priority_order),
     (_C._get_mkldnn_enabled, _C._set_mkldnn_enabled),
     (_C._get_mkldnn_deterministic, _C._set_mkldnn_deterministic),
-    (_C._get_nnpack_enabled, _C._set_nnpack_enabled),
     (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),
     _precision("mkldnn", "matmul"),
     _precision("mkldnn", "conv"),
 ]
 _CUDA_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
     (_C._get_cudnn_enabled, _C._set_cudnn_enabled),
     (_C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
     (_C._get_cudnn_deterministic, _C._set_cudnn_deterministic),

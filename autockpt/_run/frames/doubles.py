@@ -11,10 +11,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from .saved import Detached
+from .thread import Handle
 
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, nn.Parameter, Tensor})
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, nn.Parameter, Tensor, Handle})
 _DICTS = frozenset({dict, OrderedDict})
-_OWN = frozenset({"_parameters", "_buffers", "_modules"})
+_OWN = frozenset(nn.Module().__dict__)
+"""What every module has: among them only children, parameters, buffers and hooks lead to modules."""
+
+_WHOLE = (Tensor, type, types.ModuleType, types.BuiltinFunctionType)
 _DEPTH = 4
 """What is nested deeper in attributes is taken as it is."""
 
@@ -35,19 +39,22 @@ class Rebinding:
     def contents(self, contents: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes of a module for its double, but for what makes it a module."""
         new = contents.copy()
-        for name, value in contents.items():
-            kind = type(value)
-            if kind not in _ATOMS and (kind not in _DICTS or value) and name not in _OWN:
-                new[name] = self(value)
+        for name in contents.keys() - _OWN:
+            if type(contents[name]) not in _ATOMS:
+                new[name] = self(contents[name])
         return new
 
     def __call__(self, value: Any, depth: int = _DEPTH) -> Any:
         """Return `value`, or one like it that leads to doubles."""
-        if type(value) in _ATOMS or isinstance(value, Tensor):
+        kind = type(value)
+        if kind in _ATOMS:
             return value
+        if kind is types.MethodType:
+            owner = self(value.__self__, depth)
+            return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, nn.Module):
             return self._doubles.get(id(value), value)
-        if not depth or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
             return value
         if id(value) not in self._found:
             self._found[id(value)] = value  # where it contains itself
@@ -64,13 +71,13 @@ class Rebinding:
         if kind in _DICTS:
             items = [self(item, depth) for item in value.values()]
             return value if _all_same(items, value.values()) else kind(zip(value, items, strict=True))
-        if kind is types.MethodType:
-            owner = self(value.__self__, depth)
-            return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if kind is functools.partial:
-            parts = [value.func, value.args, value.keywords]
-            func, args, keywords = items = [self(part, depth) for part in parts]
-            return value if _all_same(items, parts) else functools.partial(func, *args, **keywords)
+            parts = [value.func, *value.args, *value.keywords.values()]
+            func, *items = [self(part, depth) for part in parts]
+            if _all_same((func, *items), parts):
+                return value
+            n_args = len(value.args)
+            return functools.partial(func, *items[:n_args], **dict(zip(value.keywords, items[n_args:], strict=True)))
         if kind is types.FunctionType:
             return self._function(value, depth)
         attributes = getattr(value, "__dict__", None)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 
+_keeps_graph = _torch_private.keeps_graph
+
+
 class Changed(RuntimeError):
     """A tensor was changed in place between its use in forward and its use in backward."""
 
@@ -94,7 +97,7 @@ class Slot:
             value = self.frame.replayed(self)
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
-        if _torch_private.keeps_graph() and self.frame.calls:
+        if _keeps_graph() and self.frame.calls:
             backward = _torch_private.keeping_backward()
             if backward >= 0:
                 self.value, self.given = None, backward

@@ -219,9 +219,8 @@ class ModuleState:
 
         Forward may change them for a while, and a replay ends at its last slot.
         """
-        for found in self._tree:
-            if not _is_there(found):
-                module, contents, parameters, buffers, children, hooks = found
+        if not all(map(_is_there, self._tree)):
+            for module, contents, parameters, buffers, children, hooks in self._tree:
                 now = module.__dict__
                 _restore(now, contents)
                 _restore(now["_parameters"], parameters)
@@ -229,8 +228,8 @@ class ModuleState:
                 _restore(now["_modules"], children)
                 for name in _HOOKS:
                     _restore(now[name], (hooks or _NOTHING).get(name, _NOTHING))
-        for tensor, wants in zip(self._tensors, self._wants, strict=True):
-            if tensor.requires_grad is not wants:
+        if [tensor.requires_grad for tensor in self._tensors] != self._wants:
+            for tensor, wants in zip(self._tensors, self._wants, strict=True):
                 tensor.requires_grad_(wants)
 
     def _doubled(
@@ -245,9 +244,9 @@ class ModuleState:
         rebind = Rebinding(doubles)
         for module, found, parameters, buffers, children, hooks in self._tree:
             contents = rebind.contents(found)
-            contents["_parameters"] = {name: instead.get(id(each), each) for name, each in parameters.items()}
-            contents["_buffers"] = {name: instead.get(id(each), each) for name, each in buffers.items()}
-            contents["_modules"] = {name: doubles.get(id(child), child) for name, child in children.items()}
+            contents["_parameters"] = _with(instead, parameters) if parameters else {}
+            contents["_buffers"] = _with(instead, buffers) if buffers else {}
+            contents["_modules"] = _with(doubles, children) if children else {}
             if hooks is not None or gone or found["_forward_hooks"] or found["_forward_pre_hooks"]:
                 for name in _HOOKS:
                     own = {**gone.get(name, _NOTHING), **(hooks or _NOTHING).get(name, _NOTHING)}
@@ -287,6 +286,10 @@ class ModuleState:
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             found.append(view.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
         return found
+
+
+def _with(instead: dict[int, Any], found: dict[str, Any]) -> dict[str, Any]:
+    return {name: instead.get(id(each), each) for name, each in found.items()}
 
 
 def _is_there(found: _Found) -> bool:
