@@ -13,13 +13,18 @@ member that draws from them is beyond what a replay can repeat.
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 
 from ... import _torch_private
+from ..._calls.names import function_name
 from ..._calls.values import kept_whole
+
+_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 States: TypeAlias = list[tuple[torch.Generator, bytes]]
 Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -153,3 +158,26 @@ def _state(generator: torch.Generator) -> bytes:
     state = generator.get_state()
     with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
         return state.numpy().tobytes()
+
+
+def never_draws(function: Callable[..., Any]) -> bool:
+    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+
+    Reading the states of generators, before and after, costs as much as a small operator.
+    """
+    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
+
+
+def _is_bound(function: Callable[..., Any]) -> bool:
+    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
+    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator_never_draws(function: Callable[..., Any]) -> bool:
+    packet = getattr(torch.ops.aten, function_name(function), None)
+    overloads = getattr(packet, "overloads", None)
+    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
+        return False
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())

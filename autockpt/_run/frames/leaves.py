@@ -11,9 +11,7 @@ a plain step, but for its own arguments: those the replay makes again.
 
 from __future__ import annotations
 
-import functools
 import operator
-import types
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -25,15 +23,13 @@ from ... import _torch_private
 from ..._calls.names import function_name
 from ..._calls.values import CONTAINERS, decode, encode, not_simple
 from ..._data.errors import NotApplicable
-from .around import States, given_among, states_of
+from .around import States, given_among, never_draws, states_of
 from .hollow import Shape
 from .saved import Detached, Tags, reads_alike, tagged, tags_of
 from .thread import Handle, Table, thread
 
 if TYPE_CHECKING:
     from .recording import Pack
-
-_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensors that leave operators as they are; other classes may compute anything."""
@@ -298,26 +294,3 @@ class FunctionWatch(TorchFunctionMode):
         self._counts[name] = occurrence + 1
         numbered = f"{name}#{occurrence}"
         return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
-
-
-def never_draws(function: Function) -> bool:
-    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
-
-    Reading the states of generators, before and after, costs as much as a small operator.
-    """
-    # Python may do anything. A method of an object is not for the cache, which would keep the object.
-    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
-
-
-def _is_bound(function: Function) -> bool:
-    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
-    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
-
-
-@functools.lru_cache(maxsize=4096)
-def _operator_never_draws(function: Function) -> bool:
-    packet = getattr(torch.ops.aten, function_name(function), None)
-    overloads = getattr(packet, "overloads", None)
-    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
-        return False
-    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())

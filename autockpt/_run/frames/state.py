@@ -11,40 +11,17 @@ Taking holds references, not bytes, but for the values of those buffers.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import _torch_private
-from ..._data.errors import ReplayError
 from .around import Undo
-from .doubles import Rebinding
+from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
 from .saved import Detached, check_unchanged
 from .thread import Buffers
-
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-)
-
-
-_Found: TypeAlias = tuple[
-    nn.Module,
-    dict[str, Any],
-    dict[str, Tensor | None],
-    dict[str, Tensor | None],
-    dict[str, nn.Module | None],
-    dict[str, dict[int, Any]] | None,
-]
-"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks, where it had any."""
-
-_NOTHING: dict[str, Any] = {}
 
 
 class ModuleState:
@@ -77,7 +54,7 @@ class ModuleState:
             changing: buffers that its forward changes; None if that is not known.
             given: further tensors of the model's own, which no replay brings back.
         """
-        self._tree: list[_Found] = []
+        self._tree: list[Found] = []
         self._tensors = list(given)
         self._changing: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -109,21 +86,21 @@ class ModuleState:
             parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
             hooks = None
             if now["_forward_hooks"] or now["_forward_pre_hooks"]:
-                hooks = {name: dict(now[name]) for name in _HOOKS}
+                hooks = {name: dict(now[name]) for name in HOOKS}
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
             if parameters:
                 parameters = parameters.copy()
                 every += [tensor for tensor in parameters.values() if tensor is not None]
             else:
-                parameters = _NOTHING
+                parameters = NOTHING
             if buffers:
                 buffers = buffers.copy()
                 every += [tensor for tensor in buffers.values() if tensor is not None]
                 if "num_batches_tracked" in buffers and now["training"]:
                     norms.append(buffers)
             else:
-                buffers = _NOTHING
+                buffers = NOTHING
             if children:
                 children = children.copy()
                 for child in children.values():
@@ -131,7 +108,7 @@ class ModuleState:
                         seen.add(child)
                         found.append(child)
             else:
-                children = _NOTHING
+                children = NOTHING
             tree.append((member, contents, parameters, buffers, children, hooks))
         return norms
 
@@ -205,55 +182,24 @@ class ModuleState:
                 check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
         now = [tensor.requires_grad for tensor in self._tensors]
         gone = self._gone_hooks()
-        if not self._changing and not gone and now == self._wants and all(map(_is_there, self._tree)):
+        if not self._changing and not gone and now == self._wants and all(map(is_there, self._tree)):
             undo.append((self.put_back, ()))
             return forward
         instead = dict(zip(map(id, self._changing), self._copies(self._values), strict=True))
         for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
             if has is not wants:
                 instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)
-        return self._doubled(forward, instead, gone)
+        return doubled(self._tree, forward, instead, gone, undo)
 
     def put_back(self) -> None:
         """Have the modules as they were found where a replay ran them.
 
         Forward may change them for a while, and a replay ends at its last slot.
         """
-        if not all(map(_is_there, self._tree)):
-            for module, contents, parameters, buffers, children, hooks in self._tree:
-                now = module.__dict__
-                _restore(now, contents)
-                _restore(now["_parameters"], parameters)
-                _restore(now["_buffers"], buffers)
-                _restore(now["_modules"], children)
-                for name in _HOOKS:
-                    _restore(now[name], (hooks or _NOTHING).get(name, _NOTHING))
+        put_back(self._tree)
         if [tensor.requires_grad for tensor in self._tensors] != self._wants:
             for tensor, wants in zip(self._tensors, self._wants, strict=True):
                 tensor.requires_grad_(wants)
-
-    def _doubled(
-        self, forward: Callable[..., Any], instead: dict[int, Tensor], gone: dict[str, dict[int, Any]]
-    ) -> Callable[..., Any]:
-        if _torch_private.parametrizations_are_cached():
-            raise ReplayError(
-                "torch.nn.utils.parametrize.cached() is on, which takes modules by their addresses. Leave it before "
-                "backward, or keep the call."
-            )
-        doubles = {id(module): object.__new__(type(module)) for module, *_ in self._tree}
-        rebind = Rebinding(doubles)
-        for module, found, parameters, buffers, children, hooks in self._tree:
-            contents = rebind.contents(found)
-            contents["_parameters"] = _with(instead, parameters) if parameters else {}
-            contents["_buffers"] = _with(instead, buffers) if buffers else {}
-            contents["_modules"] = _with(doubles, children) if children else {}
-            if hooks is not None or gone or found["_forward_hooks"] or found["_forward_pre_hooks"]:
-                for name in _HOOKS:
-                    own = {**gone.get(name, _NOTHING), **(hooks or _NOTHING).get(name, _NOTHING)}
-                    contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
-            object.__setattr__(doubles[id(module)], "__dict__", contents)
-        double: Callable[..., Any] = rebind(forward)
-        return double
 
     def _gone_hooks(self) -> dict[str, dict[int, Any]]:
         """Return the hooks that ran around every module's forward then and do not now."""
@@ -286,43 +232,3 @@ class ModuleState:
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             found.append(view.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
         return found
-
-
-def _with(instead: dict[int, Any], found: dict[str, Any]) -> dict[str, Any]:
-    return {name: instead.get(id(each), each) for name, each in found.items()}
-
-
-def _is_there(found: _Found) -> bool:
-    """Whether a module is still as it was found.
-
-    An equal value in an attribute will do; of what cannot be compared, such as a tensor with another, only the same.
-    """
-    module, contents, parameters, buffers, children, hooks = found
-    now = module.__dict__
-    try:
-        return bool(
-            contents == now
-            and parameters == now["_parameters"]
-            and buffers == now["_buffers"]
-            and children == now["_modules"]
-            and (
-                not (now["_forward_hooks"] or now["_forward_pre_hooks"])
-                if hooks is None
-                else all(hooks[name] == now[name] for name in _HOOKS)
-            )
-        )
-    except (RuntimeError, TypeError, ValueError):
-        return False
-
-
-def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:
-    """Have the entries that were found, each set by itself: who reads meanwhile finds every one of them."""
-    for name, value in found.items():
-        if name not in now or now[name] is not value:
-            now[name] = value
-    for name in [name for name in now if name not in found]:
-        now.pop(name, None)
-    if list(now) != list(found):
-        for name, value in found.items():
-            now.pop(name, None)
-            now[name] = value

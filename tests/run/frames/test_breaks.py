@@ -706,6 +706,40 @@ def test_modules_that_a_double_reaches_otherwise() -> None:
     assert_same(between(Reaches()), ["1"], summed)
 
 
+def test_what_a_replay_made_dies_with_it_without_the_collector() -> None:
+    """Doubles lead back to themselves, with copies of buffers and what forward puts on a module."""
+
+    class Keeps(nn.Module):
+        kept: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = self.norm(x).tanh()
+            return self.kept.sin()
+
+    modules: list[nn.Module] = []
+    model = between(Keeps())
+    keeps = model.get_submodule("1")
+    keeps.get_submodule("norm").register_forward_hook(lambda module, args, out: modules.append(module))
+    install(model, Plan.of(["1"]))
+    gc.collect()
+    gc.disable()
+    try:
+        summed(model).backward()
+        levels = []
+        for _ in range(3):
+            summed(model).backward()
+            model.zero_grad()
+            levels.append(alive())
+    finally:
+        gc.enable()
+    assert len({*levels}) == 1
+    assert all(module.running_mean is keeps.get_buffer("norm.running_mean") for module in modules)
+
+
 def test_a_counter_counts_each_forward_once() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
