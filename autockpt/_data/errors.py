@@ -41,7 +41,7 @@ class ProfilingError(AutockptError):
     """The model cannot be recorded."""
 
 
-class ReplayError(AutockptError):
+class ReplayError(AutockptError, RuntimeError):
     """A replay did not repeat what its forward did, so its gradients would be wrong."""
 
 

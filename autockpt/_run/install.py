@@ -1,10 +1,10 @@
 """Putting a plan on a model, and taking it off again.
 
-Only `forward` in the `__dict__` of some modules changes: of the root, of the segments' parents, members and units.
-Names, state_dict, isinstance, deepcopy and pickle stay as they were.
+Only `forward` in the `__dict__` of some modules changes: of the root, of the segments' parents, members and leaves.
+Names, state_dict, isinstance, deepcopy and pickle stay as they were. What a patched forward knows is its module, the
+module's name and the handle that all of them have in common, so another plan is another table in that.
 
-Where a governor holds the model to a budget, the root's forward stays the same from `apply` to `remove` (others may
-have wrapped it meanwhile) and asks the governor for the plan; only the other modules are patched anew.
+Where a governor holds the model to a budget, the root's forward asks it for the plan as each step begins.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
 
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from .frames import Governor, Handle, Patches, governed_forward, patched_forward
-from .patch_targets import Wanted, listed
+from .frames import Governor, Handle, Table, governed_forward, patched_forward
+from .patch_targets import listed, table_of
 
 
 def install(model: nn.Module, plan: Plan) -> None:
@@ -35,11 +34,7 @@ def install(model: nn.Module, plan: Plan) -> None:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    _refuse_replicas(model)
-    wanted = Wanted(model, plan)
-    uninstall(model)
-    handle = _patch_parts(wanted, plan, had_forward="forward" in model.__dict__)
-    _patch(model, patched_forward, handle)
+    _put_on(model, None, plan)
 
 
 def govern(model: nn.Module, governor: Governor, plan: Plan | None = None) -> None:
@@ -53,16 +48,7 @@ def govern(model: nn.Module, governor: Governor, plan: Plan | None = None) -> No
     Raises:
         NotApplicable: see `install`.
     """
-    _refuse_replicas(model)
-    wanted = Wanted(model, plan) if plan is not None else None
-    uninstall(model)
-    had_forward = "forward" in model.__dict__
-    governor.handle = (
-        _patch_parts(wanted, plan, had_forward=had_forward)
-        if wanted is not None and plan is not None
-        else _handle_without_plan(had_forward)
-    )
-    _patch(model, governed_forward, governor)
+    _put_on(model, governor, plan)
 
 
 def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
@@ -71,10 +57,9 @@ def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
     Raises:
         NotApplicable: see `install` and `uninstall`; nothing is changed then.
     """
-    wanted = Wanted(model, plan)
-    had_forward = governor.handle.had_forward
-    _unpatch(_patched_parts(model, governor.handle), governor.handle)
-    governor.handle = _patch_parts(wanted, plan, had_forward=had_forward)
+    table, modules = table_of(model, plan)
+    _patch_new(modules, governor.handle)
+    governor.handle.table = table
 
 
 @contextlib.contextmanager
@@ -92,17 +77,18 @@ def unplanned(model: nn.Module, governor: Governor, forward: Callable[..., Any])
         NotApplicable: see `uninstall`.
     """
     handle = governor.handle
+    plan, had_forward = handle.table.plan, handle.patched[""]
     _unpatch(_patched_parts(model, handle), handle)
-    governor.handle = _handle_without_plan(handle.had_forward)
+    handle.table = Table()
     governed = model.__dict__.pop("forward")
-    if handle.had_forward:
+    if had_forward:
         model.__dict__["forward"] = forward
     try:
         yield
     finally:
         model.__dict__["forward"] = governed
-        if handle.plan is not None:
-            replan(model, governor, handle.plan)
+        if plan is not None:
+            replan(model, governor, plan)
 
 
 def uninstall(model: nn.Module) -> None:
@@ -112,22 +98,26 @@ def uninstall(model: nn.Module) -> None:
         NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
             plan; nothing is changed then.
     """
-    handle = _handle(model)
-    if handle is None:
-        strays = [name for name, module in model.named_modules() if (h := _handle(module)) and h.name == name]
+    known = _known_to(model.__dict__.get("forward"))
+    if known is None:
+        strays = [
+            name
+            for name, module in model.named_modules()
+            if (k := _known_to(vars(module).get("forward"))) and k[0] == name
+        ]
         if (strays and "forward" in model.__dict__) or installed_plan(model) is not None:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
         return
-    if handle.name:
+    name, handle = known
+    if name:
         raise NotApplicable(
-            f"a plan applied to another module, in which this one is {handle.name!r}, has patched it. Remove "
-            "it from there first."
+            f"a plan applied to another module, in which this one is {name!r}, has patched it. Remove it from there "
+            "first."
         )
     parts, governor = _patched_parts(model, handle), governor_of(model)
     if governor is not None:
         governor.close()
-    _unpatch(parts, handle)
-    _restore(model, handle)
+    _unpatch({"": model, **parts}, handle)
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
@@ -138,9 +128,9 @@ def installed_plan(model: nn.Module) -> Plan | None:
     forward: Any = model.__dict__.get("forward")
     with contextlib.suppress(ValueError):  # it says that it wraps itself
         forward = inspect.unwrap(forward)
-    handle = _known_to(forward)
+    known = _known_to(forward)
     # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
-    return handle.plan if handle is not None and forward.args[1] is model else None
+    return known[1].table.plan if known is not None and not known[0] and forward.args[1] is model else None
 
 
 def governor_of(model: nn.Module) -> Governor | None:
@@ -170,105 +160,111 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
             install(model, plan)
 
 
-def _patch_parts(wanted: Wanted, plan: Plan, *, had_forward: bool) -> Handle:
-    """Patch what a plan wants but the root; return the root's handle."""
-    foreign = [name for name, module in wanted.named() if module is not wanted.model and _handle(module) is not None]
+def _put_on(model: nn.Module, governor: Governor | None, plan: Plan | None) -> None:
+    _refuse_replicas(model)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan)
+    uninstall(model)
+    handle = Handle(table)
+    modules.pop("", None)
+    _patch_new(modules, handle)
+    handle.patched[""] = "forward" in model.__dict__
+    if governor is None:
+        _patch(model, patched_forward, "", handle)
+    else:
+        governor.handle = handle
+        _patch(model, governed_forward, governor)
+
+
+def _patch_new(modules: dict[str, nn.Module], handle: Handle) -> None:
+    """Patch the modules that have not been yet.
+
+    Raises:
+        NotApplicable: another plan covers one of them, or something else was put over a patch; nothing is changed then.
+    """
+    new, foreign, covered = {}, [], []
+    for name, module in modules.items():
+        if not name:
+            continue
+        known = _known_to(module.__dict__.get("forward"))
+        if known is None and name in handle.patched and "forward" in module.__dict__:
+            covered.append(name)
+        elif known is None:
+            new[name] = module
+        elif known[1] is not handle:
+            foreign.append(name)
     if foreign:
         raise NotApplicable(
             f"a plan applied to another module already covers {listed(foreign)}. Remove that one first."
         )
-    token = uuid.uuid4().hex
-    handles = {
-        name: Handle(
-            token=token,
-            name=name,
-            had_forward=had_forward if module is wanted.model else "forward" in module.__dict__,
-            parent=id(module) in wanted.parents,
-            places=wanted.places.get(id(module), {}),
-            units=wanted.units.get(id(module), {}),
-            functions=wanted.functions.get(id(module), {}),
-            glue=wanted.glue.get(id(module), {}),
-            plan=plan if module is wanted.model else None,
-            patched=tuple(name for name, _ in wanted.named()) if module is wanted.model else (),
-            patches=Patches(token) if module is wanted.model else None,
-        )
-        for name, module in wanted.named()
-    }
-    for name, module in wanted.named():
-        if module is not wanted.model:
-            _patch(module, patched_forward, handles[name])
-    return handles[""]
+    if covered:
+        raise _covered(covered)
+    for name, module in new.items():
+        handle.patched[name] = "forward" in module.__dict__
+        _patch(module, patched_forward, name, handle)
 
 
-def _handle_without_plan(had_forward: bool) -> Handle:
-    return Handle(token=uuid.uuid4().hex, name="", had_forward=had_forward, parent=False, patched=("",))
-
-
-def _patch(module: nn.Module, function: Callable[..., Any], knows: object) -> None:
+def _patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of `module`."""
     forward = module.forward
-    patch = functools.partial(function, forward, module, knows)
+    patch = functools.partial(function, forward, module, *knows)
     with contextlib.suppress(ValueError, TypeError):  # some callables have none
-        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        patch.__signature__ = _signature(forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
 
 
-def _patched_parts(model: nn.Module, handle: Handle) -> list[nn.Module]:
-    """What the plan behind the root's handle has patched, but the root.
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    function = getattr(forward, "__func__", None)
+    return inspect.signature(forward) if function is None else _bound_signature(function)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bound_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a method's signature, without `self`: modules of a class have one in common, and reading it takes time."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _patched_parts(model: nn.Module, handle: Handle) -> dict[str, nn.Module]:
+    """What the plan behind the root's handle has patched, but the root, by name.
 
     Raises:
         NotApplicable: something else was put over one of them.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    ours, covered = [], []
+    ours, covered = {}, []
     for name in handle.patched:
         module = modules.get(name)
         if module is None or module is model:  # None: taken out of the model since
             continue
-        own = _handle(module)
-        if own is not None and own.token == handle.token:
-            ours.append(module)
+        known = _known_to(module.__dict__.get("forward"))
+        if known is not None and known[1] is handle:
+            ours[name] = module
         elif "forward" in module.__dict__:
             covered.append(name)
     if covered:
-        raise NotApplicable(
-            f"the forward of {listed(covered)} was replaced after the plan was applied. Undo that first."
-        )
+        raise _covered(covered)
     return ours
 
 
-def _unpatch(parts: Iterable[nn.Module], root: Handle) -> None:
-    """Give the parts of a model back the forward that they had; replays to come may need what was over it."""
-    for module in parts:
-        handle = _handle(module)
-        assert handle is not None
-        patch = _restore(module, handle)
-        if root.patches is not None:
-            root.patches.took_off(module, patch)
+def _covered(names: list[str]) -> NotApplicable:
+    return NotApplicable(f"the forward of {listed(names)} was replaced after the plan was applied. Undo that first.")
 
 
-def _restore(module: nn.Module, handle: Handle) -> functools.partial[Any]:
-    """Give a module back the forward that it had; return what was over it."""
-    patch: functools.partial[Any] = module.__dict__.pop("forward")
-    if handle.had_forward:
-        module.__dict__["forward"] = patch.args[0]
-    return patch
+def _unpatch(parts: dict[str, nn.Module], handle: Handle) -> None:
+    """Give the parts of a model back the forward that they had. Frames have what was over it."""
+    for name, module in parts.items():
+        patch: functools.partial[Any] = module.__dict__.pop("forward")
+        if handle.patched.pop(name):
+            module.__dict__["forward"] = patch.args[0]
 
 
-def _handle(module: nn.Module) -> Handle | None:
-    return _known_to(module.__dict__.get("forward"))
-
-
-def _known_to(forward: Callable[..., Any] | None) -> Handle | None:
-    """Return the handle behind a patch; None for any other forward."""
+def _known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
+    """Return the name and the handle behind a patch; None for any other forward."""
     if not isinstance(forward, functools.partial):
         return None
-    handle: Handle | None = None
-    if forward.func is patched_forward:
-        handle = forward.args[2]
-    elif forward.func is governed_forward:
-        handle = forward.args[2].handle
-    return handle
+    if forward.func is governed_forward:
+        return "", forward.args[2].handle
+    return (forward.args[2], forward.args[3]) if forward.func is patched_forward else None
 
 
 def _refuse_replicas(model: nn.Module) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 import torch
+import torch.nn.utils.parametrize
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -102,27 +104,106 @@ def storage_key(tensor: Tensor) -> int:
     return key
 
 
-def attention_backends() -> tuple[Any, ...]:
-    """Return which kernels `scaled_dot_product_attention` may choose from, and in which order (`sdpa_kernel`)."""
+def _precision(backend: str, operators: str) -> tuple[Any, Any]:
     return (
-        _C._get_flash_sdp_enabled(),
-        _C._get_mem_efficient_sdp_enabled(),
-        _C._get_math_sdp_enabled(),
-        _C._get_cudnn_sdp_enabled(),
-        _C._get_overrideable_sdp_enabled(),
-        _C._get_sdp_priority_order(),
+        functools.partial(_C._get_fp32_precision_getter, backend, operators),
+        functools.partial(_C._set_fp32_precision_setter, backend, operators),
     )
 
 
-def set_attention_backends(backends: tuple[Any, ...]) -> None:
-    """Make `backends`, as `attention_backends` returned them, the choice again."""
-    flash, efficient, math_only, cudnn, overrideable, order = backends
-    _C._set_sdp_use_flash(flash)
-    _C._set_sdp_use_mem_efficient(efficient)
-    _C._set_sdp_use_math(math_only)
-    _C._set_sdp_use_cudnn(cudnn)
-    _C._set_sdp_use_overrideable(overrideable)
-    _C._set_sdp_priority_order(order)
+_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (torch.get_default_dtype, torch.set_default_dtype),
+    # Off in a backward that a method of a subclass has begun.
+    (_C._get_torch_function_state, _C._set_torch_function_state),  # type: ignore[attr-defined]
+    (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    (_C._get_overrideable_sdp_enabled, _C._set_sdp_use_overrideable),
+    (_C._get_sdp_priority_order, _C._set_sdp_priority_order),
+    (_C._get_mkldnn_enabled, _C._set_mkldnn_enabled),
+    (_C._get_mkldnn_deterministic, _C._set_mkldnn_deterministic),
+    (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),
+    _precision("mkldnn", "matmul"),
+    _precision("mkldnn", "conv"),
+]
+_CUDA_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
+    (_C._get_cudnn_enabled, _C._set_cudnn_enabled),
+    (_C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
+    (_C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
+    _precision("cuda", "matmul"),
+    _precision("cuda", "conv"),
+    _precision("cuda", "rnn"),
+]
+_READ_FLAGS = [read for read, _ in _FLAGS]
+
+
+def flags() -> list[Any]:
+    """Return what decides which kernels run and in which precision, and whether subclasses have a say."""
+    found = [read() for read in _READ_FLAGS]
+    if torch.cuda.is_initialized():
+        found += [read() for read, _ in _CUDA_FLAGS]
+    return found
+
+
+def set_flags(wanted: list[Any]) -> None:
+    """Make `wanted`, as `flags` returned them, the choice again."""
+    if flags() == wanted:
+        return
+    warn_only = _C._get_deterministic_algorithms_warn_only()
+    for (read, write), value in zip((*_FLAGS, *_CUDA_FLAGS), wanted, strict=False):
+        if read() == value:
+            continue
+        if read is _C._get_deterministic_algorithms:
+            _C._set_deterministic_algorithms(value, warn_only=warn_only)
+        else:
+            write(value)
+
+
+def function_modes() -> list[Any]:
+    """Return the torch function modes that are on in this thread, the innermost last."""
+    depth = _C._len_torch_function_stack()
+    return [_C._get_function_stack_at(i) for i in range(depth)] if depth else []
+
+
+def set_function_modes(modes: list[Any]) -> None:
+    """Have just these torch function modes on in this thread."""
+    while _C._len_torch_function_stack():
+        _C._pop_torch_function_stack()
+    for mode in modes:
+        push_function_mode(mode)
+
+
+keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
+"""Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
+
+
+def keeping_backward() -> int:
+    """Return the number of the backward that this thread is in, if that keeps its graph for another; else -1."""
+    return _C._current_graph_task_id() if keeps_graph() else -1
+
+
+def global_hooks() -> dict[str, dict[int, Any]] | None:
+    """Return the hooks that run around every module's forward, under the names of a module's own; None for none."""
+    hooks = torch.nn.modules.module
+    if not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks:
+        return None
+    return {
+        "_forward_hooks": dict(hooks._global_forward_hooks),
+        "_forward_pre_hooks": dict(hooks._global_forward_pre_hooks),
+        "_forward_hooks_with_kwargs": dict(hooks._global_forward_hooks_with_kwargs),
+        "_forward_hooks_always_called": dict(hooks._global_forward_hooks_always_called),
+    }
+
+
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` is running."""
+    return _C._get_tracing_state() is not None
+
+
+def parametrizations_are_cached() -> bool:
+    """Whether `torch.nn.utils.parametrize.cached` is on, which knows modules by their addresses."""
+    return torch.nn.utils.parametrize._cache_enabled > 0
 
 
 def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
@@ -141,6 +222,13 @@ def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) ->
     return new
 
 
+push_function_mode: Callable[[Any], None] = _C._push_on_torch_function_stack
+"""Make a torch function mode the innermost (a block costs more, and an interrupt may fall into its ends)."""
+
+pop_function_mode: Callable[[], Any] = _C._pop_torch_function_stack
+"""Take the innermost torch function mode away."""
+
+
 def suspend_function_mode(mode: object) -> bool:
     """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
     depth = _C._len_torch_function_stack()
@@ -148,11 +236,6 @@ def suspend_function_mode(mode: object) -> bool:
         _C._pop_torch_function_stack()
         return True
     return False
-
-
-def resume_function_mode(mode: object) -> None:
-    """Switch `mode` on again, as the innermost."""
-    _C._push_on_torch_function_stack(mode)
 
 
 plain_torch_function = _C._disabled_torch_function_impl

@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._run.frames import slots, state, units
-from autockpt._run.frames.generators import GeneratorTrack
+from autockpt._run.frames import leaves, saved, state
+from autockpt._run.frames.around import Around, GeneratorTrack
 from autockpt._run.frames.replay import Replay
-from autockpt._run.frames.state import Autocast, ModuleState
+from autockpt._run.frames.state import ModuleState
 from tests.fuzz.check import Difference
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
 
@@ -40,49 +40,57 @@ def no_random_state() -> Any:
 
 
 def statistics_twice() -> Any:
-    return mock.patch.object(state._Changing, "scratch", lambda self: self.tensor)
+    return mock.patch.object(ModuleState, "replayed", lambda self, forward, undo: forward)
 
 
 def no_keywords() -> Any:
     hooked = Replay._hooked
-    return mock.patch.object(Replay, "_hooked", lambda self, call, args, kwargs: hooked(self, call, args, {}))
+    return mock.patch.object(
+        Replay, "_hooked", lambda self, call, forward, args, kwargs: hooked(self, call, forward, args, {})
+    )
 
 
 def flags_of_now() -> Any:
-    put_back: Callable[..., None] = ModuleState.put_back
+    """Doubles have the training flags of the replay's time."""
+    replayed: Callable[..., Any] = ModuleState.replayed
 
-    def broken(self: ModuleState, undo: Any, claim: Any) -> None:
-        now = [(member, member.training) for member, *_ in self._tree]
-        put_back(self, undo, claim)
-        for member, flag in now:
-            member.training = flag
+    def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
+        for module, found, *_ in self._tree:
+            found["training"] = module.training
+        return replayed(self, forward, undo)
 
-    return mock.patch.object(ModuleState, "put_back", broken)
+    return mock.patch.object(ModuleState, "replayed", broken)
 
 
 def no_autocast() -> Any:
-    return mock.patch.object(Autocast, "put_back", lambda self, undo: None)
+    return mock.patch.object(Around, "put_back", lambda self, undo: None)
 
 
 def buffers_of_now() -> Any:
-    return mock.patch.object(state._Changing, "scratch", lambda self: self.tensor.detach().clone())
+    replayed: Callable[..., Any] = ModuleState.replayed
+
+    def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
+        self._values = [tensor.detach().clone() for tensor in self._changing]
+        return replayed(self, forward, undo)
+
+    return mock.patch.object(ModuleState, "replayed", broken)
 
 
 def changes_unseen() -> Any:
     stack = contextlib.ExitStack()
-    for module in (slots, state):
+    for module in (saved, state):
         stack.enter_context(mock.patch.object(module, "check_unchanged", lambda *args: None))
     return stack
 
 
 def draws_of_units_lost() -> Any:
     """Replays go on with the numbers that a unit took in forward."""
-    taken = units.Unit.__init__
+    taken = leaves.Leaf.__init__
 
-    def broken(self: units.Unit, *args: Any, random: Any, **others: Any) -> None:
+    def broken(self: leaves.Leaf, *args: Any, random: Any, **others: Any) -> None:
         taken(self, *args, random=[], **others)
 
-    return mock.patch.object(units.Unit, "__init__", broken)
+    return mock.patch.object(leaves.Leaf, "__init__", broken)
 
 
 PLANTED = [

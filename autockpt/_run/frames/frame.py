@@ -11,14 +11,73 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
 
 from ... import _torch_private
 from ..._data.errors import ReplayError
-from .call import Call
+from .around import Around, States
+from .leaves import Leaf, Recorded
 from .replay import Replay
-from .slots import Held, Kept, OwnedSlot, Slot
+from .saved import Detached, OwnedSlot, Packed, Ref, Slot
+from .state import ModuleState
+
+
+class Call:
+    """One member's call, with what a replay of it needs.
+
+    Attributes:
+        key: the call's key.
+        forward: what to call.
+        arguments: its arguments, encoded.
+        keywords: names of the last of them.
+        refs: where the tensors among the arguments come from.
+        module: what forward found in its modules.
+        around: what was on around it.
+        random: generator states to set before it.
+        generators: all that it could draw from.
+        end: number of slots in the frame when it returned; None if it has not.
+        leaves: those inside it; None where all of it is recomputed.
+    """
+
+    __slots__ = (
+        "arguments",
+        "around",
+        "end",
+        "forward",
+        "generators",
+        "key",
+        "keywords",
+        "leaves",
+        "module",
+        "random",
+        "refs",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        forward: Callable[..., Any],
+        arguments: list[Any],
+        keywords: tuple[str, ...],
+        refs: list[Ref],
+        module: ModuleState,
+        random: States,
+    ) -> None:
+        self.key = key
+        self.forward = forward
+        self.arguments = arguments
+        self.keywords = keywords
+        self.refs = refs
+        self.module = module
+        self.around = Around(module.devices)
+        self.random = random
+        self.generators = [generator for generator, _ in random]
+        self.end: int | None = None
+        self.leaves: Recorded | None = None
 
 
 class Frame:
@@ -36,10 +95,9 @@ class Frame:
     def __init__(self) -> None:
         self.closed = False
         self.calls: list[Call] = []
-        self.boundary: list[Held] = []
+        self.boundary: list[Detached | Packed] = []
         self.slots: list[weakref.ref[Slot] | None] = []
-        # Backward runs a thread a device, and a replay swaps buffers of the one module for both.
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # backward runs a thread a device
 
     def replay(self) -> None:
         """Run the calls again and fill every slot that is still alive and empty.
@@ -49,32 +107,59 @@ class Frame:
             RuntimeError: a tensor that they read has been changed in place.
         """
         with self._lock:
-            last = self._last_empty()
+            backward = _torch_private.keeping_backward()
+            last = self._last_empty(backward)
             if last >= 0:
-                Replay(self, last).run()
+                Replay(self, last, backward).run()
                 # Where every slot that lives is full, it stays so: nothing will ask for another replay.
-                if self.closed and self._last_empty() < 0:
+                if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
 
     def replayed(self, slot: Slot) -> Tensor:
         """Return the value of `slot`, which had none, from a replay."""
         with self._lock:
             if slot.value is None:  # else another thread was faster
+                if slot.given is not None:  # some node reads what it saved twice in one backward
+                    for other in [reference() for reference in self.slots if reference is not None]:
+                        if other is not None:
+                            other.given = None
                 self.replay()
             if slot.value is None:
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
             return slot.value
 
-    def _last_empty(self) -> int:
+    def _last_empty(self, backward: int) -> int:
         for number in range(len(self.slots) - 1, -1, -1):
             reference = self.slots[number]
             slot = None if reference is None else reference()
-            if slot is not None and slot.value is None:
+            if slot is not None and slot.value is None and slot.given != backward:
                 return number
         return -1
 
 
 @_torch_private.never_compiled
-def unpack(slot: Slot | OwnedSlot | Kept) -> Tensor:
+def unpack(slot: Slot | OwnedSlot | Detached) -> Tensor:
     """Return the tensor that `slot` stands for."""
     return slot.tensor()
+
+
+@contextmanager
+def watching_replays() -> Iterator[list[tuple[str, ...]]]:
+    """Append, for every frame that is replayed inside the block, the keys of its calls and of the leaves met in them.
+
+    Frames of all threads count: backward of a device runs in a thread of its own.
+    """
+    replayed: list[tuple[str, ...]] = []
+    plain = Frame.replay
+
+    def replay(self: Frame) -> None:
+        leaves = (entry for call in self.calls if call.leaves is not None for entry in call.leaves.entries)
+        met = (leaf.key for leaf in leaves if isinstance(leaf, Leaf))
+        replayed.append((*(call.key for call in self.calls), *met))
+        plain(self)
+
+    Frame.replay = replay  # type: ignore[method-assign]
+    try:
+        yield replayed
+    finally:
+        Frame.replay = plain  # type: ignore[method-assign]

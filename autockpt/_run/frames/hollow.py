@@ -1,8 +1,4 @@
-"""Hollow tensors: what a skipped unit returns in a replay, since nothing that is needed reads it.
-
-They have the shape, strides, dtype and device of the real one. Views of them are hollow too, and what looks only at
-their shape (`zeros_like`) is as it would be; anything else fails.
-"""
+"""Hollow tensors: what a skipped leaf returns in a replay, since nothing that is needed reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +13,10 @@ from ..._data.errors import ReplayError
 
 
 class Hollow(Tensor):
-    """A tensor without values."""
+    """A tensor without values: shape, strides, dtype and device of the real one.
+
+    Views of it are hollow too, and what looks only at its shape (`zeros_like`) is as it would be; anything else fails.
+    """
 
     meta: Tensor
 
@@ -48,19 +47,24 @@ class Hollow(Tensor):
 _DETACH = torch.ops.aten.detach.default
 
 _SHAPE_ONLY = frozenset(
-    {
-        torch.ops.aten.empty_like,
-        torch.ops.aten.zeros_like,
-        torch.ops.aten.ones_like,
-        torch.ops.aten.full_like,
-        torch.ops.aten.new_empty,
-        torch.ops.aten.new_zeros,
-        torch.ops.aten.new_ones,
-        torch.ops.aten.new_full,
-    }
+    getattr(torch.ops.aten, f"{how}_{what}")
+    for how, what in (
+        *((how, "like") for how in ("empty", "zeros", "ones", "full")),
+        *(("new", what) for what in ("empty", "zeros", "ones", "full")),
+    )
 )
 
 
-def hollow(shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Hollow:
-    """Return a tensor that looks like this and has no values."""
-    return Hollow(torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+class Shape:
+    """What makes a hollow tensor of a skipped leaf's result."""
+
+    __slots__ = ("_device", "_dtype", "_geometry", "_requires_grad")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._geometry = _torch_private.geometry(tensor)
+        self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
+
+    def leaf(self) -> Tensor:
+        """Return the hollow tensor."""
+        meta = torch.empty_strided(*self._geometry, dtype=self._dtype, device="meta")
+        return Hollow(meta, self._device).requires_grad_(self._requires_grad)

@@ -10,15 +10,12 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
-from .call import BOUNDARY, Call, Ref
-from .frame import Frame, unpack
-from .generators import GeneratorTrack, generators_of, states_of
-from .mismatch import mismatch
-from .selection import Selection
-from .slots import Held, Kept, OwnedSlot, Slot
+from .around import GeneratorTrack, generators_of, states_of
+from .frame import Call, Frame, unpack
+from .leaves import Inputs, Recorded
+from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
-from .thread import Scope, thread
-from .units import Inputs
+from .thread import Scope, mismatch, thread
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
@@ -71,7 +68,8 @@ class Recording:
         arguments: Arguments,
         *,
         linked: bool,
-        selective: Scope | None,
+        scope: Scope,
+        selective: bool,
     ) -> Any:
         """Run a member's forward so that the frame can run it again.
 
@@ -81,7 +79,8 @@ class Recording:
             state: the member's state, just taken.
             arguments: what it is called with.
             linked: whether one of the arguments should be a result of an earlier call.
-            selective: the scope, where units of the member are kept or skipped.
+            scope: the caller's.
+            selective: whether the segment has leaves.
 
         Returns:
             What `forward` returns.
@@ -99,18 +98,23 @@ class Recording:
         if linked and number and all(ref.call == BOUNDARY for ref in refs):
             mismatch(key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack = Pack(frame, state.owners())
-        outer = thread.selector
-        if selective is not None:
-            thread.selector = call.selection = Selection(selective.patches, pack, before, selective.counts)
-        _torch_private.push_hooks(pack.hook, unpack)
+        pack = Pack(frame, state.owners)
+        outer = thread.leaves
+        if selective:
+            call.leaves = Recorded(scope.handle, scope.table, pack, before, scope.counts)
         try:
+            # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
+            _torch_private.push_hooks(pack.hook, unpack)
+            if selective:
+                thread.leaves = call.leaves
             result = forward(*args, **kwargs)
         finally:
-            _torch_private.pop_hooks()
-            thread.selector = outer
-            pack.close()
-            state.settle()
+            thread.leaves = outer
+            try:
+                _torch_private.pop_hooks()
+            finally:
+                pack.close()
+        state.settle()
         call.end = len(frame.slots)
         call.random = self._generators.needed(before)
         for index, tensor in enumerate(tensors(result)):
@@ -125,8 +129,10 @@ class Recording:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
-        ref = Ref(BOUNDARY, len(self._frame.boundary))
-        self._frame.boundary.append(Held(tensor))
+        ref, hooks = Ref(BOUNDARY, len(self._frame.boundary)), _torch_private.outer_hooks()
+        # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
+        held = Detached(tensor, "a tensor that it reads") if hooks is None else Packed(tensor, hooks)
+        self._frame.boundary.append(held)
         self._know(tensor, ref)
         return ref
 
@@ -144,7 +150,7 @@ class Pack:
     """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing.
 
     Attributes:
-        inputs: arguments of the unit that is running.
+        inputs: arguments of the leaf that is running.
     """
 
     __slots__ = ("_frame", "_owners", "inputs")
@@ -161,7 +167,7 @@ class Pack:
         return len(self._frame.slots)
 
     @_torch_private.never_compiled
-    def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Kept:
+    def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`."""
         frame = self._frame
         assert frame is not None
@@ -171,8 +177,8 @@ class Pack:
             if self.inputs is None:
                 frame.slots.append(None)
             return OwnedSlot(owner, tensor)
-        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a unit, whose replay packs nothing
-            return Kept(tensor)
+        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a leaf, whose replay packs nothing
+            return Detached(tensor, "a tensor that a kept call saved")
         slot = Slot(frame, tensor)
         frame.slots.append(weakref.ref(slot))
         return slot

@@ -11,19 +11,14 @@ from torch import Tensor
 from ... import _torch_private
 from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
-from .call import Call, Ref
-from .claims import Claim
-from .generators import given_among, restore_states, set_states, states_of
+from .around import Undo, given_among, restore_states, set_states, states_of, take_back
 from .hollow import Hollow
-from .selection import Entry, Function, watched
-from .slots import Changed
-from .state import Autocast, Undo, take_back
-from .thread import thread
-from .units import Unit
+from .leaves import Entry, Function, Leaf, watched
+from .saved import Changed, Ref
+from .thread import Handle, Table, thread
 
 if TYPE_CHECKING:
-    from .frame import Frame
-    from .members import Handle
+    from .frame import Call, Frame
 
 
 class _Stop(BaseException):
@@ -39,6 +34,7 @@ class Replay:
     """
 
     __slots__ = (
+        "_backward",
         "_call",
         "_entry",
         "_frame",
@@ -53,10 +49,11 @@ class Replay:
         "_values",
     )
 
-    def __init__(self, frame: Frame, last: int) -> None:
+    def __init__(self, frame: Frame, last: int, backward: int) -> None:
         self._frame = frame
         self._slots = frame.slots
         self._last = last
+        self._backward = backward
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self._call = frame.calls[0]
@@ -83,20 +80,24 @@ class Replay:
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
         # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
-        thread.replays += 1
-        scope, thread.scope = thread.scope, None
-        watch, thread.watch = thread.watch, None  # where a gradient is taken in the midst of a call's own code
-        cached, grad = torch.is_autocast_cache_enabled(), torch.is_grad_enabled()
-        # A cast that a replay left in the cache would be stale for a forward after the next update. But where it is
-        # off, modules that are compiled are compiled once more.
-        casts = _torch_private.any_autocast_enabled() or any(call.autocast is not None for call in calls)
-        if casts or not any(call.module.compiled for call in calls):
-            torch.set_autocast_cache_enabled(False)
+        # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
+        undo: Undo = [
+            (self._values.clear, ()),  # their graph holds this replay through its pack hook: a cycle no collector sees
+            (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
+            (restore_states, (self._states,)),
+            (thread.put_back, (thread.scope, thread.replays, thread.leaves, thread.watch)),
+        ]
         try:
+            thread.replays += 1
+            thread.scope = thread.watch = None  # a gradient may be taken in the midst of a call's own code
+            if _torch_private.any_autocast_enabled() or any(call.around.casts for call in calls):
+                # A cast that a replay left in the cache would be stale for a forward after the next update.
+                undo.append((torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)))
+                torch.set_autocast_cache_enabled(False)
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
                 self._call = call
-                self._keep(number, self._run(number))
+                self._keep(number, self._run(call, undo))
                 if self._stopped:
                     break
         except (Changed, ReplayError) as error:
@@ -109,58 +110,36 @@ class Replay:
                 )
             raise
         finally:
-            self._values.clear()  # their graph holds this replay through its pack hook, a cycle that no collector sees
-            thread.scope, thread.watch = scope, watch
-            thread.replays -= 1
-            restore_states(self._states)
-            torch.set_autocast_cache_enabled(cached)
-            _torch_private.set_grad_enabled(grad)  # last: a function mode around backward sees it, and may raise
+            try:
+                take_back(undo)
+            finally:
+                if undo:  # an interrupt fell where it began
+                    take_back(undo)
         if self._problem is not None:
             raise ReplayError(
                 f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
                 f"forward: keep this call, or make its forward repeat itself.{self._hint()}"
             )
 
-    def _run(self, number: int) -> Any:
+    def _run(self, call: Call, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended in it."""
-        call = self._call
-        set_states(call.random)
         args = decode(call.arguments, [self._find(ref) for ref in call.refs])
         kwargs = {}
         if call.keywords:
             first = len(args) - len(call.keywords)
             kwargs = dict(zip(call.keywords, args[first:], strict=True))
             del args[first:]
-        claim = Claim()
-        with claim.running:
-            return self._put_back_and_run(call, args, kwargs, claim)
-
-    def _put_back_and_run(self, call: Call, args: list[Any], kwargs: dict[str, Any], claim: Claim) -> Any:
-        undo: Undo = []
-        outer = thread.selector
-        thread.selector = None if call.selection is None else self
+        forward = call.module.replayed(call.forward, undo)
+        set_states(call.random)
+        call.around.put_back(undo)
         self._entry = 0
-        try:
-            call.module.put_back(undo, claim)
-            if call.selection is not None:
-                call.selection.patches.put_on(undo)
-            if call.autocast is not None:
-                call.autocast.put_back(undo)
-            elif _torch_private.any_autocast_enabled():
-                Autocast(call.module.devices, enabled=False).put_back(undo)
-            attention = _torch_private.attention_backends()
-            if attention != call.attention:
-                undo.append((_torch_private.set_attention_backends, (attention,)))
-                _torch_private.set_attention_backends(call.attention)
-            return self._hooked(call, args, kwargs)
-        finally:
-            thread.selector = outer
-            take_back(undo)
+        thread.leaves = None if call.leaves is None else self
+        return self._hooked(call, forward, args, kwargs)
 
-    def _hooked(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        _torch_private.push_hooks(self._pack, _given)
+    def _hooked(self, call: Call, forward: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
-            result = call.forward(*args, **kwargs)
+            _torch_private.push_hooks(self._pack, _given)
+            result = forward(*args, **kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result
@@ -169,78 +148,84 @@ class Replay:
         finally:
             _torch_private.pop_hooks()
 
-    def enter(self, handle: Handle, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""
-        if not handle.selects or not torch.is_grad_enabled():
+        if name not in self.table.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        entry = self._take(handle.name)
-        if isinstance(entry, Unit):
+        entry = self._take(name)
+        if isinstance(entry, Leaf):
             return self._hand_out(entry, args, kwargs)
-        return forward(*args, **kwargs) if entry is None else watched(self, handle.name, entry, forward, args, kwargs)
+        return forward(*args, **kwargs) if entry is None else watched(self, entry, forward, args, kwargs)
 
-    def unit(self, key: str, kept: bool, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key.rpartition("/")[2].partition("#")[0])
-        return self._hand_out(entry, args, kwargs) if isinstance(entry, Unit) else run(*args, **kwargs)
+        return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
 
     @property
-    def token(self) -> str | None:
-        """The plan's token."""
-        return None if self._call.selection is None else self._call.selection.token
+    def handle(self) -> Handle | None:
+        """That of the model; None where the current call has no leaves."""
+        return None if self._call.leaves is None else self._call.leaves.handle
+
+    @property
+    def table(self) -> Table:
+        """The table that the frame was made under."""
+        assert self._call.leaves is not None
+        return self._call.leaves.table
 
     def _take(self, name: str) -> Entry:
         """Return what forward noted at this place of the current call."""
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
-        assert self._call.selection is not None
-        entries = self._call.selection.entries
+        assert self._call.leaves is not None
+        entries = self._call.leaves.entries
         if self._entry >= len(entries):
             self._stop(f"runs {name!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, Unit) and entry.name != name:
+        if isinstance(entry, Leaf) and entry.name != name:
             self._stop(f"runs {name!r} where its forward ran {entry.name!r}")
         return entry
 
-    def _hand_out(self, unit: Unit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fill the slots of a unit's arguments, and return its result without running it."""
-        assert self._call.selection is not None
+    def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fill the slots of a leaf's arguments, and return its result without running it."""
+        assert self._call.leaves is not None
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        generators = self._call.selection.generators
+        generators = self._call.leaves.generators
         if others:
             generators = [*generators, *given_among(others)]
-        if (self._next, len(leaves), len(generators)) != (unit.start, unit.arguments, unit.generators):
-            self._stop(f"came to {unit.key} in another way than its forward did")
-        for source, offset in unit.sources:
+        if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
+            self._stop(f"came to {leaf.key} in another way than its forward did")
+        for source, offset in leaf.sources:
             reference = self._slots[self._next]
             slot = None if reference is None else reference()
             self._next += 1
-            if slot is not None and slot.value is None:
+            if slot is not None and slot.value is None and slot.given != self._backward:
                 tensor = leaves[source]
                 if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
                     difference = slot.fill_from(tensor, offset)
                     if difference is not None:
-                        self._stop(f"gave {unit.key} {difference}")
+                        self._stop(f"gave {leaf.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
-        for number, state in unit.random:
-            if generators[number] not in self._states:  # one that only the unit was given
+        for number, state in leaf.random:
+            if generators[number] not in self._states:  # one that only the leaf was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if unit.hollow:
-            self._hollow.append(unit.key)
-        return unit.hand_out(leaves)
+        if leaf.hollow:
+            self._hollow.append(leaf.key)
+        return leaf.hand_out(leaves)
 
     def _hint(self) -> str:
-        """Say which units were skipped: whatever reads their results fails, in one way or another."""
+        """Say which leaves were skipped: whatever reads their results fails, in one way or another."""
         return f" The plan skips {', '.join(self._hollow)}: nothing in the replay may need it." if self._hollow else ""
 
     def _find(self, ref: Ref) -> Tensor:
         """Return an argument; every tensor is made once, so that the replay's graph hangs together."""
         tensor = self._values.get(ref)
         if tensor is None:
-            tensor = self._values[ref] = self._frame.boundary[ref.leaf].tensor()
+            tensor = self._values[ref] = self._frame.boundary[ref.leaf].leaf()
         return tensor
 
     def _keep(self, number: int, result: Any) -> None:
@@ -259,12 +244,13 @@ class Replay:
         number, self._next = self._next, self._next + 1
         if self._call.end is not None and number >= self._call.end:
             self._stop("saved more tensors than its forward did")
-        value = tensor.detach()  # undetached it would hold the replay's graph, and that would hold the slots
+        # With its graph it would hold the replay's, and that would hold the slots; without one it stays what it is.
+        value = tensor.detach() if tensor.requires_grad else tensor
         reference = self._slots[number]
         if reference is None:
             return value
         slot = reference()
-        if slot is not None and slot.value is None:
+        if slot is not None and slot.value is None and slot.given != self._backward:
             difference = slot.fill(tensor, value)
             if difference is not None:
                 self._stop(f"saved {difference}")

@@ -1,35 +1,103 @@
-"""What a thread knows about the plans that run in it: with the claims of replays, all mutable state at module level."""
+"""What a plan is at run time, and what a thread knows of the plans that run in it."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..._data.plan import Plan
 
 if TYPE_CHECKING:
-    from .patches import Patches
+    from .leaves import FunctionWatch, Leaves
     from .recording import Recording
-    from .selection import FunctionWatch, Selector
+
+
+Buffers: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""Buffers inside a module: the path to each module that has some, and their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a call stands that is recomputed.
+
+    Attributes:
+        segment: number of the segment.
+        position: the call's position in it.
+        buffers: buffers that the call changes; None if that is not known. A torch function that is known to change any
+            is no member.
+        linked: whether the recorded call took a result of an earlier call of the segment as it was.
+        selective: whether the segment has leaves that a replay does not run.
+    """
+
+    segment: int
+    position: int
+    buffers: Buffers | None
+    linked: bool
+    selective: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A plan at run time: what becomes of which call, by its key.
+
+    A frame keeps the table that it was made under.
+
+    Attributes:
+        plan: the plan; None before there is one.
+        parents: names of the modules whose calls make members.
+        members: the calls that are recomputed, torch functions of a caller's own code among them.
+        leaves: calls and functions that a replay does not run; whether their results are kept, or else skipped.
+        functions: by the key of a call, those of its own code that are members or leaves.
+        names: names of the modules that `members` has calls of.
+        inside: names of the modules that `leaves` has calls of, or functions of whose code.
+    """
+
+    plan: Plan | None = None
+    parents: Collection[str] = frozenset()
+    members: Mapping[str, Place] = field(default_factory=dict)
+    leaves: Mapping[str, bool] = field(default_factory=dict)
+    functions: Mapping[str, Collection[str]] = field(default_factory=dict)
+    names: Collection[str] = frozenset()
+    inside: Collection[str] = frozenset()
+
+
+class Handle:
+    """What the patched forwards of a model have in common, from `apply` to `remove`: copies and pickles take it along.
+
+    Attributes:
+        table: what they do now. A new plan is a new table.
+        patched: the modules that have one, by name; whether each had a `forward` of its own before.
+    """
+
+    __slots__ = ("patched", "table")
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.patched: dict[str, bool] = {}
 
 
 class Scope:
     """One call of a parent, within which members join a frame.
 
     Attributes:
-        patches: those of the plan that the parent was patched with.
-        token: theirs.
+        handle: that of the model.
+        table: its table when the root was called.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
         begun: segments of which a call has run within the root's call; shared likewise.
         recording: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
     """
 
-    __slots__ = ("begun", "counts", "inside", "patches", "recording", "token")
+    __slots__ = ("begun", "counts", "handle", "inside", "recording", "table")
 
-    def __init__(self, patches: Patches, counts: dict[str, int], begun: set[int]) -> None:
-        self.patches = patches
-        self.token = patches.token
-        self.counts = counts
-        self.begun = begun
+    def __init__(self, handle: Handle, outer: Scope | None) -> None:
+        self.handle = handle
+        self.table: Table = handle.table if outer is None else outer.table
+        self.counts: dict[str, int] = {} if outer is None else outer.counts
+        self.begun: set[int] = set() if outer is None else outer.begun
         self.recording: Recording | None = None
         self.inside = False
 
@@ -41,19 +109,23 @@ class Scope:
 
 
 class _Thread(threading.local):
-    """What runs in this thread now.
+    """What runs in this thread now: all mutable state at module level.
 
     Attributes:
         scope: the innermost call of a parent.
         replays: how many replays it is in.
-        selector: decides about units, while a member runs some of which are kept or skipped.
-        watch: the function mode of the call whose own code is running, where it has units.
+        leaves: meets the leaves of the member that runs, in forward or in its replay; None where it has none.
+        watch: the function mode of the call whose own code is running, where functions of it are members or leaves.
     """
 
     scope: Scope | None = None
     replays: int = 0
-    selector: Selector | None = None
+    leaves: Leaves | None = None
     watch: FunctionWatch | None = None
+
+    def put_back(self, scope: Scope | None, replays: int, leaves: Leaves | None, watch: FunctionWatch | None) -> None:
+        """Have what ran before a replay."""
+        self.scope, self.replays, self.leaves, self.watch = scope, replays, leaves, watch
 
 
 thread = _Thread()
@@ -68,3 +140,11 @@ def is_recomputing() -> bool:
         False
     """
     return thread.replays > 0
+
+
+def mismatch(key: str, how: str) -> None:
+    """Warn that the call `key` does not fit its plan; where warnings are shown once, so is this one."""
+    warnings.warn(
+        f"{key} {how}. Results stay exact; memory may exceed the plan. Make the plan anew for the model as it is now.",
+        stacklevel=2,
+    )

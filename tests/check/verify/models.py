@@ -21,7 +21,7 @@ class Block(nn.Module):
         self.norm = nn.BatchNorm1d(WIDTH)
         self.dropout = nn.Dropout(0.3)
         self.twist = twist
-        self.calls = 0
+        self.calls = [0]  # a replay puts back attributes, and not what is inside them
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = self.dropout(self.norm(self.linear(hidden)).tanh())
@@ -36,8 +36,8 @@ def chain(*twists: Callable[[Block, Tensor], Tensor] | None) -> nn.Sequential:
 
 def counting(block: Block, hidden: Tensor) -> Tensor:
     """Multiplies by how often the block was called: another number in the replay."""
-    block.calls += 1
-    return hidden * block.calls
+    block.calls[0] += 1
+    return hidden * block.calls[0]
 
 
 def noise(block: Block, hidden: Tensor) -> Tensor:
@@ -47,8 +47,8 @@ def noise(block: Block, hidden: Tensor) -> Tensor:
 
 def growing(block: Block, hidden: Tensor) -> Tensor:
     """Saves one tensor more with every call."""
-    block.calls += 1
-    for _ in range(block.calls):
+    block.calls[0] += 1
+    for _ in range(block.calls[0]):
         hidden = hidden.tanh()
     return hidden
 

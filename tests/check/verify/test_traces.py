@@ -46,7 +46,7 @@ class State:
 
 def careless(block: Any, hidden: Tensor) -> Tensor:
     """Draws from everywhere, and changes whatever it can reach."""
-    block.calls += 1
+    block.calls = [block.calls[0] + 1]
     block.extra = hidden.detach()
     block.dropout.eval()
     block.norm.bias.data.mul_(0.5)

@@ -79,7 +79,7 @@ def test_a_counter_in_python_is_found_and_the_first_difference_is_that_of_the_de
     assert first.relative_difference
     assert not any(difference.name.startswith(("3.", "1.norm.running")) for difference in found.differences)
     assert str(found).startswith(f"Different: gradient of {first.name} is not that of the plain step of Sequential: ")
-    assert [block.calls for block in list(model)[:3]] == [0, 0, 0]
+    assert [block.calls for block in list(model)[:3]] == [[0], [0], [0]]
 
 
 def test_gradients_come_in_the_order_of_backward_and_not_of_registration() -> None:
@@ -288,7 +288,7 @@ def test_autocast(inside: bool) -> None:
 def test_backward_runs_outside_autocast_so_that_a_replay_that_forgets_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autockpt._run.frames.call._torch_private.any_autocast_enabled", lambda: False)
+    monkeypatch.setattr("autockpt._run.frames.around._torch_private.any_autocast_enabled", lambda: False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert verify(plain_chain(), BATCH, plan=BLOCKS).verdict == "different"
 

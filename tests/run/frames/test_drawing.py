@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from autockpt._run.frames.generators import generators_of
-from autockpt._run.frames.selection import never_draws
+from autockpt._run.frames.around import generators_of, never_draws
 
 DRAWING = [
     functional.dropout,

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from autockpt._data.plan import Plan, Segment
 from autockpt._run.frames import recording
+from autockpt._run.frames.around import GeneratorTrack, States, set_states, states_of
 from autockpt._run.frames.frame import Frame
-from autockpt._run.frames.generators import GeneratorTrack, States, set_states, states_of
 from autockpt._run.install import install
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, batch, summed

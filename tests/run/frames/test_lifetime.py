@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from autockpt import _torch_private
 from autockpt._data.plan import Plan, Segment
 from autockpt._run.frames.frame import Frame
-from autockpt._run.frames.slots import Held, Slot
+from autockpt._run.frames.saved import Detached, Slot
 from autockpt._run.install import install, uninstall
 from tests.run.frames.models import WIDTH, Tower, batch, summed
 
@@ -232,7 +232,7 @@ def test_a_boundary_goes_with_the_replay(monkeypatch: pytest.MonkeyPatch) -> Non
     """A slot that stands for a part of it keeps that part; slots go one by one after it."""
     order: list[str] = []
     monkeypatch.setattr(Slot, "__del__", lambda self: order.append("slot"), raising=False)
-    monkeypatch.setattr(Held, "__del__", lambda self: order.append("boundary"), raising=False)
+    monkeypatch.setattr(Detached, "__del__", lambda self: order.append("boundary"), raising=False)
     model = chain(2)
     install(model, Plan.of([["0", "1"]]))
     model(torch.ones(ROWS, 64)).sum().backward()
@@ -268,13 +268,13 @@ def test_the_boundary_is_not_copied() -> None:
     install(model, Plan.of(["0"]))
     x = batch(ROWS, 64)
     held: list[Tensor] = []
-    original = Held.tensor
+    original = Detached.leaf
 
-    def tensor(self: Held) -> Tensor:
+    def leaf(self: Detached) -> Tensor:
         held.append(original(self))
         return held[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Held, "tensor", tensor)
+        patch.setattr(Detached, "leaf", leaf)
         model(x).sum().backward()
     assert [tensor.data_ptr() for tensor in held] == [x.data_ptr()]

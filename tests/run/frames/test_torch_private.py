@@ -178,15 +178,70 @@ def test_containers_that_torch_knows() -> None:
     assert _torch_private.container_handlers(nn.Linear) is None
 
 
-def test_attention_kernels_are_what_the_public_context_sets() -> None:
-    before = _torch_private.attention_backends()
+@pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
+def test_flags_are_what_the_public_contexts_set() -> None:
+    before = _torch_private.flags()
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
-        inside = _torch_private.attention_backends()
-    assert inside != before == _torch_private.attention_backends()
-    _torch_private.set_attention_backends(inside)
-    assert _torch_private.attention_backends() == inside
-    _torch_private.set_attention_backends(before)
-    assert _torch_private.attention_backends() == before
+        attention = _torch_private.flags()
+    with torch.backends.mkldnn.flags(enabled=False):
+        kernels = _torch_private.flags()
+    assert before == _torch_private.flags()
+    for inside in (attention, kernels):
+        assert inside != before
+        _torch_private.set_flags(inside)
+        assert _torch_private.flags() == inside
+        _torch_private.set_flags(before)
+        assert _torch_private.flags() == before
+    torch.set_default_dtype(torch.float64)
+    _torch_private.set_flags(before)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_function_modes_are_exchanged_as_a_whole() -> None:
+    outer, inner = torch.device("cpu"), torch.device("meta")
+    with outer:
+        first = _torch_private.function_modes()
+        with inner:
+            both = _torch_private.function_modes()
+            assert both[:-1] == first
+            _torch_private.set_function_modes(first)
+            assert torch.empty(1).device.type == "cpu"
+            _torch_private.set_function_modes(both)
+            assert torch.empty(1).device.type == "meta"
+    assert _torch_private.function_modes() == []
+
+
+def test_a_backward_that_keeps_its_graph_has_a_number() -> None:
+    seen: list[int] = []
+    x = torch.ones(2, requires_grad=True)
+    y = x.sin()
+    y.register_hook(lambda gradient: seen.append(_torch_private.keeping_backward()))
+    for keep in (True, True, False):
+        y.sum().backward(retain_graph=keep)
+    assert 0 <= seen[0] < seen[1] and seen[2] == -1 == _torch_private.keeping_backward()
+
+
+def test_hooks_around_every_module() -> None:
+    assert _torch_private.global_hooks() is None
+    handle = nn.modules.module.register_module_forward_hook(print)
+    found = _torch_private.global_hooks()
+    handle.remove()
+    assert found is not None and list(found["_forward_hooks"].values()) == [print]
+    assert _torch_private.global_hooks() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace. is deprecated")
+def test_what_is_traced_and_what_is_cached_is_known() -> None:
+    seen: list[bool] = []
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        seen.append(_torch_private.is_tracing())
+        return x
+
+    torch.jit.trace(traced, torch.ones(1))
+    with torch.nn.utils.parametrize.cached():
+        assert _torch_private.parametrizations_are_cached()
+    assert seen[0] and not _torch_private.is_tracing() and not _torch_private.parametrizations_are_cached()
 
 
 def test_the_generator_behind_a_device() -> None:
@@ -228,7 +283,7 @@ def test_a_function_mode_is_switched_off_where_it_is_the_innermost() -> None:
         assert _torch_private.suspend_function_mode(mode)
         ones.exp()
         assert not _torch_private.suspend_function_mode(mode)
-        _torch_private.resume_function_mode(mode)
+        _torch_private.push_function_mode(mode)
         assert not seen
         ones.sin()
         with Sees():

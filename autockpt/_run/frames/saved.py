@@ -1,13 +1,17 @@
-"""What autograd holds for a member's saved tensors, and what a frame holds of the tensors from outside.
+"""What stands for a tensor between forward and backward.
 
-Each knows how to give the tensor back, and refuses if it was changed in place meanwhile, as autograd does. All of this
-runs once or twice for every saved tensor, so what is cheap to write twice is not worth a call.
+    Slot        dropped: the frame's replay brings it back
+    OwnedSlot   a parameter or a buffer, or a view of one: that itself
+    Detached    held without its graph: the boundary, what a kept leaf returned, what it saved
+    Packed      of the boundary, and other hooks around the model hold it (`save_on_cpu`)
+
+Each refuses a tensor that was changed in place meanwhile, as autograd does. All of this runs once or twice for every
+saved tensor, so what is cheap to write twice is not worth a call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from .frame import Frame
 
 
+_keeps_graph = _torch_private.keeps_graph
+
+
 class Changed(RuntimeError):
     """A tensor was changed in place between its use in forward and its use in backward."""
 
@@ -28,14 +35,17 @@ class Slot:
 
     Attributes:
         frame: the frame that can bring it back.
-        value: the tensor, after the replay. It lives here and dies with the slot.
+        value: the tensor, after the replay. It lives here and dies with the slot, or when it is given to a backward
+            that keeps its graph: another one replays again.
+        given: number of that backward.
     """
 
-    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "value")
+    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "given", "value")
 
     def __init__(self, frame: Frame, tensor: Tensor) -> None:
         self.frame = frame
         self.value: Tensor | None = None
+        self.given: int | None = None
         self._version = 0
         try:
             self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
@@ -87,6 +97,10 @@ class Slot:
             value = self.frame.replayed(self)
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
+        if _keeps_graph() and self.frame.calls:
+            backward = _torch_private.keeping_backward()
+            if backward >= 0:
+                self.value, self.given = None, backward
         return value
 
 
@@ -118,53 +132,88 @@ class OwnedSlot:
         return owner.detach().as_strided(*view) if torch.is_grad_enabled() else owner.as_strided(*view)
 
 
-class Kept:
-    """A tensor that a unit saved and that stays alive, seen by autograd through the member's hooks."""
+BOUNDARY = -1
+"""`Ref.call` of a tensor that the boundary holds."""
 
-    __slots__ = ("_tensor", "_version")
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()  # with its node it would lead back to the slot that autograd holds
-        self._version = tensor._version
+class Ref(NamedTuple):
+    """Where a replay finds a tensor: leaf number `leaf` of what the frame's call number `call` returned."""
+
+    call: int
+    leaf: int
+
+
+class Detached:
+    """A tensor without its graph, through which it could lead back to the frame: a cycle that no collector sees.
+
+    One without a graph is held itself, with its class, its attributes and all.
+    """
+
+    __slots__ = ("_kind", "_requires_grad", "_tags", "_tensor", "_version", "_what")
+
+    def __init__(self, tensor: Tensor, what: str) -> None:
+        """Take a tensor; `what` it is for whoever changes it in place."""
+        self._what = what
+        self._version = _torch_private.version(tensor)
+        self._requires_grad = tensor.requires_grad
+        self._tags: Tags | None = None
+        self._tensor = tensor
+        if tensor.grad_fn is not None:
+            self._kind = type(tensor)
+            self._tags = tags_of(tensor)
+            self._tensor = tensor.detach()
 
     def tensor(self) -> Tensor:
-        """Return the saved tensor."""
-        tensor = self._tensor
-        if tensor._version != self._version:
-            check_unchanged(tensor, self._version, "a tensor that a kept call saved")
+        """Return the tensor for autograd, which saved it."""
+        if _torch_private.version(self._tensor) != self._version:
+            check_unchanged(self._tensor, self._version, self._what)
+        return self._tensor
+
+    def leaf(self) -> Tensor:
+        """Return the tensor as a leaf of a new graph."""
+        tensor = self.tensor()
+        if self._tags is not None:
+            return leaf_of(tensor, self._kind, self._requires_grad, self._tags)
+        if tensor.requires_grad is not self._requires_grad:  # since
+            return leaf_of(tensor, type(tensor), self._requires_grad, tags_of(tensor))
         return tensor
 
 
-class Held:
-    """A tensor of the boundary. Detached: with its own `grad_fn` it could lead back to the frame, a leak."""
+class Packed:
+    """A tensor of the boundary that waits where the hooks around the model put it."""
 
-    __slots__ = ("_geometry", "_packed", "_requires_grad", "_tags", "_unpack", "_version", "_watched")
+    __slots__ = ("_geometry", "_kind", "_packed", "_requires_grad", "_tags", "_unpack", "_version", "_watched")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, hooks: _torch_private.Hooks) -> None:
+        self._kind = type(tensor)
         self._requires_grad = tensor.requires_grad
         self._tags = tags_of(tensor)
         self._geometry = _torch_private.geometry(tensor)
         self._version = _torch_private.version(tensor)
-        self._unpack: Callable[[Any], Tensor] | None = None
-        self._packed: Any = tensor.detach()
-        self._watched: Tensor | None = self._packed
-        hooks = _torch_private.outer_hooks()
-        if hooks is not None:  # hooks around the model, such as save_on_cpu, decide where the boundary waits
-            pack, self._unpack = hooks
-            with torch.no_grad():
-                self._packed = pack(self._packed)
-            storage = _torch_private.storage_key(tensor)
-            if not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed)):
-                self._watched = None  # they copied it, so it may change, and die
+        pack, self._unpack = hooks
+        detached = tensor.detach()
+        with torch.no_grad():
+            self._packed = pack(detached)
+        storage = _torch_private.storage_key(tensor)
+        copied = not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed))
+        self._watched = None if copied else detached  # a copy: so the tensor may change, and die
 
-    def tensor(self) -> Tensor:
+    def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
         if self._watched is not None:
             check_unchanged(self._watched, self._version, "a tensor that it reads")
-        tensor: Tensor = self._packed if self._unpack is None else self._unpack(self._packed)
+        tensor = self._unpack(self._packed)
         if _torch_private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)
-        return tagged(tensor.detach().requires_grad_(self._requires_grad), self._tags)
+        return leaf_of(tensor, self._kind, self._requires_grad, self._tags)
+
+
+def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags) -> Tensor:
+    """Return `tensor` as a leaf of a new graph, of class `kind` and with what was on it."""
+    leaf = tensor.detach()
+    if type(leaf) is not kind and kind is not torch.nn.Parameter:
+        leaf = leaf.as_subclass(kind)
+    return tagged(leaf.requires_grad_(requires_grad), tags)
 
 
 def tags_of(tensor: Tensor) -> Tags:

@@ -1,0 +1,183 @@
+"""What is on around a call, taken when it begins and put back for its replay: generators, autocast, flags and modes.
+
+A generator's state is kept only where a call draws and nothing kept before leads to it:
+
+    generator   s0 ──call 0 draws──▶ s1 ──glue──▶ s1 ──call 1 draws──▶ s2 ──glue draws──▶ s3 ──call 2 draws──▶
+    kept        s0                                 -                                      s3
+
+States are kept as bytes objects: they compare in a fraction of the time, and take nothing from torch's allocator.
+
+Python's `random` and numpy's global generator are left alone: reading their states costs 10 and 50 microseconds. A
+member that draws from them is beyond what a replay can repeat.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from ... import _torch_private
+from ..._calls.names import function_name
+from ..._calls.values import kept_whole
+
+_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+
+States: TypeAlias = list[tuple[torch.Generator, bytes]]
+Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def take_back(undo: Undo) -> None:
+    """Make the calls in `undo`, from the last to the first.
+
+    All of them, also where an interrupt falls into one: that is made again, so each must be one that may be.
+    """
+    try:
+        while undo:
+            function, arguments = undo[-1]
+            function(*arguments)
+            undo.pop()
+    except BaseException:
+        if undo:
+            function, arguments = undo.pop()
+            try:
+                function(*arguments)
+            finally:
+                take_back(undo)
+        raise
+
+
+class Around:
+    """Autocast's settings, the flags that choose kernels, and torch function modes, as they were around a forward."""
+
+    __slots__ = ("_autocast", "_flags", "_modes", "casts")
+
+    def __init__(self, devices: Collection[torch.device]) -> None:
+        self.casts = _torch_private.any_autocast_enabled()
+        self._autocast = _autocast({device.type for device in devices}) if self.casts else []
+        self._flags = _torch_private.flags()
+        self._modes = _torch_private.function_modes()
+
+    def put_back(self, undo: Undo) -> None:
+        """Put all back; `undo` is given the calls that undo it."""
+        if self.casts or _torch_private.any_autocast_enabled():
+            # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
+            now = _autocast({"cuda"} if _torch_private.cuda_in_use() else {kind for kind, *_ in self._autocast})
+            undo.append((_set_autocast, (now,)))
+            _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in now])
+        flags = _torch_private.flags()
+        undo.append(
+            (_torch_private.set_flags, (flags,))
+        )  # forward may change some for a while, and a replay ends early
+        if flags != self._flags:
+            _torch_private.set_flags(self._flags)
+        undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
+        _torch_private.set_function_modes(self._modes)
+
+
+def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:
+    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in {"cpu", *kinds}]
+
+
+def _set_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+    for kind, enabled, dtype in settings:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def generators_of(devices: Collection[torch.device], others: list[Any]) -> list[torch.Generator]:
+    """Return the generators of the CPU and of `devices`, and those `given_among` the arguments, each once."""
+    if not devices and not others:
+        return [torch.default_generator]
+    of_devices = (_torch_private.default_generator(device) for device in devices)
+    found = [torch.default_generator, *(each for each in of_devices if each is not None), *given_among(others)]
+    return list(dict.fromkeys(found))
+
+
+def given_among(others: list[Any]) -> list[torch.Generator]:
+    """Return the generators in `others`, the encoded arguments that are `not_simple`."""
+    return [value for value in kept_whole(others) if isinstance(value, torch.Generator)]
+
+
+def states_of(generators: Iterable[torch.Generator]) -> States:
+    """Return every generator with its present state."""
+    return [(generator, _state(generator)) for generator in generators]
+
+
+def set_states(states: States) -> None:
+    """Set every generator in `states` to the state beside it."""
+    for generator, state in states:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def restore_states(states: Mapping[torch.Generator, bytes]) -> None:
+    """Set every generator to the state beside it, on CUDA only where it is in another.
+
+    Who sets a CUDA generator makes cuDNN seed random numbers of its own anew, out of that generator. To read that of
+    the CPU takes bytes from torch's allocator, at the end of a replay, where the peak may stand.
+    """
+    for generator, state in states.items():
+        if generator.device.type == "cpu" or _state(generator) != state:
+            set_states([(generator, state)])
+
+
+class GeneratorTrack:
+    """Where a replay's generators would stand after the calls so far. Lives as long as the frame is open."""
+
+    __slots__ = ("_reached",)
+
+    def __init__(self) -> None:
+        self._reached: States = []
+
+    def needed(self, before: States) -> States:
+        """Return which states of `before` a call must keep, now that it has returned.
+
+        Args:
+            before: the generators' states when the call began.
+
+        Returns:
+            The states that a replay must set before the call; usually one for the frame's first call that
+            draws, and none for any other.
+        """
+        kept: States = []
+        for generator, state in before:
+            after = _state(generator)
+            if after == state:
+                continue
+            if (generator, state) not in self._reached:
+                kept.append((generator, state))
+            self._reached = [entry for entry in self._reached if entry[0] is not generator]
+            self._reached.append((generator, after))
+        return kept
+
+
+def _state(generator: torch.Generator) -> bytes:
+    state = generator.get_state()
+    with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
+        return state.numpy().tobytes()
+
+
+def never_draws(function: Callable[..., Any]) -> bool:
+    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+
+    Reading the states of generators, before and after, costs as much as a small operator.
+    """
+    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
+
+
+def _is_bound(function: Callable[..., Any]) -> bool:
+    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
+    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator_never_draws(function: Callable[..., Any]) -> bool:
+    packet = getattr(torch.ops.aten, function_name(function), None)
+    overloads = getattr(packet, "overloads", None)
+    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
+        return False
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())

@@ -1,0 +1,227 @@
+"""The forwards that a plan puts on modules: they open scopes, count calls and let members join frames."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.utils.checkpoint import checkpoint
+
+from ... import _torch_private
+from ..._calls.values import tensors
+from ..._data.errors import NotApplicable
+from .leaves import Function, FunctionWatch, as_leaf, own_code
+from .recording import Arguments, Recording
+from .state import ModuleState
+from .thread import Handle, Place, Scope, mismatch, thread
+
+
+def patched_forward(
+    forward: Callable[..., Any], module: nn.Module, name: str, handle: Handle, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it.
+
+    One Python frame a parent, since modules may be nested deep: what follows is not split where it could be.
+
+    Args:
+        forward: the module's own forward.
+        module: the module.
+        name: its qualified name; empty for the root.
+        handle: that of the model.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    if is_compiling():
+        if name in handle.table.names and torch.is_grad_enabled():
+            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return forward(*args, **kwargs)
+    leaves, outer, watch = thread.leaves, thread.scope, thread.watch
+    grad = torch.is_grad_enabled()
+    # With gradients off it is no call, though it counts: what it calls counts for its caller.
+    if watch is not None and watch.handle is handle and grad:
+        thread.watch = None  # what this call runs is not its caller's own code
+        suspended = _torch_private.suspend_function_mode(watch)
+        try:
+            return patched_forward(forward, module, name, handle, *args, **kwargs)
+        finally:
+            if suspended:
+                _torch_private.push_function_mode(watch)
+            thread.watch = watch
+    if leaves is not None and leaves.handle is handle:
+        return leaves.enter(name, forward, args, kwargs)
+    if outer is not None and outer.handle is handle:
+        occurrence = outer.counts.get(name, 0)
+        outer.counts[name] = occurrence + 1
+        if outer.inside:
+            return forward(*args, **kwargs)
+        key, table = f"{name}#{occurrence}", outer.table
+        place = table.members.get(key)
+        if place is not None and grad and _can_record():
+            return _member(outer, forward, ModuleState(module, place.buffers), key, place, args, kwargs)
+        if name not in table.parents:
+            return forward(*args, **kwargs)
+        scope = Scope(handle, outer)
+    else:
+        # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
+        key, table = "#0", handle.table
+        if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
+            return forward(*args, **kwargs)
+        scope = Scope(handle, None)
+    functions = table.functions.get(key)
+    modes = _torch_private.function_modes()
+    thread.scope = scope
+    try:
+        # What a compiled call runs would be traced with the mode that is on around it.
+        if functions is not None and not _compiled_inside(module):
+            thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module, key))
+            _torch_private.push_function_mode(thread.watch)
+        return forward(*args, **kwargs)
+    finally:
+        thread.scope, thread.watch = outer, watch
+        try:
+            _torch_private.set_function_modes(modes)
+        finally:
+            scope.end_frame()
+
+
+class Governor(Protocol):
+    """Who decides about the plan of a model.
+
+    Attributes:
+        handle: that of the model.
+    """
+
+    handle: Handle
+
+    def before(
+        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Make the plan right for the training step that begins with these arguments of the model's own forward."""
+
+    def close(self) -> None:
+        """Let go of what is under way: the model is about to be somebody else's, or does something else than train."""
+
+
+def governed_forward(
+    forward: Callable[..., Any], module: nn.Module, governor: Governor, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Run `forward`, which is the root's own, under the plan that its governor wants for this step."""
+    if _begins_a_training_step(module):
+        governor.before(module, forward, args, kwargs)
+    elif thread.scope is None and not thread.replays:  # an evaluation is no part of a step that is measured
+        governor.close()
+    try:
+        return patched_forward(forward, module, "", governor.handle, *args, **kwargs)
+    except BaseException:  # neither is a step that failed
+        governor.close()
+        raise
+
+
+def _begins_a_training_step(module: nn.Module) -> bool:
+    return (
+        module.training
+        and torch.is_grad_enabled()
+        and thread.scope is None  # else another plan's member calls the model
+        and not thread.replays
+        and not is_compiling()
+        and not _torch_private.transforms_active()
+        and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
+        and any(parameter.requires_grad for parameter in module.parameters())
+    )
+
+
+def _compiled_inside(module: nn.Module) -> bool:
+    """Whether something is compiled that the module's own code may call."""
+    children = list(module._modules.values())
+    for child in children:
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+            children.extend(child._modules.values())
+    return any(child is not None and _torch_private.is_compiled(child) for child in children)
+
+
+def _can_record() -> bool:
+    return (
+        not _torch_private.transforms_active()
+        and not _torch_private.foreign_checkpoint_active()
+        and not _torch_private.parametrizations_are_cached()  # in forward; a replay would compute them anew
+        and not _torch_private.is_tracing()
+        and not (_torch_private.cuda_in_use() and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _function_member(
+    scope: Scope,
+    module: nn.Module,
+    caller: str,
+    numbered: str,
+    function: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a torch function of a parent's own code as a member."""
+    key = f"{caller}/{numbered}"
+    place = scope.table.members.get(key)
+    if place is None or not torch.is_grad_enabled() or not _can_record():
+        return function(*args, **kwargs)
+    given = tensors((args, kwargs))
+    own = {id(buffer) for buffer in module._buffers.values()}
+    state = ModuleState(None, (), [leaf for leaf in given if isinstance(leaf, nn.Parameter) or id(leaf) in own])
+    if _torch_private.cuda_in_use():  # it may draw there without being given a tensor on it
+        state.devices.add(torch.device("cuda", torch.cuda.current_device()))
+    # A leaf is not run by its replay, and a plan that knows its buffers has no function that changes one.
+    unknown = key not in scope.table.leaves and place.buffers is None
+    buffers = _given_buffers(module, given) if unknown else []
+    result = _member(scope, function, state, key, place, args, kwargs)
+    if any(not torch.equal(buffer, before) for buffer, before in buffers):
+        raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
+    return result
+
+
+def _given_buffers(module: nn.Module, given: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the buffers of `module` and its children among a function's arguments, each with a copy of its values.
+
+    Those alone that kernels may write without a new version, as they do with running statistics.
+    """
+    given = [leaf for leaf in given if leaf.is_floating_point() and leaf.is_leaf and not leaf.requires_grad]
+    buffers = {id(buffer) for buffer in module.buffers()} if given else set()
+    return [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in buffers]
+
+
+def _member(
+    scope: Scope,
+    forward: Callable[..., Any],
+    state: ModuleState,
+    key: str,
+    place: Place,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run a call that is recomputed, in the frame that is open or in a new one."""
+    table, recording = scope.table, scope.recording
+    if recording is None or not recording.takes(place.segment, place.position):
+        if place.segment in scope.begun:
+            mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
+        scope.begun.add(place.segment)
+        scope.end_frame()
+        recording = scope.recording = Recording(place.segment)
+    recording.position = place.position
+    if key in table.leaves:
+        forward = functools.partial(as_leaf, key, forward)
+    elif key in table.functions:
+        forward = functools.partial(own_code, key, forward)
+    scope.inside = True
+    try:
+        arguments = Arguments(args, kwargs)
+        return recording.run(
+            key, forward, state, arguments, linked=place.linked, scope=scope, selective=place.selective
+        )
+    except BaseException:
+        scope.end_frame()  # a replay of later members must not run into this again
+        scope.begun.discard(place.segment)
+        raise
+    finally:
+        scope.inside = False
