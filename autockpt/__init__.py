@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ._check.measure import Measurement as Measurement, measure as measure
     from ._check.verify import Verification as Verification, verify as verify
     from ._choose.frontier import frontier as frontier
-    from ._choose.peak_breakdown import PeakParts as PeakParts
     from ._choose.solve import solve as solve
     from ._data.errors import (
         GrowthError as GrowthError,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ._data.goal import Goal as Goal
     from ._data.plan import Plan as Plan, Refusal as Refusal, Segment as Segment
     from ._data.profile import Profile as Profile
-    from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline
+    from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record import profile as profile
     from ._run.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._run.frames import is_recomputing as is_recomputing
@@ -55,7 +54,6 @@ _HOME = {
     "_check.measure": ("Measurement", "measure"),
     "_check.verify": ("Verification", "verify"),
     "_choose.frontier": ("frontier",),
-    "_choose.peak_breakdown": ("PeakParts",),
     "_choose.solve": ("solve",),
     "_data.errors": (
         "GrowthError",
@@ -71,7 +69,7 @@ _HOME = {
     "_data.goal": ("Goal",),
     "_data.plan": ("Plan", "Refusal", "Segment"),
     "_data.profile": ("Profile",),
-    "_data.timeline": ("MemoryStep", "MemoryTimeline"),
+    "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record": ("profile",),
     "_run.apply": ("apply", "plan_of", "remove"),
     "_run.frames": ("is_recomputing",),

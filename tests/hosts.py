@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from autockpt._choose.candidates import book
+from autockpt._choose.candidates import profile_index
 from autockpt._data.devices import HostCosts
 
 __all__ = ["IDLE_HOST", "host"]
@@ -17,4 +17,4 @@ IDLE_HOST = "a device whose host has time to spare"
 def host(**seconds: float) -> AbstractContextManager[object]:
     """Return a context in which candidates are charged these seconds of the host (`HostCosts`), and no others."""
     costs = HostCosts(**seconds)
-    return patch.object(book, "host_costs", lambda device: costs)
+    return patch.object(profile_index, "host_costs", lambda device: costs)

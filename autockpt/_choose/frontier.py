@@ -38,9 +38,8 @@ def frontier(
             at least 2. Budgets that end in the same plan give one point.
         budgets: budgets to solve for instead, in bytes, as text such as ``"8GB"``, or as a share of `total_bytes`,
             besides the plain peak and the minimum. One below the minimum is left out.
-        time_limit_seconds: about how long it may take in all; finding what may be recomputed takes up to 3 seconds of
-            it, whatever the limit. The budgets whose turn has not come by then get what the instant solvers find,
-            some tenths of a second each, or the plan of a budget below them.
+        time_limit_seconds: about how long it may take in all. Budgets whose turn has not come by then get what the
+            instant solvers find, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.
 
     Returns:
@@ -68,26 +67,16 @@ def frontier(
         budgets_bytes=budgets_bytes,
         seconds=max(SEARCH_SHARE * (deadline - time.perf_counter()), 0.0),
     )
-    bound, least_seconds = PeakBound.of(profile), 0.0
+    bound, least_seconds = PeakBound.of(candidates.index), 0.0
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):
         limit_seconds = min((deadline - time.perf_counter()) / (len(solutions) - i), BOUND_SECONDS)
-        found = 0.0 if not i else None
+        found = None if i else 0.0
         if i and limit_seconds > 0:
             found = believed(bound.seconds(solution.peak_bytes, time_limit_seconds=limit_seconds), solution)
         # What holds under a higher peak holds under a lower one.
         least_seconds = max(least_seconds, found or 0.0)
-        plans.append(
-            make_plan(
-                candidates,
-                solution,
-                budget_bytes=solution.peak_bytes,
-                lower_bound_seconds=None if found is None else least_seconds,
-            )
-        )
-    return Frontier(
-        model=profile.model,
-        solver=solver,
-        plans=tuple(plans),
-        dominated_by=dominated_by(candidates.problem, solutions[-1].chosen),
-    )
+        known = None if found is None else least_seconds
+        plans.append(make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=known))
+    lowest = dominated_by(candidates.problem, solutions[-1].chosen)
+    return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)

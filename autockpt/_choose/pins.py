@@ -1,6 +1,6 @@
 """Pins: calls that shall be kept, or recomputed, whatever a solver would choose. No torch.
 
-keep         candidates that would run the call again are dropped
+keep         candidates that cover the call, or a part of it, are dropped
 recompute    candidates that leave it alone are dropped, and the problem requires that one covers it
 """
 
@@ -8,114 +8,90 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from .._data.errors import PinError
-from .._data.profile import Profile
+from .._data.goal import Patterns, Pins
 from .._data.tables import CallRecord
 from ..solvers.pins import coverable
-from .candidates import Candidates, Run, is_glue
-
-Patterns = str | Iterable[str]
-"""Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
-the second call of the module in a step, and none means all of its calls. One alone may be given bare."""
+from .candidates import Candidates
+from .candidates.effects import Replay
+from .candidates.profile_index import Index
 
 NEAREST = 3
 
 
-def pin(candidates: Candidates, *, keep: Patterns = (), recompute: Patterns = ()) -> Candidates:
-    """Bind whoever chooses among candidates to pins.
+def pin(candidates: Candidates, pins: Pins) -> Candidates:
+    """Return the candidates that honour all pins, and the problem that requires them; O(candidates × pinned calls).
 
-    Args:
-        candidates: all that there are.
-        keep: patterns of calls that must not run again. A selective segment around one may keep or skip it as a unit;
-            what such a unit saved of its arguments is brought back by the replay all the same.
-        recompute: patterns of calls that a segment must cover and run again; a larger one will do. Of calls inside
-            one another, the outermost counts. Units inside it may be kept unless they match as well.
-
-    Returns:
-        The candidates that honour all pins, and the problem that requires them.
+    Of a kept call nothing runs again: no segment lies around it, or inside. A recomputed one a segment must cover and
+    run again; a larger one will do. Of calls inside one another, the outermost counts. Functions inside it may be left
+    alone unless all are.
 
     Raises:
         PinError: a pattern matches no call; one call is to be kept and recomputed; one cannot be recomputed.
-
-    O(candidates × pinned calls).
     """
-    keep, recompute = _patterns(keep), _patterns(recompute)
-    if not (keep or recompute):
+    if not pins:
         return candidates
-    profile = candidates.profile
-    kept, again = _matches(profile, keep), _matches(profile, recompute)
-    _refuse_both(profile, kept, again)
-    kept_calls = {inner for call in kept for inner in range(call, profile.calls[call].stop)}
-    everything = candidates.problem.candidates
-    alone = [_left_alone(profile, run) for run in candidates.runs]
-    keeping = [i for i, c in enumerate(everything) if kept_calls.isdisjoint({*range(c.start, c.stop)} - alone[i])]
-    honouring = [i for i in keeping if alone[i].isdisjoint(again)]
-    required = _outermost(profile, again)
+    index, replays = candidates.index, candidates.replays
+    kept, again = _matches(index, pins.keep), _matches(index, pins.recompute)
+    _refuse_both(index, kept, again)
+    required = _outermost(index, again)
+    functions = {call: {f for f in index.within((call,), index.functions) if not index.is_free(f)} for call in again}
+
+    def apart(replay: Replay, call: int) -> bool:
+        return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
+
+    def leaves(replay: Replay, call: int) -> bool:
+        return bool(functions[call]) and functions[call] <= replay.alone
+
+    everything = range(len(replays))
+    keeping = [i for i in everything if all(apart(replays[i], call) for call in kept)]
+    honouring = [i for i in keeping if not any(leaves(replays[i], call) for call in again)]
     for call in required:
-        _refuse_if_kept_anyway(profile, candidates, call, again[call], keep, keeping, honouring)
-    problem = replace(
-        candidates.problem,
-        candidates=tuple(everything[i] for i in honouring),
-        required=required,
-    )
+        covering = {i for i in everything if replays[i].members[0] <= call < replays[i].stop}
+        why = _why_never(candidates, call, covered=bool(covering))
+        if not why and covering.isdisjoint(keeping):
+            why = f"whatever recomputes it also runs again what {' '.join(Pins(keep=pins.keep))} wants kept"
+        elif not why and covering.isdisjoint(honouring):
+            why = "whatever recomputes it leaves alone another call that is to be recomputed"
+        if why:
+            key = index.nodes[call].key
+            raise PinError(f"{key!r}, which matches recompute={again[call]!r}, cannot be recomputed: {why}")
+    stated = candidates.problem.candidates
+    problem = replace(candidates.problem, candidates=tuple(stated[i] for i in honouring), required=required)
     if not coverable(problem, required):
         raise PinError(
-            f"{_named('recompute', recompute)} cannot be honoured together: the segments that recompute "
-            f"{', '.join(repr(profile.calls[call].key) for call in required)} overlap. Pin a call around them instead."
+            f"{' '.join(Pins(recompute=pins.recompute))} cannot be honoured together: the segments that recompute "
+            f"{', '.join(map(repr, index.keys(required)))} overlap. Pin a call around them instead."
         )
-    return replace(
-        candidates,
-        problem=problem,
-        runs=tuple(candidates.runs[i] for i in honouring),
-        pinned_keep=keep,
-        pinned_recompute=recompute,
-    )
-
-
-def named_pins(candidates: Candidates) -> tuple[str, ...]:
-    """Write the pins that bind candidates as they were given: ``keep='lm_head'``; none where there are none."""
-    pins = (("keep", candidates.pinned_keep), ("recompute", candidates.pinned_recompute))
-    return tuple(_named(option, patterns) for option, patterns in pins if patterns)
+    return replace(candidates, problem=problem, replays=tuple(replays[i] for i in honouring))
 
 
 def refuse_pins(keep: Patterns, recompute: Patterns) -> None:
-    """Refuse pins where nothing is solved for them to bind.
-
-    Raises:
-        PinError: there are any.
-    """
-    if _patterns(keep) or _patterns(recompute):
+    """Raise `PinError` for pins where nothing is solved for them to bind."""
+    if Pins.of(keep, recompute):
         raise PinError("keep= and recompute= bind a solver, and a plan is taken as it is: give a budget with them")
-
-
-def _patterns(given: Patterns) -> tuple[str, ...]:
-    patterns = (given,) if isinstance(given, str) else tuple(given)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {pattern!r}")
-    return patterns
-
-
-def _matches(profile: Profile, patterns: Iterable[str]) -> dict[int, str]:
-    """The calls that match, each with the first pattern that does; the root has no name and never does."""
-    found: dict[int, str] = {}
-    for pattern in patterns:
-        calls = [i for i, call in enumerate(profile.calls) if matches(call, pattern)]
-        if not calls:
-            raise PinError(f"no call of the step matches {pattern!r}{_nearest(profile, *_split(pattern))}")
-        for call in calls:
-            found.setdefault(call, pattern)
-    return found
 
 
 def matches(call: CallRecord, pattern: str) -> bool:
     """Whether a pin's pattern matches a module call; the root has no name, and none does."""
     name, occurrence = _split(pattern)
-    named = bool(call.name) and not is_glue(call) and fnmatch.fnmatchcase(call.name, name)
+    named = bool(call.name) and fnmatch.fnmatchcase(call.name, name)
     return named and occurrence in ("", str(call.occurrence))
+
+
+def _matches(index: Index, patterns: Iterable[str]) -> dict[int, str]:
+    """The calls that match, by node, each with the first pattern that does."""
+    found: dict[int, str] = {}
+    for pattern in patterns:
+        calls = [call for call in index.call_nodes if matches(index.nodes[call].record, pattern)]
+        if not calls:
+            raise PinError(f"no call of the step matches {pattern!r}{_nearest(index, *_split(pattern))}")
+        for call in calls:
+            found.setdefault(call, pattern)
+    return found
 
 
 def _split(pattern: str) -> tuple[str, str]:
@@ -124,12 +100,10 @@ def _split(pattern: str) -> tuple[str, str]:
     return (name, occurrence) if sharp and occurrence.isdecimal() else (pattern, "")
 
 
-def _nearest(profile: Profile, name: str, occurrence: str) -> str:
+def _nearest(index: Index, name: str, occurrence: str) -> str:
     """Say which names there are; those whose last parts resemble a pattern that begins with a star count too."""
     labels: dict[str, str] = {}
-    for call in profile.calls[1:]:
-        if is_glue(call):
-            continue
+    for call in index.profile.calls[1:]:
         label = call.key if occurrence else call.name
         labels.setdefault(label, label)
         parts = call.name.split(".")
@@ -140,69 +114,36 @@ def _nearest(profile: Profile, name: str, occurrence: str) -> str:
     return f"; the nearest names are {', '.join(map(repr, near))}" if near else "; none has a name like it"
 
 
-def _refuse_both(profile: Profile, kept: dict[int, str], again: dict[int, str]) -> None:
+def _refuse_both(index: Index, kept: dict[int, str], again: dict[int, str]) -> None:
     """Refuse a call to recompute that is, or lies in, a call to keep."""
     for call, pattern in again.items():
         around = call
         while around >= 0 and around not in kept:
-            around = profile.calls[around].parent
+            around = index.nodes[around].parent
         if around >= 0:
-            where = "matches" if around == call else f"lies in {profile.calls[around].key!r}, which matches"
+            key, other = index.nodes[call].key, index.nodes[around].key
+            where = "matches" if around == call else f"lies in {other!r}, which matches"
             raise PinError(
-                f"{profile.calls[call].key!r} matches recompute={pattern!r} and {where} keep={kept[around]!r}: "
+                f"{key!r} matches recompute={pattern!r} and {where} keep={kept[around]!r}: "
                 "it cannot be both recomputed and kept"
             )
 
 
-def _left_alone(profile: Profile, run: Run) -> set[int]:
-    """Calls that a segment covers and does not run again: its units, and what lies in them."""
-    calls = profile.calls
-    names = {key for key in (*run.idle.keep, *run.idle.skip) if "/" not in key}
-    units = [call for call in range(run.members[0], calls[run.members[-1]].stop) if names and calls[call].key in names]
-    return {inner for unit in units for inner in range(unit, calls[unit].stop)}
-
-
-def _outermost(profile: Profile, calls: Iterable[int]) -> tuple[int, ...]:
+def _outermost(index: Index, calls: Iterable[int]) -> tuple[int, ...]:
     """Those of the calls that lie in no other of them."""
     found: list[int] = []
     for call in sorted(calls):
-        if not found or call >= profile.calls[found[-1]].stop:
+        if not found or call >= index.nodes[found[-1]].stop:
             found.append(call)
     return tuple(found)
 
 
-def _refuse_if_kept_anyway(
-    profile: Profile,
-    candidates: Candidates,
-    call: int,
-    pattern: str,
-    keep: Collection[str],
-    keeping: Collection[int],
-    honouring: Collection[int],
-) -> None:
-    """Refuse to recompute a call that no candidate recomputes, with the reason."""
-
-    def covered(among: Iterable[int]) -> bool:
-        spans = (candidates.problem.candidates[i] for i in among)
-        return any(one.start <= call < one.stop for one in spans)
-
-    saves = any(call <= saver < profile.calls[call].stop for saver in profile.saves.call)
+def _why_never(candidates: Candidates, call: int, *, covered: bool) -> str:
+    """Why no candidate recomputes a call, whatever the pins; empty where one does."""
     reason = dict(candidates.refused).get(call)
     if reason is not None:
-        why = f"it cannot be replayed exactly: {reason}"
-    elif not saves:
-        why = "it saves nothing for backward, so that running it again would free nothing"
-    elif not covered(range(len(candidates.runs))):
-        why = "it saves only what it was given, so that running it again would free nothing, and nothing around it can"
-    elif not covered(keeping):
-        why = f"whatever recomputes it also runs again what {_named('keep', keep)} wants kept"
-    elif not covered(honouring):
-        why = "whatever recomputes it leaves alone another call that is to be recomputed"
-    else:
-        return
-    raise PinError(f"{profile.calls[call].key!r}, which matches recompute={pattern!r}, cannot be recomputed: {why}")
-
-
-def _named(option: str, patterns: Collection[str]) -> str:
-    """Write pins for people: ``keep='lm_head'``."""
-    return f"{option}={next(iter(patterns))!r}" if len(patterns) == 1 else f"{option}={tuple(patterns)!r}"
+        return f"it cannot be replayed exactly: {reason}"
+    if not candidates.index.saves_of((call,)):
+        return "it saves nothing for backward, so that running it again would free nothing"
+    given = "running it again would free nothing, since it saves only what it was given, and nothing around it can"
+    return "" if covered else given

@@ -7,17 +7,20 @@ import gc
 import math
 from collections.abc import Iterable, Iterator
 
-from .._data.goal import Goal
+import msgspec
+
+from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile
 from ..solvers import Infeasible, Solution, least_peak, simulate
 from ..solvers import solve as solve_problem
 from ..solvers.common import judged
 from ..solvers.errors import TooCostly
-from .bound import least_recompute_seconds
+from ..solvers.registry import named
+from .bound import PeakBound
 from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
-from .pins import Patterns, named_pins, pin
+from .pins import pin
 
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""
@@ -29,7 +32,7 @@ def solve(
     *,
     max_overhead: float | None = None,
     solver: str = "auto",
-    time_limit_seconds: float = 3.0,
+    time_limit_seconds: float = SECONDS,
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
@@ -47,8 +50,8 @@ def solve(
         time_limit_seconds: how long the solver may search; the best plan found by then is returned. With
             `max_overhead` some tenths of a second for each of about ten budgets come on top.
         total_bytes: memory of the device, for a budget in percent.
-        keep: patterns of calls that must not run again: qualified names, in which ``*`` stands for anything, dots
-            too; ``"h.3.mlp#1"`` is the second call of a module. A segment around one may keep it as a unit.
+        keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
+            dots too; ``"h.3.mlp#1"`` is the second call of a module.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
 
     Returns:
@@ -69,14 +72,9 @@ def solve(
         >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
         ()
     """
-    return solve_for(
-        profile,
-        Goal.of(budget, max_overhead, total_bytes=total_bytes),
-        solver=solver,
-        time_limit_seconds=time_limit_seconds,
-        keep=keep,
-        recompute=recompute,
-    )
+    goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
+    pins = Pins.of(keep, recompute)
+    return choose(profile, Asked(goal=goal, solver=solver, seconds=time_limit_seconds, pins=pins))
 
 
 @contextlib.contextmanager
@@ -92,87 +90,63 @@ def _no_collecting() -> Iterator[None]:
 
 
 @_no_collecting()
-def solve_for(
-    profile: Profile,
-    goal: Goal,
-    *,
-    solver: str = "auto",
-    time_limit_seconds: float = 3.0,
-    keep: Patterns = (),
-    recompute: Patterns = (),
-    found: Candidates | None = None,
-    bounded: bool = True,
-) -> Plan:
-    """Choose what to recompute for a goal, among what was `found` before, if anything was; see `solve`.
+def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, bounded: bool = True) -> Plan:
+    """Choose what to recompute among what was `found`, if anything was; see `solve`.
 
     Says how near the choice comes to what is possible where that is to be `bounded`.
     """
-    most_seconds = goal.most_seconds(profile.plain_seconds)
+    named(asked.solver)
+    most_seconds = asked.goal.most_seconds(profile.plain_seconds)
     found = found or find_candidates(profile)
-    candidates = pin(found, keep=keep, recompute=recompute)
-    if goal.budget_bytes is not None:
-        solution = _within(profile, found, candidates, goal.budget_bytes, solver, time_limit_seconds)
-        budget_bytes = goal.budget_bytes
-    else:
-        solution = _lowest(profile, candidates, most_seconds, solver, time_limit_seconds)
-        budget_bytes = solution.peak_bytes
-    bound_seconds: float | None = 0.0
+    candidates = pin(found, asked.pins)
+    solution = _solution(found, candidates, most_seconds, asked)
+    budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
+    known: float | None = 0.0
     if solution.chosen:
-        bound_seconds = least_recompute_seconds(profile, budget_bytes) if bounded else None
-    return make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=bound_seconds, goal=goal)
+        known = PeakBound.of(candidates.index).seconds(budget_bytes) if bounded else None
+    stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
+    return msgspec.structs.replace(stated, goal=asked.goal)
 
 
-def _within(
-    profile: Profile,
-    found: Candidates,
-    candidates: Candidates,
-    budget_bytes: int,
-    solver: str,
-    time_limit_seconds: float,
-) -> Solution:
-    """The cheapest plan within a budget, among candidates that pins may have left of those found."""
+def _solution(found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked) -> Solution:
+    """The solver's choice among candidates that pins may have left of those found; its errors carry what would help."""
+    problem, budget_bytes = candidates.problem, asked.goal.budget_bytes
     try:
-        return solve_problem(candidates.problem, budget_bytes, solver=solver, seconds=time_limit_seconds)
+        if budget_bytes is None:
+            return least_peak(problem, most_seconds=most_seconds, solver=asked.solver, seconds=asked.seconds)
+        return solve_problem(problem, budget_bytes, solver=asked.solver, seconds=asked.seconds)
+    except TooCostly as error:
+        plan, plain_seconds = _carried(candidates, error, asked), candidates.index.profile.plain_seconds
+        raise error.carrying(plan=plan, plain_seconds=plain_seconds, pins=tuple(asked.pins)) from None
     except Infeasible as error:
-        if error.chosen is None:
+        if error.chosen is None or budget_bytes is None:
             raise
-        unpinned_bytes = None if candidates is found else _minimum_bytes(found, solver, time_limit_seconds)
-        parts = peak_parts(profile, candidates, error.chosen)
+        unpinned_bytes = None if candidates is found else _minimum_bytes(found, asked)
+        parts = peak_parts(candidates, error.chosen)
         raise error.carrying(
-            plan=_plan_of(candidates, error.chosen, error.solver, error.notes),
-            pins=named_pins(candidates),
+            plan=_carried(candidates, error, asked),
+            pins=tuple(asked.pins),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,
-            advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=solver)),
+            advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver)),
         ) from None
 
 
-def _lowest(
-    profile: Profile, candidates: Candidates, most_seconds: float, solver: str, time_limit_seconds: float
-) -> Solution:
-    """The plan with the lowest peak within so many recompute seconds."""
-    try:
-        return least_peak(candidates.problem, most_seconds=most_seconds, solver=solver, seconds=time_limit_seconds)
-    except TooCostly as error:
-        raise error.carrying(
-            plan=_plan_of(candidates, error.chosen, error.solver),
-            plain_seconds=profile.plain_seconds,
-            pins=named_pins(candidates),
-        ) from None
-
-
-def _minimum_bytes(candidates: Candidates, solver: str, time_limit_seconds: float) -> int:
+def _minimum_bytes(candidates: Candidates, asked: Asked) -> int:
     """Lowest peak that a solver reaches."""
     try:
-        return solve_problem(candidates.problem, 1, solver=solver, seconds=time_limit_seconds).peak_bytes
+        least = solve_problem(candidates.problem, 1, solver=asked.solver, seconds=asked.seconds)
     except Infeasible as error:
         return error.minimum_bytes
+    return least.peak_bytes
 
 
-def _plan_of(candidates: Candidates, chosen: Iterable[int], solver: str, notes: Iterable[str] = ()) -> Plan:
+def _carried(candidates: Candidates, error: Infeasible | TooCostly, asked: Asked) -> Plan:
     """State as a plan what an error carries; its budget is its own peak."""
-    solution = judged(candidates.problem, chosen, solver=solver, notes=notes)
-    return make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=None)
+    notes = error.notes if isinstance(error, Infeasible) else ()
+    solution = judged(candidates.problem, error.chosen or (), solver=error.solver, notes=notes)
+    peak_bytes = solution.peak_bytes
+    return make_plan(candidates, solution, budget_bytes=peak_bytes, lower_bound_seconds=None, pins=asked.pins)
 
 
 def make_plan(
@@ -181,28 +155,20 @@ def make_plan(
     *,
     budget_bytes: int,
     lower_bound_seconds: float | None,
-    goal: Goal | None = None,
+    pins: Pins = NO_PINS,
 ) -> Plan:
-    """State a solution as a plan.
+    """State a solution as a plan; its predictions are the judge's.
 
-    Args:
-        candidates: what the solution chose from.
-        solution: the choice.
-        budget_bytes: the peak that it keeps to.
-        lower_bound_seconds: no method that keeps to it recomputes less; None if no bound is known. One above the
-            judge's cost of the solution is wrong, and left out.
-        goal: what was asked for.
-
-    Returns:
-        The plan; its predictions are the judge's.
+    A lower bound is on what any method recomputes that keeps to the budget; one above the judge's cost of the solution
+    is wrong, and left out.
     """
-    profile = candidates.profile
+    index = candidates.index
+    profile = index.profile
     return Plan(
         model=profile.model,
         segments=segments_of(candidates, solution.chosen),
         solver=solution.solver,
         status="optimal" if solution.status.value == "optimal" else "feasible",
-        goal=goal,
         budget_bytes=budget_bytes,
         peak_bytes=solution.peak_bytes,
         plain_peak_bytes=simulate(candidates.problem, ()).peak_bytes,
@@ -211,9 +177,9 @@ def make_plan(
         lower_bound_seconds=believed(lower_bound_seconds, solution),
         choice_bound_seconds=_finite(solution.lower_bound_seconds),
         profile_mode=profile.mode,
-        pinned_keep=candidates.pinned_keep,
-        pinned_recompute=candidates.pinned_recompute,
-        refused=tuple(Refusal(call=profile.calls[call].key, reason=reason) for call, reason in candidates.refused),
+        pinned_keep=pins.keep,
+        pinned_recompute=pins.recompute,
+        refused=tuple(Refusal(call=index.nodes[call].key, reason=reason) for call, reason in candidates.refused),
         notes=(*profile.notes, *solution.notes),
     )
 
@@ -225,37 +191,8 @@ def believed(lower_bound_seconds: float | None, solution: Solution) -> float | N
 
 
 def segments_of(candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
-    """Name what candidates stand for, as a plan does.
-
-    Args:
-        candidates: the candidates.
-        chosen: indices of those that are wanted.
-
-    Returns:
-        A segment for each.
-    """
-    return tuple(_segment(candidates, index) for index in chosen)
-
-
-def _segment(candidates: Candidates, index: int) -> Segment:
-    """Name the calls of a chosen candidate."""
-    run, calls = candidates.runs[index], candidates.profile.calls
-    return Segment(
-        calls=tuple(calls[member].key for member in run.members),
-        parent=calls[calls[run.members[0]].parent].key,
-        buffers=run.buffers,
-        keep=run.idle.keep,
-        skip=run.idle.skip,
-        linked=tuple(
-            calls[member].key
-            for position, member in enumerate(run.members)
-            if any(not set(run.members[:position]).isdisjoint(a.sources) for a in calls[member].arguments)
-        ),
-        recompute_seconds=candidates.problem.candidates[index].recompute_seconds,
-        freed_bytes=run.freed_bytes,
-        boundary_bytes=run.boundary_bytes,
-        kept_bytes=run.kept_bytes,
-    )
+    """Return what candidates stand for, as a plan names it."""
+    return tuple(candidates.replays[i].segment for i in chosen)
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -11,67 +11,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.timeline import MemoryStep, MemoryTimeline
 from ..solvers.problem import Problem
 from .candidates import Candidates
-from .candidates.book import Book, Ints
-from .candidates.planned import find_planned
-from .candidates.steps import base_level, held_until, top_ticks
+from .candidates.from_plan import find_planned
+from .candidates.problem import base_level, held_until, levels, top_ticks
+from .candidates.profile_index import Index, Ints
 
 
 def predict_timeline(profile: Profile, plan: Plan) -> MemoryTimeline:
-    """Predict the memory of the recorded step under a plan.
-
-    Args:
-        profile: the recorded step.
-        plan: the plan; one made from this profile peaks here where it says, to the byte.
-
-    Returns:
-        The timeline, static bytes included.
-
-    Raises:
-        InvalidProblem: two segments overlap.
-        NotApplicable: the plan does not fit the recorded step.
+    """Predict the memory of the recorded step under a plan, static bytes included; see `Plan.timeline`.
 
     Exact for what the judge knows; O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
-    return split_levels(profile, planned, range(len(planned.runs)))
+    return split_levels(planned, range(len(planned.replays)))
 
 
-def split_levels(profile: Profile, candidates: Candidates, chosen: Sequence[int]) -> MemoryTimeline:
-    """Split the judge's level in each step by what stands there.
-
-    Args:
-        profile: what the candidates were found in.
-        candidates: the candidates.
-        chosen: indices of those that are recomputed.
-
-    Returns:
-        The timeline.
-    """
-    problem, book = candidates.problem, Book(profile)
-    tops = top_ticks(base_level(profile, book), candidates.edges)
-    after = len(problem.steps) - len(tops)  # of the optimizer, where the clock has ended
+def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimeline:
+    """Split the judge's level in each step by what stands there."""
+    problem, index = candidates.problem, candidates.index
+    profile = index.profile
+    tops = top_ticks(base_level(index), candidates.edges)
     saved, needed = _held(problem, chosen)
     free = np.array([tensor.free_step for tensor in problem.tensors], np.int64)
     sizes = np.array([tensor.bytes for tensor in problem.tensors], np.int64)
     # A tensor counts as what holds it after its natural life from its birth on.
-    later = {
-        "activation": [t for t, one, start in zip(candidates.tensors, saved, free, strict=True) if one > start],
-        "boundary": [
-            t
-            for t, one, other, start in zip(candidates.tensors, needed, saved, free, strict=True)
-            if one > start >= other
-        ],
-    }
-    base = {name: _at(level, tops, after) for name, level in _base(profile, book, later).items()}
+    tensors = np.array(candidates.tensors, np.int64)
+    later = {"activation": tensors[saved > free], "boundary": tensors[(needed > free) & (free >= saved)]}
+    at = [*tops, *[profile.ticks - 1] * (len(problem.steps) - len(tops))]  # those of the optimizer, at the clock's end
+    base = {name: level[at] for name, level in _base(index, later).items()}
     n_steps = len(problem.steps)
-    kept = _between(n_steps, free, saved, sizes)
-    held = _between(n_steps, np.maximum(free, saved), needed, sizes)
+    kept = levels(n_steps, free, saved, sizes)
+    held = levels(n_steps, np.maximum(free, saved), needed, sizes)
     restored = np.zeros(n_steps, np.int64)
     for c in chosen:
         for addition in problem.candidates[c].additions:
@@ -99,8 +75,8 @@ def split_levels(profile: Profile, candidates: Candidates, chosen: Sequence[int]
                 transient_bytes=step.base_bytes - static_bytes - sum(known.values()),
             )
         )
-    levels = [step.level_bytes for step in steps]
-    return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=levels.index(max(levels)), steps=tuple(steps))
+    peak = max(range(len(steps)), key=lambda i: steps[i].level_bytes)
+    return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=peak, steps=tuple(steps))
 
 
 def _held(problem: Problem, chosen: Sequence[int]) -> tuple[Ints, Ints]:
@@ -116,36 +92,22 @@ def _held(problem: Problem, chosen: Sequence[int]) -> tuple[Ints, Ints]:
     return np.array([max(until, default=0) for until in saves], np.int64), needed
 
 
-def _base(profile: Profile, book: Book, later: dict[str, list[int]]) -> dict[str, Ints]:
+def _base(index: Index, later: dict[str, Ints]) -> dict[str, Ints]:
     """Level at each tick of what is neither static, nor moved by a decision, nor transient."""
-    held = held_until(profile, book)
-    death = np.maximum(np.array(profile.tensors.death, np.int64), book.natural)
-    in_forward = book.birth < profile.forward_ticks
+    profile, held = index.profile, held_until(index)
+    death = np.maximum(np.array(profile.tensors.death, np.int64), index.natural)
+    in_forward = index.birth < profile.forward_ticks
     gradient = ~in_forward & (death >= profile.ticks)
-    output = in_forward & (book.natural > profile.forward_ticks)
+    output = in_forward & (index.natural > profile.forward_ticks)
+
+    def level(which: npt.NDArray[np.bool_], start: Ints, until: Ints) -> Ints:
+        return levels(profile.ticks, start[which], until[which], index.bytes[which])
+
     found: dict[str, Ints] = {}
     for name, tensors in later.items():
-        chosen = np.zeros(len(book.bytes), np.bool_)
-        chosen[tensors] = True
-        chosen &= in_forward & ~output
-        found[name] = _between(profile.ticks, book.birth[chosen], book.natural[chosen], book.bytes[chosen])
-    for name, which, late in (("gradient", gradient, gradient), ("output", output, in_forward)):
-        found[name] = _between(profile.ticks, book.birth[which], book.natural[which], book.bytes[which])
-        late = late & (death > held)
-        found[name] += _between(profile.ticks, held[late], death[late], book.bytes[late])
+        which = np.zeros(len(index.bytes), np.bool_)
+        which[tensors] = True
+        found[name] = level(which & in_forward & ~output, index.birth, index.natural)
+    found["gradient"] = level(gradient, index.birth, index.natural) + level(gradient, held, death)
+    found["output"] = level(output, index.birth, index.natural) + level(in_forward, held, death)
     return found
-
-
-def _between(length: int, start: Ints, until: Ints, sizes: Ints) -> Ints:
-    """Add up sizes over ``[start, until)``; what ends before it begins counts nothing."""
-    change = np.zeros(length + 1, np.int64)
-    until = np.maximum(start, until)
-    np.add.at(change, np.minimum(start, length), sizes)
-    np.add.at(change, np.minimum(until, length), -sizes)
-    level: Ints = np.cumsum(change)[:-1]
-    return level
-
-
-def _at(level: Ints, tops: Sequence[int], after: int) -> Ints:
-    """A level by ticks at the top of each step, the end of the clock for those after it."""
-    return level[[*tops, *[len(level) - 1] * after]]

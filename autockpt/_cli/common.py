@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from .._choose.peak_breakdown import PeakParts
 from .._data import files, shipped
 from .._data.errors import InvalidFile, MissingExtra, PinError
 from .._data.plan import Plan
+from .._data.timeline import PeakParts
 from .._show.explain import parts_text
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
 from .screen import show, width

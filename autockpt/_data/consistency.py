@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,12 +17,21 @@ def validate(profile: Profile) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
     if profile.optimizer_step_bytes and not profile.optimizer:
         raise InvalidFile(f"the step of no optimizer needs {profile.optimizer_step_bytes:,} bytes")
+    _check_seconds(profile)
     _check_calls(profile)
     _check_tensors(profile)
     _check_saves(profile)
     _check_functions(profile)
     _check_ops(profile)
     _check_refusals(profile)
+
+
+def _check_seconds(profile: Profile) -> None:
+    calls = (second for call in profile.calls for second in (call.enter_seconds, call.exit_seconds))
+    tables = (*profile.functions.seconds, *profile.ops.seconds, *profile.saves.seconds)
+    for second in (profile.plain_seconds, *calls, *tables):
+        if not 0 <= second < math.inf:
+            raise InvalidFile(f"something in the profile takes {second} s: record the step again")
 
 
 def _check_calls(profile: Profile) -> None:

@@ -1,14 +1,17 @@
-"""What is asked of a plan: a budget, the lowest peak, or the lowest peak within a recompute overhead. No torch."""
+"""What is asked of a plan: a goal, who looks for it and how long, and what it must keep or recompute. No torch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes
+from .errors import PinError
 
 MINIMUM = "min"
 
@@ -16,6 +19,13 @@ _OTHERS = (
     'budget="min" asks for the lowest peak that can be reached, and max_overhead=0.15 for the lowest peak within 15 % '
     "recompute overhead"
 )
+
+Patterns = str | Iterable[str]
+"""Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means
+the second call of the module in a step, and none means all of its calls. One alone may be given bare."""
+
+SECONDS = 3.0
+"""How long a solver searches where nobody says."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,3 +122,70 @@ def _check_overhead(overhead: object) -> None:
             f"max_overhead is the most recompute seconds over the plain step's seconds, a finite ratio above 0 such as "
             f'0.15 for 15 %, and {overhead!r} is none; budget="min" asks for the lowest peak whatever it costs'
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pins:
+    """Patterns of calls that are kept, or recomputed, whatever a solver would choose.
+
+    Attributes:
+        keep: calls that must not run again.
+        recompute: calls that a segment must run again.
+    """
+
+    keep: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, keep: Patterns, recompute: Patterns) -> Pins:
+        """Read pins as users write them.
+
+        Raises:
+            PinError: one is no text.
+        """
+        return cls(keep=_patterns(keep), recompute=_patterns(recompute))
+
+    def __bool__(self) -> bool:
+        return bool(self.keep or self.recompute)
+
+    def __iter__(self) -> Iterator[str]:
+        """Each kind that there is, as it was given: ``keep='lm_head'``."""
+        for option, patterns in (("keep", self.keep), ("recompute", self.recompute)):
+            if patterns:
+                yield f"{option}={(patterns[0] if len(patterns) == 1 else patterns)!r}"
+
+
+NO_PINS = Pins()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a plan.
+
+    Attributes:
+        goal: a budget, the lowest peak, or the lowest within a recompute overhead.
+        solver: who chooses; a name in `autockpt.solvers.SOLVERS`.
+        seconds: how long the solver may search.
+        pins: what it must keep or recompute.
+
+    Raises:
+        BudgetError: the seconds are no number, or below 0.
+    """
+
+    goal: Goal
+    solver: str = "auto"
+    seconds: float = SECONDS
+    pins: Pins = NO_PINS
+
+    def __post_init__(self) -> None:
+        given: object = self.seconds
+        if not (isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0):
+            raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {given!r}")
+
+
+def _patterns(given: Patterns) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else tuple(given)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {pattern!r}")
+    return patterns

@@ -1,14 +1,31 @@
-"""The memory of a step under a plan, split by what it is; `_choose/timeline.py` predicts it."""
+"""The memory of a step under a plan, split by what it is; `_choose/timeline.py` and `peak_breakdown.py` predict it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 
+from ..solvers.units import format_bytes
 from .amounts import Bytes
 
 Phase = Literal["forward", "backward", "optimizer"]
+
+PARTS = {
+    "parameter_bytes": "parameters",
+    "buffer_bytes": "buffers",
+    "optimizer_bytes": "optimizer state",
+    "input_bytes": "inputs",
+    "other_bytes": "what else is alive",
+    "gradient_bytes": "gradients",
+    "output_bytes": "outputs held by the caller",
+    "activation_bytes": "activations of kept calls",
+    "boundary_bytes": "boundaries",
+    "restored_bytes": "restored by replays",
+    "transient_bytes": "transients",
+}
+"""What stands at a peak, in words."""
 
 
 class MemoryStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,3 +90,56 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     def peak_bytes(self) -> int:
         """Highest level over the whole step."""
         return self.steps[self.peak].level_bytes
+
+
+class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands at the peak of a plan, and where that is. All bytes are predicted, and their sum is the peak.
+
+    Attributes:
+        step: where in the step it stands, in words.
+        phase: forward, backward or optimizer.
+        op: the operator that runs there; empty where it is not known, as in backward.
+        segment: the segment of which replays have brought back most there; empty where they have brought back nothing.
+        parameter_bytes: parameters.
+        buffer_bytes: buffers.
+        optimizer_bytes: optimizer state.
+        input_bytes: the batch.
+        other_bytes: what else is alive; negative where measurements were below the rest.
+        gradient_bytes: parameter gradients so far, those from before the step included.
+        output_bytes: what forward made and the caller still holds.
+        activation_bytes: what calls that are kept have saved.
+        boundary_bytes: what is held for the replays.
+        restored_bytes: what replays have brought back, and what a replay makes while it runs.
+        transient_bytes: everything else: temporaries, and gradients of activations.
+    """
+
+    step: str
+    phase: Phase
+    op: str
+    segment: str
+    parameter_bytes: Bytes
+    buffer_bytes: Bytes
+    optimizer_bytes: Bytes
+    input_bytes: Bytes
+    other_bytes: int = 0
+    gradient_bytes: Bytes
+    output_bytes: Bytes
+    activation_bytes: Bytes
+    boundary_bytes: Bytes
+    restored_bytes: Bytes
+    transient_bytes: Bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of all parts."""
+        return sum(size for _, size in self.named())
+
+    def named(self) -> Iterator[tuple[str, int]]:
+        """Each part in words, with its bytes."""
+        return ((words, getattr(self, part)) for part, words in PARTS.items())
+
+    def __str__(self) -> str:
+        """The parts that are there, largest first."""
+        there = sorted((part for part in self.named() if part[1]), key=lambda part: -part[1])
+        said = ", ".join(f"{name} {format_bytes(size)}" for name, size in there)
+        return f"{said} (most of what is restored belongs to {self.segment})" if self.segment else said

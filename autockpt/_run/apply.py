@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .._choose.pins import Patterns, refuse_pins
-from .._data.goal import Goal
+from .._choose.pins import refuse_pins
+from .._data.goal import Goal, Patterns
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
 from .._record.step import refuse_lazy

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from .._choose.pins import Patterns
 from .._choose.solve import solve
 from .._data.document import Document
+from .._data.goal import Patterns
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record import profile

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from autockpt._choose.bound import state_operators
-from autockpt._choose.candidates.book import Book
+from autockpt._choose.candidates.profile_index import Index
 from autockpt._data.profile import Profile
 from autockpt.solvers import Dataflow, Lives, peak_bound
 
@@ -46,10 +46,10 @@ def saved_dataflow(profile: Profile) -> Dataflow:
     Returns:
         A unit for each row of ``profile.ops``; what the caller keeps beyond forward is free.
     """
-    book = Book(profile)
-    flow, tensors, _ = state_operators(book)
+    index = Index(profile)
+    flow, tensors, _ = state_operators(index)
     items = tuple(
-        dataclasses.replace(item, free=item.free or bool(book.natural[tensor] > profile.forward_ticks))
+        dataclasses.replace(item, free=item.free or bool(index.natural[tensor] > profile.forward_ticks))
         for item, tensor in zip(flow.items, tensors, strict=True)
     )
     return dataclasses.replace(flow, items=items)

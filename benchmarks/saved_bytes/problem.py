@@ -69,7 +69,7 @@ def at_apex(candidates: Candidates) -> Problem:
         A problem of one step: its level is the bytes that only backward and recomputation hold there.
     """
     problem = candidates.problem
-    apex = bisect.bisect_right(candidates.edges, candidates.profile.forward_ticks) - 1
+    apex = bisect.bisect_right(candidates.edges, candidates.index.profile.forward_ticks) - 1
     return Problem(
         steps=(Step(name="between forward and backward", base_bytes=0),),
         calls=problem.calls,

@@ -9,10 +9,8 @@ import pytest
 import autockpt
 from autockpt import Profile
 from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.block import state_block
-from autockpt._choose.candidates.book import Book
-from autockpt._choose.candidates.drafts import make_draft
-from autockpt._choose.candidates.idle import is_free, name_idle
+from autockpt._choose.candidates.effects import replay_of
+from autockpt._choose.candidates.menus import state_flow
 from autockpt.solvers import Problem, make_menu, simulate, solve
 from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
 from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
@@ -30,35 +28,36 @@ ROUNDING = 1e-6
 def case(name: str) -> tuple[Profile, Candidates, Problem]:
     model = build(name)
     candidates = find_candidates(timed_by_operators(autockpt.profile(model.model, model.kwargs)))
-    return candidates.profile, candidates, at_apex(candidates)
+    return candidates.index.profile, candidates, at_apex(candidates)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_draft_holds_and_costs_what_its_menu_says(name: str) -> None:
-    profile, candidates, _ = case(name)
-    book = Book(profile)
+def test_a_replay_holds_and_costs_what_its_menu_says(name: str) -> None:
+    _, candidates, _ = case(name)
+    index = candidates.index
     seen: dict[tuple[str, int], int] = {}
-    for run in candidates.runs:
-        if len(run.members) == 1 and (run.idle.keep or run.idle.skip):
-            call = run.members[0]
-            seen.setdefault((profile.calls[call].signature, len(book.functions_of(call))), call)
+    for replay in candidates.replays:
+        if len(replay.members) == 1 and (replay.alone):
+            call = replay.members[0]
+            seen.setdefault((index.nodes[call].record.signature, index.nodes[call].stop - call), call)
     compared = 0
     for call in seen.values():
-        block = state_block(book, (call,))
-        assert block is not None
-        own = book.functions_of(call)
-        free_seconds = sum(profile.functions.seconds[f] for f in own if is_free(book, f))
-        for entry in make_menu(block.flow):
-            idle = {own.start + row for row in block.idle(entry.recompute)}
-            draft = make_draft(book, (call,), name_idle(book, (call,), idle))
-            assert draft is not None
-            if not (draft.run.idle.keep or draft.run.idle.skip):
+        stated = state_flow(index, (call,))
+        assert stated is not None
+        units, flow = stated
+        free_seconds = sum(index.seconds[f] for f in index.within((call,), index.functions) if index.is_free(f))
+        for entry in make_menu(flow):
+            way = replay_of(index, (call,), [f for i, f in enumerate(units) if i not in entry.recompute])
+            assert way is not None
+            if not way.alone:
                 continue  # what it leaves out comes after the end of any replay
             # A counter is added to in any case, which is no unit.
             least_seconds, most_seconds = entry.recompute_seconds, entry.recompute_seconds + free_seconds
-            rounding_seconds = CLOSE * draft.seconds + 2 * ROUNDING * profile.calls[call].exit_seconds
-            assert least_seconds - rounding_seconds <= draft.seconds <= most_seconds + rounding_seconds
-            assert draft.run.kept_bytes == entry.held_bytes
+            rounding_seconds = (
+                CLOSE * way.segment.recompute_seconds + 2 * ROUNDING * index.nodes[call].record.exit_seconds
+            )
+            assert least_seconds - rounding_seconds <= way.segment.recompute_seconds <= most_seconds + rounding_seconds
+            assert way.segment.kept_bytes == entry.held_bytes
             compared += 1
     assert compared >= 10
 

@@ -12,8 +12,9 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from autockpt._choose.bound import PeakBound, least_recompute_seconds
+from autockpt._choose.bound import PeakBound
 from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.profile_index import Index
 from autockpt.solvers import simulate
 from tests.handmade import chain_profile
 from tests.solvers.test_bound import cheapest_schedule
@@ -24,6 +25,10 @@ def profile() -> Profile:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(6)]
     return autockpt.profile(nn.Sequential(*blocks), torch.randn(512, 32))
+
+
+def least_recompute_seconds(recorded: Profile, budget_bytes: int) -> float | None:
+    return PeakBound.of(Index(recorded)).seconds(budget_bytes)
 
 
 def test_no_plan_is_cheaper_and_less_memory_never_needs_less() -> None:
@@ -63,7 +68,7 @@ def test_no_schedule_of_a_recorded_step_costs_less_than_the_bound(tail: type[nn.
     """Every schedule of the operators, as the profile lays them out, by brute force."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.GELU(), tail())
-    recorded = PeakBound.of(autockpt.profile(model, torch.randn(64, 4)))
+    recorded = PeakBound.of(Index(autockpt.profile(model, torch.randn(64, 4))))
     top_bytes = max(recorded.lives.base_bytes) + sum(item.bytes for item in recorded.flow.items)
     above = []
     for budget_bytes in range(min(recorded.lives.base_bytes), top_bytes, top_bytes // 40):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from autockpt._choose.candidates import Candidates, Run, find_candidates, runs
+from autockpt._choose.candidates import Candidates, find_candidates, runs
+from autockpt._choose.candidates.effects import Replay
 from autockpt._data.profile import Profile
 from autockpt._data.tables import Argument
 from autockpt.solvers import Candidate, simulate
@@ -13,17 +14,17 @@ from tests.handmade import MIB, chain_profile
 from tests.hosts import host
 
 
-def named(candidates: Candidates, name: str) -> tuple[Candidate, Run]:
+def named(candidates: Candidates, name: str) -> tuple[Candidate, Replay]:
     names = [candidate.name for candidate in candidates.problem.candidates]
-    return candidates.problem.candidates[names.index(name)], candidates.runs[names.index(name)]
+    return candidates.problem.candidates[names.index(name)], candidates.replays[names.index(name)]
 
 
 def test_a_block_frees_what_it_saves_and_holds_what_it_reads() -> None:
     candidates = find_candidates(chain_profile())
     _, run = named(candidates, "h.2#0")
     # 8 of attn, 16 of mlp, and the 2 between them; the block's own argument stays.
-    assert run.freed_bytes == 26 * MIB
-    assert run.boundary_bytes == 2 * MIB
+    assert run.segment.freed_bytes == 26 * MIB
+    assert run.segment.boundary_bytes == 2 * MIB
 
 
 def test_a_replay_stops_at_the_last_save() -> None:
@@ -42,8 +43,8 @@ def test_a_segment_of_several_calls_costs_the_host_more() -> None:
     fast = find_candidates(profile)
     with host(member_seconds=0.5):
         slow = find_candidates(profile)
-    assert max(len(run.members) for run in slow.runs) > 2
-    for before, after, run in zip(fast.problem.candidates, slow.problem.candidates, slow.runs, strict=True):
+    assert max(len(run.members) for run in slow.replays) > 2
+    for before, after, run in zip(fast.problem.candidates, slow.problem.candidates, slow.replays, strict=True):
         more_seconds = after.recompute_seconds - before.recompute_seconds
         assert more_seconds == pytest.approx(0.5 * (len(run.members) - 1), abs=1e-9)
 
@@ -77,9 +78,11 @@ def test_what_the_parent_computes_between_members_belongs_to_the_boundary() -> N
     profile = chain_profile()
     _, without = named(find_candidates(profile), "h.2#0 … h.3#0")
     _, run = named(find_candidates(glue(profile, 3)), "h.2#0 … h.3#0")
-    assert without.boundary_bytes == 2 * MIB
-    assert run.boundary_bytes == 4 * MIB
-    assert run.freed_bytes == without.freed_bytes  # the replay may make what the parent passes on, beside what is held
+    assert without.segment.boundary_bytes == 2 * MIB
+    assert run.segment.boundary_bytes == 4 * MIB
+    assert (
+        run.segment.freed_bytes == without.segment.freed_bytes
+    )  # the replay may make what the parent passes on, beside what is held
 
 
 def test_an_argument_changed_in_place_refuses_the_call_but_not_the_run_that_makes_it() -> None:
@@ -103,7 +106,7 @@ def test_buffers_and_generators_are_charged() -> None:
     changed = msgspec.structs.replace(profile, calls=tuple(calls), buffer_bytes={"h.2.attn.mean": 5 * MIB})
     drawing = [msgspec.structs.replace(changed, generator_bytes=state) for state in (1, 100 * MIB)]
     (before, _), (after, run), (larger, _) = (named(find_candidates(p), "h.2#0") for p in (profile, *drawing))
-    assert run.buffers == ("h.2.attn.mean",)
+    assert run.segment.buffers == ("h.2.attn.mean",)
     total = [sum(addition.bytes for addition in candidate.additions) for candidate in (before, after, larger)]
     assert total[1] - total[0] == (5 + 5) * MIB  # held, and its scratch copy
     replay_bytes = before.additions[0].bytes

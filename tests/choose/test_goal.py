@@ -174,7 +174,7 @@ def advice(
     found = find_candidates(PROFILE)
     nothing = {name: 0 for name in autockpt.PeakParts.__struct_fields__ if name.endswith("_bytes")}
     given = {f"{name}_bytes": size * MIB for name, size in sizes.items()}
-    parts = msgspec.structs.replace(peak_parts(PROFILE, found, ()), phase=phase, **nothing | given)
+    parts = msgspec.structs.replace(peak_parts(found, ()), phase=phase, **nothing | given)
     assert parts.peak_bytes == minimum_mib * MIB
     unpinned_bytes = None if unpinned_mib is None else unpinned_mib * MIB
     return " ".join(advise(parts, budget_mib * MIB, unpinned_bytes=unpinned_bytes))
@@ -183,11 +183,11 @@ def advice(
 def test_advice_follows_from_the_figures() -> None:
     """Levers are named where they are long enough, and by how much they have to move."""
     text = advice(60, minimum_mib=100, parameter=20, optimizer=50, activation=30)
-    assert "above the budget of 60.00 MiB: no plan and no batch fits" in text  # 70 stand before the batch comes
+    assert "above the budget of 60.00 MiB: no batch fits" in text  # 70 stand before the batch comes
     assert "with a state of at most 10.00 MiB it fits" in text
     assert "smaller batch" not in text
     text = advice(60, minimum_mib=100, parameter=20, activation=50, boundary=30)
-    assert "80.00 MiB of the peak grow with them, so that about 50 % of these inputs fit" in text
+    assert "80.00 MiB of the peak grow with them, so about 50 % of these inputs fit" in text
     assert "optimizer" not in text
     text = advice(30, minimum_mib=100, parameter=20, gradient=40, optimizer=5, transient=35)
     assert "A smaller batch alone does not help" in text

@@ -8,15 +8,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autockpt
-from autockpt import Infeasible, PinError, Plan, Segment
+from autockpt import Infeasible, PinError, Plan, Profile, Segment
 from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.drafts import Idle
-from autockpt._choose.pins import pin
+from autockpt._choose.pins import pin as bind
+from autockpt._data.goal import Pins
+from autockpt._data.tables import FunctionTable
 from autockpt.solvers import SOLVERS
 
 from ..handmade import chain_profile
@@ -27,6 +29,10 @@ FOUND = find_candidates(PROFILE)
 NAMES = [call.name for call in PROFILE.calls[1:]]
 
 any_solver = pytest.mark.parametrize("solver", sorted(SOLVERS))
+
+
+def pin(candidates: Candidates, **pins: Any) -> Candidates:
+    return bind(candidates, Pins.of(pins.get("keep", ()), pins.get("recompute", ())))
 
 
 def names(candidates: Candidates) -> set[str]:
@@ -77,7 +83,7 @@ def test_without_pins_the_same_budget_gives_another_plan() -> None:
 )
 def test_a_kept_call_is_in_no_candidate(pattern: str, expected: set[str]) -> None:
     left = names(pin(FOUND, keep=pattern))
-    for candidate, run in zip(FOUND.problem.candidates, FOUND.runs, strict=True):
+    for candidate, run in zip(FOUND.problem.candidates, FOUND.replays, strict=True):
         inside = {PROFILE.calls[i].key for i in range(candidate.start, candidate.stop)}
         around = {key for member in run.members for key in _around(member)}
         assert (candidate.name in left) == (not expected & (inside | around)), candidate.name
@@ -184,26 +190,46 @@ def test_a_plan_remembers_its_pins(tmp_path: Path) -> None:
     assert "Pinned: keep [h.0.attn, h.1]; recompute [*.2.mlp]" in plan.explain()
 
 
-@pytest.mark.parametrize("units", [{"keep": ("h.2.attn#0",)}, {"skip": ("h.2.attn#0",)}], ids=["kept", "skipped"])
-def test_units_that_do_not_run_again_honour_a_keep_and_break_a_recompute(units: dict[str, Any]) -> None:
-    """A selective twin of h.2 stands for what recorded functions would give."""
-    whole = next(i for i, candidate in enumerate(FOUND.problem.candidates) if candidate.name == "h.2#0")
-    twin = dataclasses.replace(FOUND.problem.candidates[whole], name="h.2#0 in part", partial=True)
-    both = dataclasses.replace(
-        FOUND,
-        problem=dataclasses.replace(FOUND.problem, candidates=(*FOUND.problem.candidates, twin)),
-        runs=(*FOUND.runs, dataclasses.replace(FOUND.runs[whole], idle=Idle(**units))),
+def with_functions(profile: Profile) -> Profile:
+    """Let each call that calls no other call one torch function."""
+    leaves = [i for i, call in enumerate(profile.calls) if call.stop == i + 1]
+    calls = [profile.calls[i] for i in leaves]
+    return msgspec.structs.replace(
+        profile,
+        functions=FunctionTable(
+            call=tuple(leaves),
+            name=("tanh",) * len(leaves),
+            occurrence=(0,) * len(leaves),
+            enter=tuple(call.enter + 1 for call in calls),
+            exit=tuple(call.exit for call in calls),
+            seconds=tuple(call.forward_seconds for call in calls),
+            reads=tuple((call.arguments[0].tensor,) for call in calls),
+            makes=((),) * len(leaves),
+            alias=(False,) * len(leaves),
+            mutates=(False,) * len(leaves),
+            draws=(False,) * len(leaves),
+            arguments=((),) * len(leaves),
+        ),
     )
-    kept = names(pin(both, keep="h.2.attn"))
-    assert "h.2#0 in part" in kept
-    assert "h.2#0" not in kept
-    assert "h.2#0 in part" not in names(pin(both, keep="h.2.mlp"))
+
+
+def test_functions_that_do_not_run_again_break_a_recompute() -> None:
+    """A twin of h.2 that leaves all of its attention alone stands for what a menu would give."""
+    found = find_candidates(with_functions(PROFILE))
+    nodes = [node.key for node in found.index.nodes]
+    whole = next(i for i, candidate in enumerate(found.problem.candidates) if candidate.name == "h.2#0")
+    twin = dataclasses.replace(found.problem.candidates[whole], name="h.2#0 in part", partial=True)
+    alone = frozenset({nodes.index("h.2.attn#0/tanh#0")})
+    both = dataclasses.replace(
+        found,
+        problem=dataclasses.replace(found.problem, candidates=(*found.problem.candidates, twin)),
+        replays=(*found.replays, dataclasses.replace(found.replays[whole], alone=alone)),
+    )
+    assert names(pin(both, keep="h.2.attn")).isdisjoint({"h.2#0", "h.2#0 in part"})
     again = names(pin(both, recompute="h.2.attn"))
     assert "h.2#0" in again
     assert "h.2#0 in part" not in again
     assert "h.2#0 in part" in names(pin(both, recompute="h.2"))
-    together = pin(both, keep="h.2.attn", recompute="h.2")
-    assert together.problem.required == (next(i for i, call in enumerate(PROFILE.calls) if call.name == "h.2"),)
 
 
 def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
@@ -212,7 +238,7 @@ def test_pins_that_need_overlapping_segments_are_refused_together() -> None:
     few = dataclasses.replace(
         FOUND,
         problem=dataclasses.replace(FOUND.problem, candidates=tuple(FOUND.problem.candidates[i] for i in runs)),
-        runs=tuple(FOUND.runs[i] for i in runs),
+        replays=tuple(FOUND.replays[i] for i in runs),
     )
     assert pin(few, recompute="h.0").problem.required
     with pytest.raises(PinError, match=re.escape("recompute=('h.0', 'h.2') cannot be honoured together")):

@@ -22,6 +22,7 @@ from autockpt._show.explain.chart import LAYERS, timeline_chart
 from autockpt.solvers import Step, simulate
 
 from ..handmade import MIB, chain_profile
+from ..hosts import host
 
 PROFILES = [chain_profile(n_blocks) for n_blocks in range(1, 6)]
 FOUND = [find_candidates(profile) for profile in PROFILES]
@@ -32,7 +33,7 @@ SIZES = [name for name in MemoryStep.__struct_fields__ if name.endswith("_bytes"
 def choices(draw: st.DrawFn, found: Candidates) -> tuple[int, ...]:
     """Some candidates that do not overlap."""
     chosen: list[int] = []
-    for c in draw(st.permutations(range(len(found.runs)))):
+    for c in draw(st.permutations(range(len(found.replays)))):
         one = found.problem.candidates[c]
         others = [found.problem.candidates[other] for other in chosen]
         if all(other.stop <= one.start or one.stop <= other.start for other in others) and draw(st.booleans()):
@@ -43,7 +44,7 @@ def choices(draw: st.DrawFn, found: Candidates) -> tuple[int, ...]:
 def check(profile: Profile, found: Candidates, chosen: tuple[int, ...]) -> MemoryTimeline:
     """Hold the timeline of a choice, and that of the plan which states it, against the judge."""
     judged = simulate(found.problem, chosen)
-    timeline = split_levels(profile, found, chosen)
+    timeline = split_levels(found, chosen)
     assert tuple(step.level_bytes for step in timeline.steps) == judged.level_bytes
     assert (timeline.peak, timeline.peak_bytes) == (judged.peak_step, judged.peak_bytes)
     assert [step.name for step in timeline.steps] == [step.name for step in found.problem.steps]
@@ -88,7 +89,7 @@ def test_an_optimizer_step_after_the_clock_has_a_phase_of_its_own() -> None:
     profile, found = PROFILES[2], FOUND[2]
     steps = (*found.problem.steps, Step(name="the optimizer step", base_bytes=9 * MIB))
     longer = dataclasses.replace(found, problem=dataclasses.replace(found.problem, steps=steps))
-    timeline = split_levels(profile, longer, ())
+    timeline = split_levels(longer, ())
     assert [step.level_bytes for step in timeline.steps] == [*simulate(longer.problem, ()).level_bytes]
     last = timeline.steps[-1]
     assert (last.phase, last.tick, last.static_bytes, last.transient_bytes) == (
@@ -137,9 +138,10 @@ def recorded() -> Iterator[tuple[int, Profile]]:
 
 def test_a_recorded_step_ends_with_its_gradients_and_its_output() -> None:
     for size, profile in recorded():
-        found = find_candidates(profile)
-        assert any(run.idle.keep or run.idle.skip for run in found.runs)
-        for c in range(len(found.runs)):
+        with host():
+            found = find_candidates(profile)
+        assert any(run.alone for run in found.replays)
+        for c in range(len(found.replays)):
             timeline = check(profile, found, (c,))
             last = timeline.steps[-1]
             assert (last.gradient_bytes, last.static_bytes) == (size, size + ROWS * 32 * 4)
@@ -161,7 +163,7 @@ def test_the_operator_at_a_peak_in_forward_is_named() -> None:
 
     profile = autockpt.profile(Wide(), torch.randn(64, 8))
     found = find_candidates(profile)
-    parts = peak_parts(profile, found, ())
+    parts = peak_parts(found, ())
     assert (parts.phase, parts.op, parts.segment) == ("forward", "aten.exp.default", "")
     assert parts.peak_bytes == simulate(found.problem, ()).peak_bytes
     assert 2 * 64 * 8 * 500 * 4 <= parts.transient_bytes < 2.1 * 64 * 8 * 500 * 4

@@ -45,7 +45,7 @@ from tests.cli.shell import Run
 def test_one_line_and_status_two(
     run: Run, profile_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
-    monkeypatch.setattr(solving, "solve_for", None)  # nothing is solved
+    monkeypatch.setattr(solving, "choose", None)  # nothing is solved
     result = run(*(argument.format(file=profile_file, folder=tmp_path) for argument in arguments))
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith("Error: ")
@@ -100,7 +100,7 @@ def test_an_interrupt(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solving, "solve_for", interrupt)
+    monkeypatch.setattr(solving, "choose", interrupt)
     result = run("solve", profile_file, "--budget", "1GiB")
     assert (result.status, result.out, result.err) == (130, "", "Error: interrupted\n")
 

@@ -108,12 +108,12 @@ def test_every_candidate_is_exact(block: Callable[[], nn.Module], changed: Calla
     candidates = find_candidates(without_host(autockpt.profile(model, batch), dice=0))
     expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
     kept = 0
-    for index, run in enumerate(candidates.runs):
+    for index, run in enumerate(candidates.replays):
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(candidates, [index])))
         found = steps(planned, lambda model: model(batch).square().mean())
         assert expected.differences(found) == [], candidates.problem.candidates[index].name
-        kept += bool(run.idle.keep)
+        kept += bool(run.segment.keep)
     assert kept
 
 
@@ -143,12 +143,12 @@ def test_what_changes_after_a_run_is_not_held_and_need_not_be_made_again() -> No
     model, batch = nn.Sequential(*(Accumulates() for _ in range(3))), torch.randn(ROWS, WIDTH)
     profile = without_host(autockpt.profile(model, batch), dice=0)
     candidates = find_candidates(profile)
-    norms = [f"{block}.{part}.1#0" for block in range(3) for part in ("body", "other")]
-    skipping = [i for i, run in enumerate(candidates.runs) if not set(norms).isdisjoint(run.idle.skip)]
-    assert {norm for i in skipping for norm in candidates.runs[i].idle.skip} >= set(norms)
-    assert all(set(norms).isdisjoint(run.idle.keep) for run in candidates.runs)
+    norms = {f"{block}.{part}.1#0/batch_norm#0" for block in range(3) for part in ("body", "other")}
+    segments = segments_of(candidates, range(len(candidates.replays)))
+    assert norms <= {unit for segment in segments for unit in segment.skip}
+    assert norms.isdisjoint(unit for segment in segments for unit in segment.keep)
     expected = steps(copy.deepcopy(model), lambda model: model(batch).square().mean())
-    for index in range(len(candidates.runs)):
+    for index in range(len(candidates.replays)):
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(candidates, [index])))
         assert expected.differences(steps(planned, lambda model: model(batch).square().mean())) == []
@@ -182,7 +182,8 @@ def test_results_that_a_kept_unit_returns_are_held_whether_or_not_they_are_read(
     model, batch = Loss(), torch.randn(ROWS, WIDTH)
     profile = without_host(autockpt.profile(model, batch), dice=0)
     candidates = find_candidates(profile)
-    keeping = [i for i, run in enumerate(candidates.runs) if any(unit.endswith("both#0") for unit in run.idle.keep)]
+    segments = segments_of(candidates, range(len(candidates.replays)))
+    keeping = [i for i, segment in enumerate(segments) if any(".both." in unit for unit in segment.keep)]
     assert keeping
     static_bytes = profile.static.total_bytes
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from autockpt import Plan, Segment
-from autockpt._choose.candidates import Candidates, find_candidates, is_glue
-from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.candidates import Candidates, find_candidates
+from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
 from tests.end_to_end.reference import Reference, counting_replays, reference
@@ -31,10 +31,10 @@ def drawn(candidates: Candidates, draw: random.Random, *, first: str) -> list[in
     wanted = draw.choice([1, 3, 10, 1000])
     order = draw.sample(range(len(problem.candidates)), len(problem.candidates))
     if first == "selective":
-        order.sort(key=lambda index: not (candidates.runs[index].idle.keep or candidates.runs[index].idle.skip))
-    elif first == "glue":
-        calls = candidates.profile.calls
-        order.sort(key=lambda index: not any(is_glue(calls[member]) for member in candidates.runs[index].members))
+        order.sort(key=lambda index: not (candidates.replays[index].alone))
+    elif first == "functions":
+        is_function = candidates.index.is_function
+        order.sort(key=lambda index: not any(map(is_function, candidates.replays[index].members)))
     for index in order:
         candidate = problem.candidates[index]
         if len(taken) < wanted and all(free[candidate.start : candidate.stop]):
@@ -55,7 +55,7 @@ def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     candidates = find_candidates(plain.profile)
     draw = random.Random(name)
     for number in range(PLANS):
-        check(plain, candidates, drawn(candidates, draw, first=("", "selective", "glue")[number % 3]))
+        check(plain, candidates, drawn(candidates, draw, first=("", "selective", "functions")[number % 3]))
 
 
 class Attention(nn.Module):
@@ -123,11 +123,11 @@ def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
     torch.manual_seed(0)
     mask = (torch.rand(4, 64, WIDTH) < 0.5).float()
     plain = Reference(Case(Masked(), {"x": torch.randn(4, 64, WIDTH), "mask": mask}))
-    down, product = "blocks.1.down#0", "blocks.1#0/mul#0"
-    for keep, skip in (((), ()), ((down,), ()), ((), (down, product)), (("blocks.1.up#0",), (down, product))):
+    down, product = "blocks.1.down#0/linear#0", "blocks.1#0/mul#0"
+    for keep, skip in (((), ()), ((down,), ()), ((), (down, product)), (("blocks.1.up#0/linear#0",), (down, product))):
         segment = Segment(calls=("blocks.1#0",), keep=keep, skip=skip)
         planned = find_planned(plain.profile, Plan(segments=(segment,)))
-        assert planned.runs[0].idle.skip == skip
+        assert segments_of(planned, [0])[0].skip == skip
         check(plain, planned, [0])
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Profile
-from autockpt._choose.candidates import find_candidates, is_glue
-from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.candidates import find_candidates
+from autockpt._choose.candidates.from_plan import find_planned
+from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.reference import Reference, reference
@@ -27,13 +28,13 @@ PREDICTION_TOLERANCE = 0.001
 def test_what_stands_before_a_block_is_freed_with_it() -> None:
     candidates = find_candidates(reference("unet").profile)
     problem = candidates.problem
-    runs = {problem.candidates[i].name: (i, run) for i, run in enumerate(candidates.runs)}
+    runs = {problem.candidates[i].name: (i, run) for i, run in enumerate(candidates.replays)}
     (alone, block), (together, joined) = (runs[name] for name in ("up.1#0", "#0/interpolate#1 … up.1#0"))
-    both = candidates.profile.calls[joined.members[1]]
+    both = candidates.index.nodes[joined.members[1]]
     (made,) = both.outputs
     assert both.key == "#0/cat#1"
-    assert joined.freed_bytes - block.freed_bytes == candidates.profile.tensors.bytes[made]
-    assert joined.boundary_bytes < block.boundary_bytes
+    assert joined.segment.freed_bytes - block.segment.freed_bytes == candidates.index.bytes[made]
+    assert joined.segment.boundary_bytes < block.segment.boundary_bytes
     levels = [simulate(problem, (choice,)).level_bytes for choice in (alone, together)]
     assert min(a - b for a, b in zip(*levels, strict=True)) <= 0 < max(a - b for a, b in zip(*levels, strict=True))
 
@@ -56,7 +57,7 @@ def test_a_profile_without_the_columns_offers_no_glue(tmp_path: Path) -> None:
     del document["functions"]["arguments"], document["refusals"]
     (tmp_path / "older.json").write_text(json.dumps(document))
     older = find_candidates(Profile.load(tmp_path / "older.json"))
-    assert not any(is_glue(call) for call in older.profile.calls)
+    assert not any(older.index.is_function(replay.members[0]) for replay in older.replays)
     assert older.problem.candidates
 
 
@@ -106,11 +107,17 @@ def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
 
 def test_glue_left_alone_inside_a_segment_costs_the_mode_that_watches_its_caller() -> None:
     recorded = autockpt.profile(nn.Sequential(Functional()), torch.randn(512, 64))
-    candidates = find_candidates(without_host(recorded, dice=0))
-    calls = candidates.profile.calls
-    partly = [run for run in candidates.runs if calls[run.members[0]].key == "0#0" and run.idle.keep]
+    profile = without_host(recorded, dice=0)
+    candidates = find_candidates(profile)
+    segments = segments_of(candidates, range(len(candidates.replays)))
+    partly = [segment for segment in segments if segment.calls == ("0#0",) and segment.keep]
     assert partly
-    assert {run.idle.seen for run in partly} == {1 + len(recorded.functions)}
+    for segment in partly:
+        with host(mode_seconds=1.0):
+            (replay,) = find_planned(profile, Plan(segments=(segment,))).replays
+        assert replay.segment.recompute_seconds - segment.recompute_seconds == pytest.approx(
+            1 + len(recorded.functions)
+        )
 
 
 def test_glue_in_which_a_replay_ends_before_it_runs_costs_nothing() -> None:
@@ -160,8 +167,8 @@ def test_functions_that_cannot_run_again_by_themselves_are_told() -> None:
     assert said.pop("rrelu#0").startswith("draws the noise of an RReLU")
     assert not said["silu#0"] and not said["exp#0"] and not said["mul#0"]
     candidates = find_candidates(profile)
-    glue = [call.key for call in candidates.profile.calls if is_glue(call)]
-    assert "#0/silu#0" in glue
-    assert not {"#0/batch_norm#0", "#0/sigmoid#0", "#0/rrelu#0"}.intersection(glue)
-    calls = [{candidates.profile.calls[member].key for member in run.members} for run in candidates.runs]
+    calls = [{candidates.index.nodes[member].key for member in run.members} for run in candidates.replays]
+    members = set().union(*calls)
+    assert "#0/silu#0" in members
+    assert not {"#0/batch_norm#0", "#0/sigmoid#0", "#0/rrelu#0"}.intersection(members)
     assert all("blocks.3#0" in run for run in calls if "#0/mul_#0" in run)  # it changes what the block returned

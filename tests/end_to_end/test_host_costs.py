@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.candidates.from_plan import find_planned
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.test_selective import ROWS, WIDTH, Body
 from tests.hosts import IDLE_HOST, host
@@ -27,7 +27,10 @@ class OwnFunctions(nn.Module):
         return out
 
 
-@pytest.mark.parametrize(("units", "seen"), [(("1.up#0",), 0), (("1#0/gelu#0",), 5), (("1.up#0", "1#0/gelu#0"), 5)])
+LINEAR, GELU = "1.up#0/linear#0", "1#0/gelu#0"
+
+
+@pytest.mark.parametrize(("units", "seen"), [((LINEAR,), 2), ((GELU,), 5), ((LINEAR, GELU), 7)])
 def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
     model, batch = nn.Sequential(*(OwnFunctions() for _ in range(3))), torch.randn(ROWS, WIDTH)
     profile = autockpt.profile(model, batch)
@@ -38,7 +41,7 @@ def test_what_units_cost_the_host(units: tuple[str, ...], seen: int) -> None:
             return find_planned(profile, plan).problem.candidates[0].recompute_seconds
 
     assert seconds(kept_seconds=1.0) - seconds() == pytest.approx(len(units))
-    # The mode meets the block, its two functions and its two children.
+    # The mode meets the block, its two functions and its two children; the projection and its one function.
     assert seconds(mode_seconds=1.0) - seconds() == pytest.approx(seen)
     # Both linears and gelu save what they are given, tanh what it returns; whoever keeps what, all four are packed.
     assert seconds(save_seconds=1.0) - seconds() == pytest.approx(4)

@@ -80,15 +80,13 @@ def test_every_solver_honours_pins(solver: str, percent: int) -> None:
     assert not {name for name in again if name.endswith(".attn") or name.startswith(("transformer.h.2", "lm_head"))}
 
 
-def test_a_kept_call_may_be_a_unit_of_a_segment_around_it() -> None:
-    """All that `speed` keeps may be pinned without changing its plan; and nothing of it runs again."""
+def test_products_that_are_kept_leave_what_lies_between_them() -> None:
+    """The "collection" of OpenAI's three modes: whoever knows what is dear names it."""
     plain = plain_step()
     products = ("*.c_attn", "*.c_proj", "*.c_fc")
     budget = plain.plain_peak_bytes * 8 // 10
-    pinned = autockpt.solve(plain.profile, budget, solver="speed", keep=products)
-    assert pinned.segments == autockpt.solve(plain.profile, budget, solver="speed").segments != ()
-    again = ran_again(plain, pinned)
-    assert again
+    again = ran_again(plain, autockpt.solve(plain.profile, budget, keep=products))
+    assert "transformer.h.1.mlp.act" in again
     assert not {name for name in again if name.endswith(("c_attn", "c_proj", "c_fc"))}
 
 

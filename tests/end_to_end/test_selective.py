@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan, Segment
 from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.block import state_block
-from autockpt._choose.candidates.book import Book
+from autockpt._choose.candidates.menus import state_flow
+from autockpt._choose.candidates.profile_index import Index
 from autockpt._choose.solve import segments_of
 from autockpt._run.install import install
 from autockpt._show.explain import report_plan
@@ -170,7 +170,7 @@ class Random(nn.Module):
 
 
 def selective(candidates: Candidates) -> list[int]:
-    return [index for index, run in enumerate(candidates.runs) if run.idle.keep or run.idle.skip]
+    return [index for index, run in enumerate(candidates.replays) if run.alone]
 
 
 @pytest.mark.parametrize(
@@ -198,14 +198,20 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
         assert expected.differences(steps(planned, run)) == [], candidates.problem.candidates[index].name
 
 
+def units_of(profile: autockpt.Profile) -> dict[str, bool]:
+    """The functions of the first part of a model that cost something, and whether a replay can do without each."""
+    index = Index(profile)
+    stated = state_flow(index, (next(node for node in index.call_nodes if index.nodes[node].key == "0#0"),))
+    assert stated is not None
+    return {unit.name: unit.keepable for unit in stated[1].units}
+
+
 @pytest.mark.parametrize("unit", ["own#0", "own#0/batch_norm#0", "counts#0/batch_norm#0"])
 def test_a_norm_is_a_unit_if_nothing_else_uses_its_statistics(unit: str) -> None:
     torch.manual_seed(0)
     model, batch = nn.Sequential(*(Normalises() for _ in range(2))), torch.randn(64, WIDTH)
     profile = autockpt.profile(model, batch)
-    block = state_block(Book(profile), (1,))
-    assert block is not None
-    keepable = {each.name for each in block.flow.units if each.keepable}
+    keepable = {name for name, able in units_of(profile).items() if able}
     assert {"0.own#0/batch_norm#0", "0.counts#0/batch_norm#0"} <= keepable
     assert keepable.isdisjoint({"0.shared#0/batch_norm#0", "0.shared#1/batch_norm#0"})
 
@@ -219,23 +225,7 @@ def test_a_norm_that_counts_its_statistics_as_changed_is_no_unit() -> None:
         nn.Linear(WIDTH, WIDTH), nn.Unflatten(0, (4, -1)), nn.InstanceNorm1d(16, track_running_stats=True)
     )
     profile = autockpt.profile(nn.Sequential(block, nn.Flatten(0, 1), nn.GELU()), torch.randn(64, WIDTH))
-    stated = state_block(Book(profile), (1,))
-    assert stated is not None
-    assert {unit.name: unit.keepable for unit in stated.flow.units}["0.2#0/instance_norm#0"] is False
-
-
-def test_a_call_that_fills_a_list_is_no_unit() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*(FillsList() for _ in range(3)))
-    profile = autockpt.profile(model, torch.randn(ROWS, WIDTH))
-    assert {call.class_name for call in profile.calls if call.leaves_traces} == {"Filling"}
-    candidates = find_candidates(profile)
-    units = {
-        unit
-        for index in selective(candidates)
-        for unit in (*candidates.runs[index].idle.keep, *candidates.runs[index].idle.skip)
-    }
-    assert units and not any(unit.endswith("filling#0") for unit in units)
+    assert units_of(profile)["0.2#0/instance_norm#0"] is False
 
 
 def test_explain_tells_units_and_what_is_decided_about_them() -> None:

@@ -179,7 +179,7 @@ def test_calls_that_multiply_outside_any_function_are_left_out() -> None:
     )
     candidates = find_candidates(changed)
     marked = [candidate for candidate in candidates.problem.candidates if not candidate.multiplies]
-    multiplying = {call for f, call in zip(outside, candidates.profile.ops.call, strict=True) if f < 0}
+    multiplying = {call for f, call in zip(outside, candidates.index.op_nodes, strict=True) if f < 0}
     assert marked
     assert not [one.name for one in marked if not multiplying.isdisjoint(range(one.start, one.stop))]
 

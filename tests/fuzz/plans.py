@@ -6,8 +6,9 @@ import msgspec
 
 from autockpt import Plan, Profile, Segment
 from autockpt._choose.candidates import find_candidates
-from autockpt._choose.candidates.glue import glue_of, is_glue, with_glue
-from autockpt._choose.solve import _segment
+from autockpt._choose.candidates.profile_index import Index
+from autockpt._choose.candidates.runs import sibling_rows
+from autockpt._choose.solve import segments_of
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
@@ -43,39 +44,40 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
     choice = case.choice
     if case.calls is None and choice.units in ("rules", "names"):
         make = by_rules if choice.units == "rules" else by_names
-        profile = with_all_glue(profile, blind=choice.units == "names")
-        worth = worth_drawing(profile)
-        taken = _taken(profile, worth, choice)
-        segments = [make(profile, worth[number], choice.dice) for number in taken]
+        index, rows = _every_sibling(profile, blind=choice.units == "names")
+        worth = worth_drawing(index, rows)
+        taken = _taken(index, worth, choice)
+        segments = [make(index, worth[number], choice.dice) for number in taken]
     elif choice.blind or case.calls is not None:
-        profile = with_all_glue(profile, blind=True)
-        index = {call.key: number for number, call in enumerate(profile.calls)}
-        named = [tuple(index[key] for key in calls) for calls in case.calls or ()]
-        spans = named or _blind(profile)
-        wanted = range(len(named)) if named else _taken(profile, spans, choice)
-        segments = [_by_hand(profile, spans[number]) for number in wanted]
+        index, rows = _every_sibling(profile, blind=True)
+        by_key = {node.key: number for number, node in enumerate(index.nodes)}
+        named = [tuple(by_key[key] for key in calls) for calls in case.calls or ()]
+        spans = named or _blind(index, rows)
+        wanted = range(len(named)) if named else _taken(index, spans, choice)
+        segments = [_by_hand(index, spans[number]) for number in wanted]
         for chosen in ("keep", "skip"):
             for number, units in enumerate(getattr(case, chosen)):
                 segments[number] = msgspec.structs.replace(segments[number], **{chosen: units})
     else:
         profile = without_host(profile, choice.dice) if choice.units == "menus" else profile
         candidates = find_candidates(profile)
-        order = list(range(len(candidates.runs)))
+        order = list(range(len(candidates.replays)))
         if choice.units:
-            order = [number for number, run in enumerate(candidates.runs) if run.idle.keep or run.idle.skip] or order
-        taken = _taken(candidates.profile, [candidates.runs[number].members for number in order], choice)
-        segments = [_segment(candidates, order[number]) for number in taken]
+            order = [number for number, each in enumerate(candidates.replays) if each.alone] or order
+        taken = _taken(candidates.index, [candidates.replays[number].members for number in order], choice)
+        segments = list(segments_of(candidates, [order[number] for number in taken]))
     if choice.unnamed:
         segments = [Segment(calls=segment.calls, keep=segment.keep, skip=segment.skip) for segment in segments]
     return Plan(segments=tuple(segments))
 
 
-def with_all_glue(profile: Profile, *, blind: bool) -> Profile:
-    """State torch functions as calls at every depth; blindly also those that cannot run again by themselves."""
+def _every_sibling(profile: Profile, *, blind: bool) -> tuple[Index, list[list[int]]]:
+    """Lay a profile out, with torch functions among the siblings at every depth; blindly those too that cannot run."""
     if blind:
         left = tuple(each for each in profile.refusals if each.what != "function")
         profile = msgspec.structs.replace(profile, refusals=left)
-    return with_glue(profile, glue_of(profile, range(len(profile.calls))))[0]
+    index = Index(profile)
+    return index, sibling_rows(index, index.call_nodes)
 
 
 def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
@@ -86,57 +88,51 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
         for f, reason in profile.refused("function").items()
     }
     against |= {profile.calls[call].key: reason for call, reason in profile.refused("call").items()}
-    profile = with_all_glue(profile, blind=True)
-    index = {call.key: number for number, call in enumerate(profile.calls)}
+    nodes = Index(profile).nodes
+    by_key = {node.key: number for number, node in enumerate(nodes)}
     found = []
     for key in (key for segment in plan.segments for key in segment.calls):
-        start = index[key]
-        inside = profile.calls[start : profile.calls[start].stop]
-        said = [against.get(call.key, "") for call in inside]
+        start = by_key[key]
+        said = [
+            against.get(node.key, "")
+            for node in nodes[start : nodes[start].stop]
+            if node.function < 0 or node.key == key
+        ]
         found += [reason for each in said for reason in NOT_SEEN if each.startswith(reason)]
     return found
 
 
-def _blind(profile: Profile) -> list[Span]:
+def _blind(index: Index, rows: list[list[int]]) -> list[Span]:
     """Every call and every run of siblings, whatever speaks against it; more than once where something does."""
-    children: dict[int, list[int]] = {}
-    for number, call in enumerate(profile.calls):
-        if call.parent >= 0:
-            children.setdefault(call.parent, []).append(number)
     spans = [
-        tuple(family[first:last])
-        for family in children.values()
-        for first in range(len(family))
-        for last in range(first + 1, len(family) + 1)
+        tuple(row[first:last]) for row in rows for first in range(len(row)) for last in range(first + 1, len(row) + 1)
     ]
-    refused = profile.refused("call")
     doubtful = [
         span
         for span in spans
-        if any(member in refused or any(a.mutated for a in profile.calls[member].arguments) for member in span)
+        if any(member in index.refused or any(a.mutated for a in index.nodes[member].arguments) for member in span)
     ]
     return [*spans, *doubtful, *doubtful]
 
 
-def _taken(profile: Profile, spans: list[Span], choice: Choice) -> list[int]:
+def _taken(index: Index, spans: list[Span], choice: Choice) -> list[int]:
     """Take spans one after the other as long as they do not overlap; return their numbers in forward order."""
     order = [pick % len(spans) for pick in choice.picks] if spans else []
-    free = [True] * len(profile.calls)
+    free = [True] * len(index.nodes)
     taken = []
     for number in [*order, *(range(len(spans)) if choice.fill else [])]:
-        start, stop = spans[number][0], profile.calls[spans[number][-1]].stop
+        start, stop = spans[number][0], index.nodes[spans[number][-1]].stop
         if all(free[start:stop]):
             free[start:stop] = [False] * (stop - start)
             taken.append(number)
     return sorted(taken, key=lambda number: spans[number])
 
 
-def _by_hand(profile: Profile, span: Span) -> Segment:
-    calls = profile.calls
-    inside = calls[span[0] : calls[span[-1]].stop]
-    buffers = tuple(dict.fromkeys(name for call in inside for name in call.buffers))
+def _by_hand(index: Index, span: Span) -> Segment:
+    nodes, changing = index.nodes, index.within(span, index.changing)
+    buffers = tuple(dict.fromkeys(name for node in changing for name in nodes[node].record.buffers))
     return Segment(
-        calls=tuple(calls[member].key for member in span),
-        parent=calls[calls[span[0]].parent].key,
-        buffers=None if any(is_glue(calls[member]) for member in span) else buffers,  # of which functions tell nothing
+        calls=tuple(nodes[member].key for member in span),
+        parent=nodes[nodes[span[0]].parent].key,
+        buffers=None if any(map(index.is_function, span)) else buffers,  # of which functions tell nothing
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._choose.candidates import book
+from autockpt._choose.candidates import profile_index
 from autockpt._data.devices import HostCosts
 from autockpt._record import clocks, timing
 
@@ -24,7 +24,7 @@ def without_times() -> Iterator[None]:
     leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
     with (
         mock.patch.object(clocks, "time", leisurely),
-        mock.patch.object(book, "host_costs", lambda device: HOST),
+        mock.patch.object(profile_index, "host_costs", lambda device: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):
         yield

@@ -8,11 +8,9 @@ from collections.abc import Collection
 import msgspec
 
 from autockpt import Profile, Segment
-from autockpt._choose.candidates.block import state_block
-from autockpt._choose.candidates.book import Book
-from autockpt._choose.candidates.drafts import make_draft
-from autockpt._choose.candidates.glue import is_glue
-from autockpt._choose.candidates.idle import name_idle
+from autockpt._choose.candidates.effects import replay_of
+from autockpt._choose.candidates.menus import state_flow
+from autockpt._choose.candidates.profile_index import Index
 from autockpt.solvers.dataflow import Dataflow
 from tests.hosts import IDLE_HOST
 
@@ -36,64 +34,52 @@ def without_host(profile: Profile, dice: int) -> Profile:
     )
 
 
-def worth_drawing(profile: Profile) -> list[tuple[int, ...]]:
-    """Return the runs in which there is something to choose: with several functions, and nothing against them."""
-    book = Book(profile)
+def worth_drawing(index: Index, rows: list[list[int]]) -> list[tuple[int, ...]]:
+    """Return the runs in which there is something to choose: several functions, and nothing against them."""
     spans = [
-        tuple(children[first : first + length])
-        for children in book.children
-        for first in range(len(children))
-        for length in range(1, min(LONGEST, len(children) - first) + 1)
+        tuple(row[first : first + length])
+        for row in rows
+        for first in range(len(row))
+        for length in range(1, min(LONGEST, len(row) - first) + 1)
     ]
     return [
         span
         for span in spans
-        if len(book.functions_of_run(span)) > 1 and any(book.saves_in(call) for call in span) and not book.reason(span)
+        if len(index.within(span, index.functions)) > 1 and index.saves_of(span) and not index.reason(span)
     ]
 
 
-def by_rules(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
+def by_rules(index: Index, members: tuple[int, ...], dice: int) -> Segment:
     """Leave any units of a run alone that the rules of menus allow; none where nothing comes of that.
 
     Args:
-        profile: the profile.
+        index: the profile.
         members: a run that can be recomputed.
         dice: what is drawn with.
     """
-    book, drawn = Book(profile), random.Random(f"{dice} {members[0]}")
-    block, idle = state_block(book, members), None
-    if block is not None:
-        share, flow = drawn.choice(SHARES), block.flow
+    drawn = random.Random(f"{dice} {members[0]}")
+    stated, idle = state_flow(index, members), frozenset[int]()
+    if stated is not None:
+        units, flow = stated
+        share = drawn.choice(SHARES)
         again = _closed(flow, {group for group in sorted(set(flow.groups)) if drawn.random() > share})
         flow.decisions(again)  # raises if that is against the rules
-        own = book.functions_of_run(members)
-        rows = {own[row] for row in block.idle(again)}
-        idle = name_idle(book, members, rows) if rows else None
-    draft = make_draft(book, members, idle) if idle else None
-    calls = profile.calls
-    inside = calls[members[0] : calls[members[-1]].stop]
-    return Segment(
-        calls=tuple(calls[member].key for member in members),
-        parent=calls[calls[members[0]].parent].key,
-        buffers=tuple(dict.fromkeys(name for each in inside for name in each.buffers)),
-        keep=draft.run.idle.keep if draft else (),
-        skip=draft.run.idle.skip if draft else (),
-    )
+        idle = frozenset(unit for i, unit in enumerate(units) if i not in again)
+    replay = replay_of(index, members, idle) if idle else None
+    if replay is None or not replay.segment.freed_bytes:
+        replay = replay_of(index, members)
+    return replay.segment if replay is not None else Segment(calls=index.keys(members))
 
 
-def by_names(profile: Profile, members: tuple[int, ...], dice: int) -> Segment:
+def by_names(index: Index, members: tuple[int, ...], dice: int) -> Segment:
     """Leave any calls and functions inside a run alone, whatever speaks against it."""
-    book, drawn = Book(profile), random.Random(f"{dice} {members[0]}")
-    calls, functions = profile.calls, profile.functions
-    span = calls[members[0] : calls[members[-1]].stop]
-    whole = {calls[member].key for member in members if not is_glue(calls[member])}
-    names = [call.key for call in span if call.key not in whole]
-    own = [f for f in book.functions_of_run(members) if not is_glue(calls[functions.call[f]])]
-    names += [f"{calls[functions.call[f]].key}/{functions.key(f)}" for f in own]
+    drawn = random.Random(f"{dice} {members[0]}")
+    inside = [node for member in members for node in range(member, index.nodes[member].stop)]
+    names = [index.nodes[node].key for node in inside if node not in members]
     some = drawn.sample(names, min(len(names), drawn.randint(1, 3)))
     keep = {name for name in some if drawn.random() < 0.7}
     return Segment(
-        calls=tuple(calls[member].key for member in members),
+        calls=tuple(index.nodes[member].key for member in members),
         keep=tuple(sorted(keep)),
         skip=tuple(sorted(set(some).difference(keep))),
     )

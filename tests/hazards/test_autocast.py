@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan
 from autockpt._choose.candidates import find_candidates
+from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
 from tests.run.frames.comparing import Run, assert_same, steps
 from tests.run.frames.models import WIDTH, batch
@@ -120,11 +121,7 @@ def test_weights_cast_before_a_call_do_not_refuse_it() -> None:
     profile = autockpt.profile(model, batch(64, WIDTH))
     assert find_candidates(profile).refused == ()
     candidates = find_candidates(profile)
-    profile = candidates.profile
-    for candidate in candidates.runs:
-        calls = tuple(profile.calls[member].key for member in candidate.members)
-        parent = profile.calls[profile.calls[candidate.members[0]].parent].key
-        segment = autockpt.Segment(calls=calls, parent=parent, buffers=candidate.buffers)
+    for segment in segments_of(candidates, range(len(candidates.replays))):
         one, other = copy.deepcopy(model), copy.deepcopy(model)
         autockpt.apply(other, plan=Plan(segments=(segment,)))
         assert steps(one, loss).differences(steps(other, loss)) == []
@@ -171,8 +168,8 @@ def test_the_casts_that_a_replay_makes_again_at_every_use_are_predicted(calls: l
     step()
     profile = autockpt.profile(model, x)
     candidates = find_candidates(profile)
-    names = [[candidates.profile.calls[member].key for member in run.members] for run in candidates.runs]
-    whole = [i for i, run in enumerate(candidates.runs) if names[i] == calls and not (run.idle.keep or run.idle.skip)]
+    names = [[candidates.index.nodes[member].key for member in run.members] for run in candidates.replays]
+    whole = [i for i, run in enumerate(candidates.replays) if names[i] == calls and not run.alone]
     predicted = simulate(candidates.problem, whole).peak_bytes - profile.static.total_bytes
     autockpt.apply(model, plan=Plan(segments=(autockpt.Segment(calls=tuple(calls), parent=parent),)))
     step()

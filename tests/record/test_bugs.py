@@ -45,7 +45,7 @@ def inside(*modules: nn.Module) -> nn.Module:
 
 def refused(profile: Profile) -> dict[str, str]:
     candidates = find_candidates(profile)
-    return {candidates.profile.calls[call].key: reason for call, reason in candidates.refused}
+    return {candidates.index.nodes[call].key: reason for call, reason in candidates.refused}
 
 
 def predicted_step_bytes(profile: Profile) -> int:

@@ -143,7 +143,7 @@ def test_every_save_has_a_function_and_an_operator_that_made_or_read_it(name: st
 def test_the_operators_reproduce_on_paper_what_each_call_saves(name: str) -> None:
     profile = zoo(name)
     candidates = find_candidates(profile)
-    refused = {candidates.profile.calls[call].key for call, _ in candidates.refused}
+    refused = {candidates.index.nodes[call].key for call, _ in candidates.refused}
     ops, saves = profile.ops, profile.saves
     for index, call in enumerate(profile.calls):
         if call.key in refused:

@@ -283,7 +283,7 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure(kind), nn.Linear(8, 8))
     profile = autockpt.profile(model, torch.randn(64, 8))
     candidates = find_candidates(profile)
-    refused = {candidates.profile.calls[call].key: why for call, why in candidates.refused}
+    refused = {candidates.index.nodes[call].key: why for call, why in candidates.refused}
     assert reason in refused["2#0"]
     assert "0#0" not in refused
 

@@ -29,7 +29,7 @@ def summed(model: nn.Module) -> Tensor:
 
 def refused(profile: Profile) -> dict[str, str]:
     candidates = find_candidates(profile)
-    return {candidates.profile.calls[index].key: reason for index, reason in candidates.refused}
+    return {candidates.index.nodes[index].key: reason for index, reason in candidates.refused}
 
 
 class Normalised(nn.Module):

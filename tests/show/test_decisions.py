@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from autockpt import Plan, Profile, solve
-from autockpt._choose.candidates.planned import find_planned
+from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.timeline import split_levels
 from autockpt._show.explain import explain_plan, report_plan
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
@@ -47,8 +47,8 @@ def test_the_figures_are_those_of_the_plan_and_of_the_judge(name: str) -> None:
     assert (root.held_bytes + root.freed_bytes, root.freed_bytes) == (found.saved_bytes, found.freed_bytes)
     planned = find_planned(chain(), plan(name))
     stands = []
-    for chosen in (range(0), range(len(planned.runs))):
-        steps = split_levels(chain(), planned, chosen).steps
+    for chosen in (range(0), range(len(planned.replays))):
+        steps = split_levels(planned, chosen).steps
         step = next(step for step in steps if step.tick >= chain().forward_ticks)
         stands.append(step.activation_bytes + step.boundary_bytes + step.output_bytes)
     assert stands[0] - stands[1] == found.freed_bytes - found.replay_bytes

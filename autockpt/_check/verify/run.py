@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from ..._choose.pins import Patterns, refuse_pins
-from ..._choose.solve import solve_for
+from ..._choose.pins import refuse_pins
+from ..._choose.solve import choose
 from ..._data.errors import NotApplicable
+from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan, Segment
 from ..._record import profile
@@ -107,7 +108,7 @@ def verify(
         _refuse_plans_inside(model)
         if goal is not None:
             recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-            plan = solve_for(recorded, goal, solver=solver, keep=keep, recompute=recompute)
+            plan = choose(recorded, Asked(goal=goal, solver=solver, pins=Pins.of(keep, recompute)))
         plan = applied if plan is None else plan
         if plan is None:
             raise BudgetError(

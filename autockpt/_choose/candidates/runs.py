@@ -1,44 +1,49 @@
-"""Runs of siblings worth looking at: which calls may be recomputed together.
+"""Runs of sibling calls worth looking at: which may be recomputed together.
 
-children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e: module calls, the others glue
-runs        begin and end with a call that saves something, with the glue just before them where that pays
+children    e0  e1  max_pool2d  e2  interpolate  cat  e3  cross_entropy        e: module calls, the others functions
+runs        begin and end with a call that saves something, with the functions just before them where that pays
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from .book import Book
-from .glue import is_glue
+from .profile_index import Index, Members
 
 MAX_RUNS_PER_PARENT = 600
 """Runs of siblings grow with the square of their number; beyond this, only some lengths are offered."""
+
+RUNS_A_LENGTH = 8
+"""Of so many siblings that they have one long length only, how many of these runs begin within such a length."""
 
 REACH = 1.5
 """The longest of these over the square root of the number, which is the length that holds least where a boundary holds
 as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 
+LARGE = 1 / 4
+"""A call that saves more than this share of what the step saves is no block of a model: what its own code computes
+between blocks is recomputed with them."""
 
-def runs_of(children: Sequence[int], book: Book) -> list[tuple[int, ...]]:
-    """Find the runs of consecutive siblings that begin and end with a call that saves something.
 
-    Args:
-        children: the calls that one call makes, in forward order.
-        book: the profile.
+def runs_of(index: Index) -> Iterator[Members]:
+    """Find the runs of consecutive siblings, at every depth, that begin and end with a call that saves something.
 
-    Returns:
-        The runs; those after glue also with as much of it as makes their boundary smaller.
+    Those after functions also with as many of them as make their boundary smaller.
     """
-    saving = [bool(book.saves_in(child)) for child in children]
-    lengths = _lengths(len(children))
-    found: dict[tuple[int, ...], None] = {}
-    for first in range(len(children)):
-        for last in (first + length - 1 for length in lengths if first + length <= len(children)):
-            if saving[first] and saving[last]:
-                found[tuple(children[first : last + 1])] = None
-                found.update(dict.fromkeys(_from_before(children, first, last, book)))
-    return list(found)
+    saved = index.profile.saves.tensor
+    saved_bytes = {c: index.total_bytes({saved[i] for i in index.saves_of((c,))} - {-1}) for c in index.call_nodes}
+    for row in sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]]):
+        saving = [bool(index.saves_of((child,))) for child in row]
+        found: dict[Members, None] = {}
+        for length in _lengths(len(row)):
+            apart = max(length // RUNS_A_LENGTH, 1) if len(row) > MAX_RUNS_PER_PARENT else 1
+            for first in range(0, len(row) - length + 1, apart):
+                last = first + length - 1
+                if saving[first] and saving[last]:
+                    found[tuple(row[first : last + 1])] = None
+                    found.update(dict.fromkeys(_from_before(index, row, first, last)))
+        yield from found
 
 
 def _lengths(n: int) -> list[int]:
@@ -49,19 +54,48 @@ def _lengths(n: int) -> list[int]:
     return sorted({round(longest ** (i / gaps)) for i in range(gaps + 1)})
 
 
-def _from_before(children: Sequence[int], first: int, last: int, book: Book) -> Iterator[tuple[int, ...]]:
-    """A run with the glue just before it, as far as that makes its boundary smaller."""
+def _from_before(index: Index, row: Sequence[int], first: int, last: int) -> Iterator[Members]:
+    """A run with the functions just before it, as far as that makes its boundary smaller."""
     least_bytes = -1
-    while first and is_glue(book.profile.calls[children[first - 1]]):
-        if least_bytes < 0:
-            least_bytes = _boundary_bytes(book, tuple(children[first : last + 1]))
+    while first and index.is_function(row[first - 1]):
+        shorter, members = tuple(row[first : last + 1]), tuple(row[first - 1 : last + 1])
+        least_bytes = index.total_bytes(index.boundary(shorter)) if least_bytes < 0 else least_bytes
         first -= 1
-        members = tuple(children[first : last + 1])
-        bytes_ = _boundary_bytes(book, members)
-        if bytes_ < least_bytes:
+        if (bytes_ := index.total_bytes(index.boundary(members))) < least_bytes:
             least_bytes = bytes_
             yield members
 
 
-def _boundary_bytes(book: Book, members: tuple[int, ...]) -> int:
-    return int(sum(book.bytes[tensor] for tensor in book.boundary(members)))
+def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:
+    """The calls that each call makes, and of those `around` the torch functions that may be calls of a segment.
+
+    They can run again, and either save something, or lead to what a call is given or one of them saves.
+    """
+    # Of most calls that call no module the profile does not tell what their functions are given.
+    told = {node.parent for node in index.nodes if node.function >= 0 and node.arguments}
+    parents = told.intersection(around) - _reaching_past(index)
+    own = {f for f in index.functions if index.nodes[f].parent in parents and f not in index.refused}
+    wanted = own.intersection(index.save_nodes)
+    todo = [call for call in index.call_nodes if index.nodes[call].parent in parents] + list(wanted)
+    while todo:
+        led = {source for each in index.nodes[todo.pop()].arguments for source in index.sources(each) if source in own}
+        todo += led - wanted
+        wanted |= led
+    return [[child for child in row if child in wanted or not index.is_function(child)] for row in index.children]
+
+
+def _reaching_past(index: Index) -> set[int]:
+    """Calls whose own code calls modules that are not its own, or past one that is called itself.
+
+    Frames would take what those run for the caller's own code, and count other functions than the recorder did.
+    """
+    names = {index.nodes[call].record.name for call in index.call_nodes}
+    found: set[int] = set()
+    for call in index.call_nodes[1:]:
+        parent = index.nodes[call].parent
+        path = index.nodes[parent].record.name.split(".") if parent else []
+        parts = index.nodes[call].record.name.split(".")
+        between = (".".join(parts[:stop]) for stop in range(len(path) + 1, len(parts)))
+        if parts[: len(path)] != path or any(name in names for name in between):
+            found.add(parent)
+    return found

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from ..._choose.candidates import Candidates
-from ..._choose.pins import Patterns
-from ..._choose.solve import solve_for
-from ..._data.goal import Goal
+from ..._choose.solve import choose
+from ..._data.goal import Asked, Goal, Patterns, Pins
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._record.optimizer import Optimizers
@@ -59,13 +58,15 @@ class Request:
         budget_bytes, goal = self.goal.budget_bytes, self.goal
         if budget_bytes is not None and margin:
             goal = Goal(budget=int((1 - margin) * budget_bytes))
-        return solve_for(
-            profile,
-            goal,
+        asked = Asked(
+            goal=goal,
             solver=self.solver,
-            time_limit_seconds=min(self.time_limit_seconds, limit_seconds),
-            keep=self.keep,
-            recompute=self.recompute,
+            seconds=min(self.time_limit_seconds, limit_seconds),
+            pins=Pins.of(self.keep, self.recompute),
+        )
+        return choose(
+            profile,
+            asked,
             found=found,
             bounded=limit_seconds == math.inf,  # in the midst of training nobody waits to hear how near it comes
         )

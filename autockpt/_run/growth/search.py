@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from ..._choose.candidates import Candidates, find_candidates
-from ..._choose.candidates.book import Book
-from ..._choose.candidates.steps import cut_clock, state_problem
-from ..._choose.pins import Patterns, pin
+from ..._choose.candidates.profile_index import Index
+from ..._choose.pins import pin
+from ..._data.goal import Patterns, Pins
 from ..._data.profile import Profile
 from ...solvers import Infeasible, simulate
 from ...solvers import solve as solve_problem
@@ -45,7 +45,7 @@ class Fitting:
         recompute: Patterns = (),
     ) -> None:
         self._budget_bytes, self._solver, self._time_limit_seconds = budget_bytes, solver, time_limit_seconds
-        self._keep, self._recompute = keep, recompute
+        self._pins = Pins.of(keep, recompute)
         self._low: list[list[Name]] = []
 
     def largest(self, growth: Growth, fits: int, fits_not: int | None) -> int:
@@ -107,7 +107,7 @@ class Fitting:
     ) -> int:
         """Return the peak of the first plan found within the budget, or of the lowest where none is."""
         budget_bytes = budget_bytes or self._budget_bytes
-        candidates = pin(find_candidates(profile), keep=self._keep, recompute=self._recompute)
+        candidates = pin(find_candidates(profile), self._pins)
         for plan in reversed(self._low):
             chosen = _indices(plan, candidates)
             if chosen is not None and (peak_bytes := simulate(candidates.problem, chosen).peak_bytes) <= budget_bytes:
@@ -130,25 +130,19 @@ def largest_plain(profile_at: Callable[[int], Profile], budget_bytes: int, most:
     """
 
     def peak_bytes(size: int) -> int:
-        profile = profile_at(size)
-        book = Book(profile)
-        return simulate(state_problem(profile, book, [], cut_clock(profile, book, [])), ()).peak_bytes
+        return simulate(Candidates.of(Index(profile_at(size)), ()).problem, ()).peak_bytes
 
     return bisect_right(range(1, most + 1), budget_bytes, key=peak_bytes)
 
 
 def _name(candidates: Candidates, index: int) -> Name:
     """What a candidate stands for, whichever indices its calls have."""
-    run = candidates.runs[index]
-    return (
-        tuple(candidates.profile.calls[member].key for member in run.members),
-        run.idle.keep,
-        run.idle.skip,
-    )
+    segment = candidates.replays[index].segment
+    return segment.calls, segment.keep, segment.skip
 
 
 def _indices(plan: list[Name], candidates: Candidates) -> list[int] | None:
     """Where the candidates of a plan stand; None where one is not offered."""
-    place = {_name(candidates, i): i for i in range(len(candidates.runs))}
+    place = {_name(candidates, i): i for i in range(len(candidates.replays))}
     chosen = [place[name] for name in plan if name in place]
     return chosen if len(chosen) == len(plan) else None

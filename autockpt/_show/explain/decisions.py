@@ -12,15 +12,13 @@ from typing import Literal
 
 import msgspec
 
-from ..._choose.candidates.book import Book
-from ..._choose.candidates.drafts import Draft, make_draft
-from ..._choose.candidates.planned import planned_drafts
-from ..._choose.candidates.steps import cut_clock, movable, state_problem
+from ..._choose.candidates import Candidates
+from ..._choose.candidates.effects import Replay, replay_of
+from ..._choose.candidates.from_plan import find_planned
+from ..._choose.candidates.profile_index import Index
 from ..._choose.pins import matches
-from ..._data.keys import split_key
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._data.tables import CallRecord
 from ...solvers.problem import Problem
 from ...solvers.simulate import simulate
 from .names import alike, from_parent, span
@@ -114,12 +112,11 @@ def decide(profile: Profile, plan: Plan) -> Activations:
 
     The judge is asked once for each kept call of a row: O(kept calls × steps and tensors).
     """
-    book, drafts = planned_drafts(profile, plan)
-    edges = cut_clock(book.profile, book, drafts)
-    problem = state_problem(book.profile, book, drafts, edges)
-    backward = next(step for step, edge in enumerate((*edges, profile.ticks)) if edge >= profile.forward_ticks)
-    freed, replay_bytes = _freed(problem, movable(book.profile, drafts), backward)
-    tree = _Tree(profile, plan, freed, book, drafts)
+    planned = find_planned(profile, plan)
+    edges = (*planned.edges, profile.ticks)
+    backward = next(step for step, edge in enumerate(edges) if edge >= profile.forward_ticks)
+    freed, replay_bytes = _freed(planned.problem, planned.tensors, backward)
+    tree = _Tree(planned, plan, freed)
     tree.add([0], 0)
     return Activations(
         saved_bytes=tree.saved[0],
@@ -158,9 +155,10 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
 class _Tree:
     """Rows of the module tree, from the root down."""
 
-    def __init__(self, profile: Profile, plan: Plan, freed: set[int], book: Book, drafts: list[Draft]) -> None:
+    def __init__(self, planned: Candidates, plan: Plan, freed: set[int]) -> None:
         self.rows: list[DecisionRow] = []
         self.small_rows = 0
+        profile = planned.index.profile
         calls = self._calls = profile.calls
         self._children: list[list[int]] = [[] for _ in calls]
         self.saved, self.freed = [0] * len(calls), [0] * len(calls)
@@ -174,9 +172,9 @@ class _Tree:
             self._children[calls[i].parent].insert(0, i)
             self.saved[calls[i].parent] += self.saved[i]
             self.freed[calls[i].parent] += self.freed[i]
-        self._segments = _segments(profile, book, drafts)
-        self._decisions = _decisions(calls, plan)
-        self._why = _Why(profile, plan, book, drafts)
+        self._segments = _segments(planned)
+        self._decisions = _decisions(planned.index, plan)
+        self._why = _Why(planned, plan)
 
     def add(self, group: Sequence[int], depth: int) -> None:
         """Append the row of calls that look alike, then those of their children, where they are decided apart."""
@@ -217,80 +215,84 @@ class _Tree:
         return all(any(i <= member < self._calls[i].stop for i in group) for member in members)
 
 
-def _segments(profile: Profile, book: Book, drafts: Sequence[Draft]) -> list[tuple[tuple[int, ...], float]]:
+def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
     """The calls of each segment, or the call whose own code it takes in, and its seconds."""
-    index = {call.key: i for i, call in enumerate(profile.calls)}
-    found = []
-    for draft in drafts:
-        keys = [split_key(book.profile.calls[member].key)[0] for member in draft.run.members]
-        found.append((tuple(index[key] for key in keys), draft.seconds))
-    return found
+    index = planned.index
+    row = {call.key: i for i, call in enumerate(index.profile.calls)}
+    return [
+        (tuple(row[index.nodes[m].record.key] for m in each.members), each.segment.recompute_seconds)
+        for each in planned.replays
+    ]
 
 
-def _decisions(calls: Sequence[CallRecord], plan: Plan) -> list[tuple[Decision, str]]:
+def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     """What a plan decides about each call, and why; no reason yet for those that lie in no segment."""
-    index = {call.key: i for i, call in enumerate(calls)}
-    found: list[tuple[Decision, str]] = [("kept", "")] * len(calls)
+    named = {node.key: number for number, node in enumerate(index.nodes)}
+    found: dict[int, tuple[Decision, str]] = {}
     apart: set[int] = set()  # calls in which more than one thing is decided
 
     def split(call: int) -> None:
         while call >= 0:
             apart.add(call)
-            call = calls[call].parent
+            call = index.nodes[call].parent
 
     for segment in plan.segments:
-        for key in segment.calls:
-            call, function = split_key(key)
-            if function:
-                split(index[call])
-                continue
-            member = index[call]
-            split(calls[member].parent)
-            pinned = any(matches(calls[member], pattern) for pattern in plan.pinned_recompute)
-            found[member] = "recomputed", "pinned" if pinned else "chosen"
-            for inner in range(member + 1, calls[member].stop):
-                found[inner] = "recomputed", "inside"
-        units: tuple[tuple[Decision, str, tuple[str, ...]], ...] = (
-            ("kept", "read", segment.keep),
-            ("skipped", "not read", segment.skip),
-        )
-        for decision, reason, keys in units:
-            for key in keys:
-                call, function = split_key(key)
-                if function:
-                    split(index[call])
-                    continue
-                split(calls[index[call]].parent)
-                for inner in range(index[call], calls[index[call]].stop):
-                    found[inner] = decision, reason
-    for split_call in apart:
-        decision, reason = found[split_call]
-        found[split_call] = "partly", reason if decision == "recomputed" else ""
-    return found
+        kept, skipped = ({named[key] for key in keys} for keys in (segment.keep, segment.skip))
+        for member in (named[key] for key in segment.calls):
+            split(index.nodes[member].parent)
+            pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
+            for node in range(member, index.nodes[member].stop):
+                around = found.get(index.nodes[node].parent, ("recomputed", ""))
+                if node in kept or around[0] == "kept":
+                    found[node] = "kept", "read"
+                elif node in skipped or around[0] == "skipped":
+                    found[node] = "skipped", "not read"
+                else:
+                    found[node] = "recomputed", "inside" if node > member else "pinned" if pinned else "chosen"
+            for call in reversed(index.within((member,), index.call_nodes)):
+                inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
+                if inside and "recomputed" not in inside and call not in apart:
+                    found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
+                elif not inside <= {"recomputed"}:
+                    split(call)
+    for call in apart:
+        decision, reason = found.get(call, ("kept", ""))
+        found[call] = "partly", reason if decision == "recomputed" else ""
+    return [found.get(call, ("kept", "")) for call in index.call_nodes]
+
+
+def _is_view(index: Index, node: int) -> bool:
+    return index.is_function(node) and index.is_free(node)
 
 
 class _Why:
     """Why a call that lies in no segment is kept."""
 
-    def __init__(self, profile: Profile, plan: Plan, book: Book, drafts: list[Draft]) -> None:
-        self._calls, self._plan, self._book, self._drafts = profile.calls, plan, book, drafts
-        self._index = {call.key: i for i, call in enumerate(book.profile.calls)}
+    def __init__(self, planned: Candidates, plan: Plan) -> None:
+        self._index, self._plan, self._replays = planned.index, plan, planned.replays
+        self._calls = planned.index.profile.calls
         self._refused = {refusal.call for refusal in plan.refused}
         self._dearest = max(
-            (draft.seconds / draft.run.freed_bytes for draft in drafts if draft.run.freed_bytes), default=0.0
+            (
+                each.segment.recompute_seconds / each.segment.freed_bytes
+                for each in self._replays
+                if each.segment.freed_bytes
+            ),
+            default=0.0,
         )
 
     def kept(self, calls: Sequence[int]) -> dict[int, str]:
         """Return a key of `REASONS` for each of the calls."""
         found = {call: self._named(call) for call in calls}
-        drafts = {call: make_draft(self._book, (self._index[self._calls[call].key],)) for call in calls}
-        could = {call: draft for call, draft in drafts.items() if draft is not None and not found[call]}
+        replays = {call: replay_of(self._index, (self._index.call_nodes[call],)) for call in calls if not found[call]}
+        could = {call: replay for call, replay in replays.items() if replay is not None and replay.segment.freed_bytes}
         lower = self._lowering(list(could.values()))
-        for call in calls:
-            draft = could.get(call)
-            found[call] = found[call] or ("frees nothing" if draft is None else "no lower peak")
-            if draft is not None and draft in lower:
-                found[call] = self._beside(draft)
+        for call in replays:
+            replay = could.get(call)
+            if replay is None:
+                found[call] = "frees nothing"
+            else:
+                found[call] = self._beside(replay) if replay in lower else "no lower peak"
         return found
 
     def _named(self, call: int) -> str:
@@ -302,28 +304,30 @@ class _Why:
             around = self._calls[around].parent
         return "refused" if self._calls[call].key in self._refused else ""
 
-    def _lowering(self, drafts: list[Draft]) -> list[Draft]:
+    def _lowering(self, replays: list[Replay]) -> list[Replay]:
         """Those that lower the plan's peak when they are recomputed as well, each by itself."""
-        if not drafts:
+        if not replays:
             return []
-        together = [*self._drafts, *drafts]
-        edges = cut_clock(self._book.profile, self._book, together)
-        problem = state_problem(self._book.profile, self._book, together, edges)
-        planned = range(len(self._drafts))
+        problem = Candidates.of(self._index, [*self._replays, *replays]).problem
+        planned = range(len(self._replays))
         peak_bytes = simulate(problem, planned).peak_bytes
         return [
-            draft
-            for i, draft in enumerate(drafts, len(planned))
+            replay
+            for i, replay in enumerate(replays, len(planned))
             if simulate(problem, [*planned, i]).peak_bytes < peak_bytes
         ]
 
-    def _beside(self, draft: Draft) -> str:
+    def _beside(self, replay: Replay) -> str:
         """Why a plan does without what would lower its peak."""
         goal, plan = self._plan.goal, self._plan
         if goal is not None and goal.max_overhead is not None:
             most_seconds = goal.max_overhead * plan.plain_seconds
-            return "too costly" if plan.recompute_seconds + draft.seconds > most_seconds else "not chosen"
+            return (
+                "too costly"
+                if plan.recompute_seconds + replay.segment.recompute_seconds > most_seconds
+                else "not chosen"
+            )
         if plan.budget_bytes is None or (goal is not None and goal.budget_bytes is None):
             return "not chosen"
-        dearer = draft.seconds > _CLEARLY * self._dearest * draft.run.freed_bytes
-        return "costs more" if self._drafts and dearer else "not needed"
+        dearer = replay.segment.recompute_seconds > _CLEARLY * self._dearest * replay.segment.freed_bytes
+        return "costs more" if self._replays and dearer else "not needed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._choose.peak_breakdown import PeakParts
+from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, fill, format_totals
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..._choose.candidates.planned import find_planned
+from ..._choose.candidates.from_plan import find_planned
 from ..._choose.timeline import split_levels
 from ..._data.plan import Plan
 from ..._data.profile import Profile
@@ -100,7 +100,7 @@ def follow(profile: Profile, plan: Plan) -> Course:
     O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
-    timeline = split_levels(profile, planned, range(len(planned.runs)))
+    timeline = split_levels(planned, range(len(planned.replays)))
     found = sorted(  # the first addition is the replay itself
         (planned.edges[each.additions[0].start], each.recompute_seconds) for each in planned.problem.candidates
     )

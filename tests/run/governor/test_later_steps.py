@@ -14,8 +14,8 @@ from torch import nn
 import autockpt
 from autockpt import BudgetError, Plan
 from autockpt._check.measure import allocated_bytes
-from autockpt._choose.candidates import find_candidates, state_candidates
-from autockpt._choose.candidates.book import Book
+from autockpt._choose.candidates import Candidates, find_candidates
+from autockpt._choose.candidates.profile_index import Index
 from autockpt._run.governor import governor
 from tests.run.governor.loops import Loop, inside, language_model, outside, tokens_of
 
@@ -91,7 +91,7 @@ def test_where_nothing_that_is_known_fits_a_recorded_step_is_searched_anew() -> 
     budget = round(0.7 * plain_peak(tokens_of(4, 128), layers=3))
     loop = Loop(autockpt.apply(language_model(3), budget), inside)
     loop.losses([tokens_of(4, 96)])
-    with patch.object(governor, "restate", lambda candidates, profile: state_candidates(Book(profile), [])):
+    with patch.object(governor, "restate", lambda candidates, profile: Candidates.of(Index(profile), ())):
         loop.losses([tokens_of(4, 128)])
     assert plan_of(loop).segments
     assert loop.peak_bytes(tokens_of(4, 128)) <= budget

@@ -185,11 +185,11 @@ def test_a_recorded_step_is_what_was_predicted(name: str) -> None:
         assert same_structure(found, truth) == ""
         assert found.static == truth.static
         one, other = (find_candidates(each) for each in (found, truth))
-        numbers = {(run.members, run.idle.keep, run.idle.skip): i for i, run in enumerate(other.runs)}
+        numbers = {(each.members, each.alone): i for i, each in enumerate(other.replays)}
         plain_bytes = simulate(one.problem, ()).peak_bytes
         for share in (1.0, 0.8, 0.6):
             plan = chosen(found, one, int(plain_bytes * share))
-            same = [numbers[run.members, run.idle.keep, run.idle.skip] for run in (one.runs[i] for i in plan)]
+            same = [numbers[each.members, each.alone] for each in (one.replays[i] for i in plan)]
             predicted_bytes = simulate(one.problem, plan).peak_bytes
             assert predicted_bytes == pytest.approx(simulate(other.problem, same).peak_bytes, rel=most)
 

@@ -1,0 +1,186 @@
+"""What recomputing a run of calls holds, restores and costs, in ticks.
+
+forward                                        backward
+├── h.3 ──────────┤                            unpack          releases
+x │ a   b   c   y │                            │               │ │   │
+▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒┤             boundary x: through the replay, saved parts longer
+  ├───┤                                        ┌replay┐───────┤ │   │   a, b, c: restored by the replay,
+      ├───┤                                    │ peak │─────────┤   │   then dying one by one
+          ├───┤                                └──────┘─────────────┤
+
+Where a function is kept, what it made and saved stays from forward on instead, as the boundary does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ..._data.plan import Segment
+from .leaves import kept_and_skipped
+from .profile_index import Index, Members
+from .replay_peak import replay_peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One way to recompute a run of calls, and what comes of it.
+
+    Attributes:
+        members: the calls, by node.
+        alone: torch functions inside that do not run again, by node.
+        segment: the same by names, with what it costs, host seconds included.
+        stop: one past the last node that it covers.
+        tick: when it runs.
+        held: for each tensor that is held from forward on, the tick until which it is.
+        additions: bytes that stand only because of it, from which tick until which: its own peak, what it restores,
+            and copies of buffers from the beginning of forward on.
+        multiplies: whether something that multiplies matrices or convolves runs again.
+    """
+
+    members: Members
+    alone: frozenset[int]
+    segment: Segment
+    stop: int
+    tick: int
+    held: tuple[tuple[int, int], ...]
+    additions: tuple[tuple[int, int, int], ...]
+    multiplies: bool
+
+
+def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Replay | None:
+    """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
+
+    Also where it restores nothing; None where backward never reads what the run saves, so that no replay runs.
+    """
+    profile, saves, nodes = index.profile, index.profile.saves, index.save_nodes
+    keep, skip = kept_and_skipped(index, members, frozenset(idle)) if idle else ((), ())
+    alone = frozenset((*keep, *skip))
+    inside = index.saves_of(members)
+    # What a function that does not run again saves stays with autograd, but for what it was given.
+    slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in index.reads(nodes[i])]
+    tick = min((saves.unpack[i] for i in slots), default=profile.ticks)
+    if tick >= profile.ticks:
+        return None
+    needed = [i for i in slots if saves.release[i] > tick]
+    last = max(needed, key=lambda i: saves.pack[i])
+    end, stays = saves.pack[last], set(inside).difference(slots)
+    boundary = index.boundary(members)
+    held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], tick + 1)
+    until = _restored(index, members, needed, stays, alone, held)
+    buffers = tuple(
+        dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
+    )
+    snapshot = sum(profile.buffer_bytes[name] for name in buffers)
+    dead = [i for i in inside if saves.release[i] <= tick and nodes[i] not in alone]
+    peak_bytes = replay_peak(index, members, end, until, alone, dead)
+    if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
+        peak_bytes = max(peak_bytes, profile.generator_bytes)
+    ends: dict[int, int] = defaultdict(int)
+    for (tensor, _), release in until.items():
+        ends[release] += int(index.bytes[tensor])
+    additions = [(snapshot + peak_bytes, tick, tick + 1)]
+    additions += [(size, tick + 1, release) for release, size in sorted(ends.items())]
+    additions += [(snapshot, index.nodes[members[0]].enter, tick + 1)] if snapshot else []
+    # What a function saves is packed as well, though no replay makes it again.
+    packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
+    return Replay(
+        members=members,
+        alone=alone,
+        segment=Segment(
+            calls=index.keys(members),
+            parent=index.nodes[index.nodes[members[0]].parent].key,
+            buffers=buffers,
+            keep=index.keys(keep),
+            skip=index.keys(skip),
+            linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
+            recompute_seconds=_device_seconds(index, members, last, alone)
+            + packed * index.host.save_seconds
+            + _host_seconds(index, members, alone),
+            freed_bytes=index.total_bytes({tensor for tensor, _ in until}),
+            boundary_bytes=index.total_bytes(boundary),
+            kept_bytes=index.total_bytes(held.keys() - boundary.keys()),
+        ),
+        stop=index.nodes[members[-1]].stop,
+        tick=tick,
+        held=tuple(held.items()),
+        additions=tuple(additions),
+        multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
+    )
+
+
+def _restored(
+    index: Index,
+    members: Members,
+    needed: Iterable[int],
+    stays: Iterable[int],
+    alone: Collection[int],
+    held: dict[int, int],
+) -> dict[tuple[int, int], int]:
+    """Say until when each tensor that a replay brings back is needed, and the function that makes a cast of its own.
+
+    What saves hold instead goes into `held`: those that stay with autograd, and of those `needed` from the replay what
+    is held for it, or was born in functions that are left alone.
+    """
+    saves, held_anyway = index.profile.saves, frozenset(held)
+    until: dict[tuple[int, int], int] = {}
+    for i in needed:
+        tensor, node = saves.tensor[i], index.save_nodes[i]
+        if tensor < 0:
+            continue
+        birth = int(index.birth_node[tensor])
+        # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
+        cast = node if tensor in index.casts and birth != node and index.is_function(node) else -1
+        there = cast < 0 and (tensor in held or birth in alone)
+        if there:
+            held[tensor] = max(held.get(tensor, 0), saves.release[i])
+        # What the caller's code made of a member's result may be handed on beside it: then both are there at once.
+        beside = tensor in held_anyway and birth not in alone and index.covers(members, birth)
+        if not there or beside:
+            until[tensor, cast] = max(until.get((tensor, cast), 0), saves.release[i])
+    for i in stays:
+        if saves.tensor[i] >= 0:
+            held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
+    return until
+
+
+def _device_seconds(index: Index, members: Members, last: int, alone: Collection[int]) -> float:
+    """Forward seconds of what runs again, up to the save `last`.
+
+    Besides torch functions a forward runs the Python around them, which is shared out evenly among them.
+    """
+    saves, end, whole = index.profile.saves, index.profile.saves.pack[last], 0.0
+    for member in members:
+        node = index.nodes[member]
+        if node.exit <= end:
+            whole += index.seconds[member]
+        elif node.function >= 0:
+            whole += index.seconds[member] if index.begins(member, end) else 0.0
+            break
+        else:
+            elapsed = saves.seconds[last] - node.record.enter_seconds
+            whole += index.partial_seconds.get((member, last), elapsed)
+            break
+    if not alone:
+        return whole
+    own = [f for f in index.within(members, index.functions) if index.begins(f, end)]
+    again = [f for f in own if f not in alone]
+    around = max(whole - sum(index.seconds[f] for f in own), 0.0)
+    return sum(index.seconds[f] for f in again) + around * len(again) / max(len(own), 1)
+
+
+def _host_seconds(index: Index, members: Members, alone: Collection[int]) -> float:
+    """Host seconds of a replay: of each call but the first, and of each function that only a function mode tells apart.
+
+    Such are those left alone, and those that are members; the mode meets all that the code around them calls.
+    """
+    functions = {member for member in members if index.is_function(member)}.union(alone)
+    watched = {index.nodes[f].parent for f in functions}
+    modules = sum(not index.is_function(member) for member in members)
+    return (
+        index.host.replay_seconds
+        + max(modules - 1, 0) * index.host.member_seconds
+        + len(functions) * index.host.kept_seconds
+        + sum(1 + len(index.children[call]) for call in watched) * index.host.mode_seconds
+    )

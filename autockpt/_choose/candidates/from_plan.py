@@ -1,0 +1,85 @@
+"""A plan as candidates: what its segments hold, restore and cost in the step that a profile recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ..._data.errors import NotApplicable
+from ..._data.plan import Plan, Segment
+from ..._data.profile import Profile
+from . import Candidates
+from .effects import replay_of
+from .leaves import kept_and_skipped
+from .profile_index import Index, Members
+
+
+def find_planned(profile: Profile, plan: Plan) -> Candidates:
+    """State the problem in which a plan's segments are all the candidates, but those that never run again.
+
+    A module call that it keeps or skips as a whole, as earlier versions did, stands for the functions inside.
+
+    Raises:
+        NotApplicable: the step makes no such calls, they are no run of siblings, or no such functions lie in them.
+    """
+    index = Index(profile)
+    able = (number for number in range(len(index.nodes)) if not (index.is_function(number) and number in index.refused))
+    named = {index.nodes[number].key: number for number in able}
+    calls = {named[key] for segment in plan.segments for key in segment.calls if key in named}
+    runs = [(_members(index, named, calls, segment), segment) for segment in plan.segments]
+    replays = [replay_of(index, members, _idle(index, members, segment)) for members, segment in runs]
+    return Candidates.of(index, [replay for replay in replays if replay is not None])
+
+
+def _members(index: Index, named: Mapping[str, int], calls: Collection[int], segment: Segment) -> Members:
+    """Find the calls of a segment; a function is one of the siblings where it is a call of some segment."""
+    model = index.profile.model
+    for call in segment.calls:
+        if call not in named:
+            raise NotApplicable(
+                f"the plan recomputes {call!r}, and the recorded step of {model} makes no such call: "
+                "give the profile that the plan was made from"
+            )
+    members = tuple(named[call] for call in segment.calls)
+    parent = index.nodes[members[0]].parent
+    siblings = index.children[parent] if parent >= 0 else [0]
+    siblings = [node for node in siblings if not index.is_function(node) or node in calls]
+    first = siblings.index(members[0])
+    if tuple(siblings[first : first + len(members)]) != members:
+        raise NotApplicable(
+            f"the recorded step of {model} does not make the calls from {segment.calls[0]!r} to {segment.calls[-1]!r} "
+            "one after the other from the same call, so they are no segment of it"
+        )
+    return members
+
+
+def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
+    """Find the functions of a segment that do not run again."""
+    inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
+    unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
+    keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
+    leaves = {node: _leaves(index, node) for node in keep | skip}
+    unknown += [index.nodes[node].key for node, found in leaves.items() if not found]
+    if unknown:
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips {', '.join(map(repr, unknown))}, and nothing of that "
+            f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
+            "plan was made from"
+        )
+    idle = frozenset[int]().union(*leaves.values())
+    kept, skipped = kept_and_skipped(index, members, idle)
+    whole = {f for node in keep if not index.is_function(node) for f in leaves[node]}
+    may_keep, may_skip = ({f for node in nodes for f in leaves[node]} for nodes in (keep, skip))
+    # What no replay comes to needs no name, and may have one; of a call kept as a whole not all need be read.
+    if not (set(kept) <= may_keep <= whole.union(kept) and set(skipped) <= may_skip | whole):
+        raise NotApplicable(
+            f"the segment of {segment.calls[0]!r} keeps or skips units that the recorded step of {index.profile.model} "
+            f"does not have there, or in another way: of the same functions it would keep "
+            f"[{', '.join(index.keys(kept))}] and skip [{', '.join(index.keys(skipped))}]. Give the profile that the "
+            "plan was made from, or write these"
+        )
+    return idle
+
+
+def _leaves(index: Index, node: int) -> set[int]:
+    """The functions that a name stands for: one, or all in a module call but for views."""
+    return {f for f in index.within((node,), index.functions) if f == node or not index.is_free(f)}

@@ -1,0 +1,126 @@
+"""Ways to recompute a part of a call: the menu that a solver makes of its torch functions.
+
+call    ln ── c_attn ── view ── sdpa ── c_proj        what is free (view) is no unit
+units   0     1                 2       3             one menu for all calls that are alike
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ...solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from ...solvers.menu import make_menu
+from .effects import Replay, replay_of
+from .profile_index import Index, Members
+
+MOST_FUNCTIONS = 400
+"""A call with more is no block; its menu would take too long."""
+
+FEW_UNITS = 40
+"""Units up to which menus look between the corners of the hull as well: each look takes as long as there are units."""
+
+FEW_ALIKE = 16
+"""Calls that are alike, up to which menus look between the corners of the hull as well: the more blocks there are, the
+less is lost by mixing two corners in place of what lies between them."""
+
+
+def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
+    """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    functions = index.profile.functions
+    for call in calls:
+        own = index.within((call,), index.functions)
+        if 1 < len(own) <= MOST_FUNCTIONS:
+            names = tuple(functions.name[index.nodes[f].function] for f in own)
+            alike.setdefault((index.nodes[call].record.signature, names, _fates(index, call, own)), []).append(call)
+    host = HostSeconds(
+        segment_seconds=index.host.replay_seconds,
+        kept_unit_seconds=index.host.kept_seconds,
+        seen_function_seconds=index.host.mode_seconds,
+    )
+    for group in alike.values():
+        stated = state_flow(index, (group[0],))
+        if stated is None:
+            continue
+        units, flow = stated
+        for way in make_menu(flow, host, between=len(group) <= FEW_ALIKE and len(units) <= FEW_UNITS):
+            idle = [unit - group[0] for i, unit in enumerate(units) if i not in frozenset(way.recompute)]
+            if idle:
+                found = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
+                yield from (replay for replay in found if replay is not None and replay.segment.freed_bytes)
+
+
+def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
+    """Which results of a call's functions are changed outside it, by place; calls of one signature may differ in it."""
+    changed = index.changed_outside((call,))
+    if not changed:
+        return frozenset()
+    return frozenset(
+        (f - call, number) for f in functions for number, tensor in enumerate(index.makes(f)) if tensor in changed
+    )
+
+
+def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | None:
+    """State a run as units and items, with the functions that are units, by node.
+
+    None where something in the run is no torch function, or changes an argument.
+    """
+    if index.within(members, index.foreign):
+        return None  # a custom autograd function: its operators run whatever the plan says
+    own = index.within(members, index.functions)
+    if not all(index.covers(members, index.birth_node[t]) for f in own for t in index.writes.get(f, ())):
+        return None
+    made = {tensor for f in own for tensor in index.makes(f)}
+    state_item = _items(index, members, own)
+    number: dict[int, int] = {}
+    items: list[Item] = []
+
+    def item(tensor: int) -> int:
+        if tensor not in number:
+            number[tensor] = len(items)
+            items.append(state_item(tensor))
+        return number[tensor]
+
+    nodes = [f for f in own if not index.is_free(f)]
+    units = []
+    for f in nodes:
+        makes = [item(tensor) for tensor in (*index.makes(f), *index.writes.get(f, ()))]
+        keepable = index.is_keepable(f)
+        if not keepable:  # nor can it be left out: it runs in every replay
+            makes.append(len(items))
+            items.append(Item(bytes=0, saved=True))
+        units.append(
+            Unit(
+                name=index.nodes[f].key,
+                seconds=index.seconds[f],
+                reads=tuple(dict.fromkeys(item(tensor) for tensor in index.reads(f))),
+                makes=tuple(dict.fromkeys(makes)),
+                keepable=keepable,
+                caller=index.nodes[f].parent,
+            )
+        )
+    if any(tensor not in made and index.covers(members, index.birth_node[tensor]) for tensor in number):
+        return None  # made by code that is no torch function
+    return nodes, Dataflow(units=tuple(units), items=tuple(items))
+
+
+def _items(index: Index, members: Members, functions: Sequence[int]) -> Callable[[int], Item]:
+    """Return what states a tensor of a run as an item."""
+    profile, saves = index.profile, index.profile.saves
+    inside = index.saves_of(members)
+    saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks}
+    # It costs nothing to hold arguments, and what others hold until the replay.
+    replay = min((saves.unpack[i] for i in inside), default=profile.ticks)
+    free = {t for t, node in zip(saves.tensor, index.save_nodes, strict=True) if not index.covers(members, node)}
+    free.update(index.boundary(members), (t for t in saved if t >= 0 and index.natural[t] > replay))
+    # A unit hands out all of its results or none, so that where one is changed others cannot be had from it.
+    changed = index.changed_outside(members)
+    gone = {t for f in functions if not changed.isdisjoint(index.makes(f)) for t in index.makes(f)}
+    gone &= changed.union(*(index.reads(f) for f in functions))
+
+    def state(tensor: int) -> Item:
+        return Item(
+            bytes=int(index.bytes[tensor]), saved=tensor in saved, free=tensor in free, holdable=tensor not in gone
+        )
+
+    return state

@@ -1,0 +1,228 @@
+"""A profile laid out for looking things up: what each call of its tree saves, makes, changes and takes. No torch."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._data.devices import host_costs
+from ..._data.profile import Profile
+from ..._data.tables import Argument
+from .products import multiplies
+from .tree import make_tree, number_calls
+
+CASTS = "aten._to_copy."
+"""How the name begins of the operator that casts."""
+
+Ints = npt.NDArray[np.int64]
+Members = tuple[int, ...]
+"""Sibling calls in forward order, by node: what a segment runs again together."""
+
+
+class Index:
+    """A profile laid out for looking things up.
+
+    Attributes:
+        profile: the profile.
+        host: what recomputing costs the host.
+        nodes: all calls in forward order.
+        call_nodes: by call of the profile, its node.
+        children: by node, the calls that it makes.
+        functions: by torch function of the profile, its node; in ascending order.
+        refused: why a node cannot run again, by node.
+        refused_results: why the results of a function cannot be handed out by a replay, by node.
+        bytes: by tensor, its size.
+        birth: by tensor, the tick of its allocation.
+        natural: by tensor, the tick from which only saves keep it alive.
+        birth_node: by tensor, the innermost node in which it was born; -1 after forward.
+        save_nodes: by save, the node that made it.
+        op_nodes: by operator, the node that ran it.
+        seconds: by node, forward seconds, those of a module call the median over identical ones.
+        changing: module calls that change buffers.
+        foreign: module calls with operators outside any torch function: of a custom autograd function.
+        multiplying: nodes that multiply matrices or convolve.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.host = host_costs(profile.device)
+        functions, tensors, saves, ops = profile.functions, profile.tensors, profile.saves, profile.ops
+        self.call_nodes, self.functions = number_calls(profile)
+        self.nodes = make_tree(profile, self.call_nodes, self.functions)
+        self.children: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes[1:], 1):
+            self.children[node.parent].append(number)
+        refused = {what: profile.refused(what) for what in ("call", "function", "result")}
+        self.refused = {self.call_nodes[i]: reason for i, reason in refused["call"].items()}
+        self.refused |= {self.functions[i]: reason for i, reason in refused["function"].items()}
+        self.refused_results = {self.functions[i]: reason for i, reason in refused["result"].items()}
+        columns = (tensors.bytes, tensors.birth, tensors.natural)
+        self.bytes, self.birth, self.natural = (np.array(column, np.int64) for column in columns)
+        innermost = np.full(profile.ticks + 1, -1, np.int64)
+        for number, node in enumerate(self.nodes):  # children write over their parents
+            innermost[node.enter : node.exit] = number
+        self._innermost = innermost
+        self.birth_node = np.where(self.birth < profile.forward_ticks, innermost[self.birth], -1)
+        self.save_nodes = self._nodes_of(saves.function, saves.call)
+        self.op_nodes = self._nodes_of(ops.function, ops.call)
+        # By node, so that what a subtree saves is one slice.
+        self._order = sorted(range(len(saves)), key=lambda i: (self.save_nodes[i], i))
+        self._ordered_nodes = [self.save_nodes[i] for i in self._order]
+        by_signature: dict[str, list[float]] = defaultdict(list)
+        for call in profile.calls:
+            by_signature[call.signature].append(call.forward_seconds)
+        medians = {signature: statistics.median(times) for signature, times in by_signature.items()}
+        self.seconds = [
+            functions.seconds[node.function] if node.function >= 0 else medians[node.record.signature]
+            for node in self.nodes
+        ]
+        self.changing = [n for n, call in zip(self.call_nodes, profile.calls, strict=True) if call.buffers]
+        self.foreign = sorted({node for node in self.op_nodes if not self.is_function(node)})
+        self.multiplying = sorted({n for n, name in zip(self.op_nodes, ops.name, strict=True) if multiplies(name)})
+
+    def _nodes_of(self, functions: Iterable[int], calls: Iterable[int]) -> list[int]:
+        return [self.functions[f] if f >= 0 else self.call_nodes[c] for f, c in zip(functions, calls, strict=True)]
+
+    def call_at(self, tick: int) -> str:
+        """Key of the innermost module call that was open at a tick of forward."""
+        return self.nodes[int(self._innermost[tick])].record.key
+
+    @functools.cached_property
+    def writes(self) -> dict[int, list[int]]:
+        """By node, the tensors that its own operators change in place, and that were not born in it."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for node, written in zip(self.op_nodes, self.profile.ops.writes, strict=True):
+            found[node] += (t for t in written if not self.is_function(node) or self.birth_node[t] != node)
+        return found
+
+    @functools.cached_property
+    def casts(self) -> frozenset[int]:
+        """Tensors that are casts of what is older than the step, such as those of weights under autocast."""
+        ops = self.profile.ops
+        casts = (i for i, name in enumerate(ops.name) if name.startswith(CASTS) and not ops.reads[i])
+        return frozenset(tensor for i in casts for tensor in ops.makes[i])
+
+    def keys(self, nodes: Iterable[int]) -> tuple[str, ...]:
+        """Return nodes as plans write them."""
+        return tuple(self.nodes[node].key for node in nodes)
+
+    def total_bytes(self, tensors: Iterable[int]) -> int:
+        """Add up the sizes of tensors."""
+        return int(sum(self.bytes[tensor] for tensor in tensors))
+
+    def is_function(self, node: int) -> bool:
+        """Whether a node is a call of a torch function."""
+        return self.nodes[node].function >= 0
+
+    def reads(self, function: int) -> tuple[int, ...]:
+        """Tensors that came into a torch function."""
+        return self.profile.functions.reads[self.nodes[function].function]
+
+    def makes(self, function: int) -> tuple[int, ...]:
+        """Tensors that a torch function made."""
+        return self.profile.functions.makes[self.nodes[function].function]
+
+    def is_free(self, function: int) -> bool:
+        """Whether a torch function is a view or a look at shapes: it costs nothing, and runs on hollow tensors too."""
+        functions, f = self.profile.functions, self.nodes[function].function
+        if functions.makes[f] or functions.mutates[f]:
+            return False
+        return functions.alias[f] or not functions.reads[f]  # else it reads values: `item`
+
+    def is_keepable(self, function: int) -> bool:
+        """Whether a replay can do without running a torch function."""
+        functions, f = self.profile.functions, self.nodes[function].function
+        return not (functions.alias[f] or functions.mutates[f] or function in self.refused_results)
+
+    def _slices(self, members: Members, nodes: list[int]) -> Iterator[slice]:
+        """Where the members stand among nodes in ascending order."""
+        for member in members:
+            low = bisect.bisect_left(nodes, member)
+            yield slice(low, bisect.bisect_left(nodes, self.nodes[member].stop, low))
+
+    def within(self, members: Members, nodes: list[int]) -> list[int]:
+        """Those of some nodes, in ascending order, that lie in the members: what is between them is left out."""
+        return [node for part in self._slices(members, nodes) for node in nodes[part]]
+
+    def saves_of(self, members: Members) -> list[int]:
+        """Saves made in the members."""
+        return [i for part in self._slices(members, self._ordered_nodes) for i in self._order[part]]
+
+    def covers(self, members: Members, node: int) -> bool:
+        """Whether a node lies in one of the members."""
+        place = bisect.bisect_right(members, node) - 1
+        return place >= 0 and node < self.nodes[members[place]].stop
+
+    def born_in(self, members: Members, until: int) -> Ints:
+        """Tensors born in the members before a tick."""
+        first, stop = self.nodes[members[0]], self.nodes[members[-1]].stop
+        low, high = np.searchsorted(self.birth, (first.enter, until))
+        born = self.birth_node[low:high]
+        inside: npt.NDArray[np.bool_] = (born >= members[0]) & (born < stop)
+        if sum(self.nodes[member].stop - member for member in members) < stop - members[0]:
+            inside &= np.array([self.covers(members, node) for node in born.tolist()], np.bool_)
+        found: Ints = low + np.flatnonzero(inside)
+        return found
+
+    def changed_outside(self, members: Members) -> set[int]:
+        """Tensors that calls outside a run change in place."""
+        outside = (written for node, written in self.writes.items() if not self.covers(members, node))
+        return {tensor for written in outside for tensor in written}
+
+    def boundary(self, members: Members) -> dict[int, None]:
+        """Tensors that come into the run from outside, the caller's own code between its calls included."""
+        return dict.fromkeys(
+            argument.tensor
+            for member in members
+            for argument in self.nodes[member].arguments
+            if argument.tensor >= 0 and not self.handed_on(argument, members)
+        )
+
+    def sources(self, argument: Argument) -> list[int]:
+        """The nodes that returned an argument as it is."""
+        return [*(self.call_nodes[c] for c in argument.sources), *(self.functions[f] for f in argument.functions)]
+
+    def handed_on(self, argument: Argument, members: Members) -> bool:
+        """Whether one of the run's own members returned the argument."""
+        return any(source in members for source in self.sources(argument))
+
+    def reason(self, members: Members) -> str:
+        """Why a run cannot be replayed exactly; empty where it can."""
+        for member in members:
+            if member in self.refused:
+                return self.refused[member]
+            if any(each.mutated and not self.handed_on(each, members) for each in self.nodes[member].arguments):
+                return "one of its arguments is changed in place later"
+        return ""
+
+    def begins(self, node: int, tick: int) -> bool:
+        """Whether a call does anything before a tick.
+
+        Operators save their arguments before they run, and their results after: a torch function that has borne nothing
+        yet, and writes into nothing else, has not run.
+        """
+        call, functions = self.nodes[node], self.profile.functions
+        if call.function < 0 or not call.enter < tick < call.exit:
+            return call.enter < tick
+        bears = np.searchsorted(self.birth, call.enter) < np.searchsorted(self.birth, tick)
+        return bool(bears) or functions.alias[call.function] or functions.mutates[call.function]
+
+    @functools.cached_property
+    def partial_seconds(self) -> dict[tuple[int, int], float]:
+        """Median over identical module calls of the time from their begin to the last save inside, by call and save."""
+        saves = self.profile.saves
+        groups: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
+        for number in self.call_nodes:
+            inside, record = self.saves_of((number,)), self.nodes[number].record
+            if inside:
+                last = max(inside, key=lambda i: saves.pack[i])
+                elapsed = max(saves.seconds[last] - record.enter_seconds, 0.0)
+                groups[record.signature, len(inside)].append((number, last, elapsed))
+        medians = [(group, statistics.median(elapsed for _, _, elapsed in group)) for group in groups.values()]
+        return {(call, last): median for group, median in medians for call, last, _ in group}
