@@ -57,8 +57,8 @@ NAMES = {
 COMMANDS = {
     "demo": {"--json"},
     "doctor": {"--json"},
-    "explain": {*("FILE", "--budget", "--max-overhead", "--solver", "--time-limit", "--profile", "--plot", "--json")},
-    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--time-limit", "-o", "--output", "--plot", "--json"},
+    "explain": {*("FILE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
+    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},
     "solve": {
@@ -68,7 +68,7 @@ COMMANDS = {
         "--solver",
         "--keep",
         "--recompute",
-        "--time-limit",
+        "--seconds",
         "-o",
         "--output",
         "--json",

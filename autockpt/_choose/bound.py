@@ -55,16 +55,16 @@ class PeakBound:
         )
         return cls(flow=flow, lives=lives)
 
-    def seconds(self, budget_bytes: int, *, time_limit_seconds: float = BOUND_SECONDS) -> float | None:
+    def least_seconds(self, budget_bytes: int, *, seconds: float = BOUND_SECONDS) -> float | None:
         """Bound from below the recompute seconds of any method that keeps the step within a peak.
 
-        After the time limit the bound reached is returned, which is weaker and as valid; None where nothing is known,
+        After so many seconds the bound reached is returned, which is weaker and as valid; None where nothing is known,
         since no operators were recorded or no method fits.
         """
         if not self.flow.units:
             return None
-        seconds = peak_bound(self.flow, self.lives, budget_bytes, seconds=time_limit_seconds).seconds
-        return None if math.isinf(seconds) else seconds
+        least = peak_bound(self.flow, self.lives, budget_bytes, seconds=seconds).seconds
+        return None if math.isinf(least) else least
 
 
 def state_operators(index: Index) -> tuple[Dataflow, list[int], list[int]]:

@@ -26,7 +26,7 @@ def frontier(
     solver: str = "auto",
     points: int = POINTS,
     budgets: Sequence[int | str] | None = None,
-    time_limit_seconds: float = TIME_LIMIT_SECONDS,
+    seconds: float = TIME_LIMIT_SECONDS,
     total_bytes: int | None = None,
 ) -> Frontier:
     """Find what each budget costs, from the plain peak of the step down to the lowest that can be reached.
@@ -38,7 +38,7 @@ def frontier(
             at least 2. Budgets that end in the same plan give one point.
         budgets: budgets to solve for instead, in bytes, as text such as ``"8GB"``, or as a share of `total_bytes`,
             besides the plain peak and the minimum. One below the minimum is left out.
-        time_limit_seconds: about how long it may take in all. Budgets whose turn has not come by then get what the
+        seconds: about how long it may take in all. Budgets whose turn has not come by then get what the
             instant solvers find, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.
 
@@ -58,7 +58,7 @@ def frontier(
         ((), True)
     """
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    deadline = time.perf_counter() + time_limit_seconds
+    deadline = time.perf_counter() + seconds
     candidates = find_candidates(profile)
     solutions = sweep(
         candidates.problem,
@@ -73,7 +73,7 @@ def frontier(
         limit_seconds = min((deadline - time.perf_counter()) / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
         if i and limit_seconds > 0:
-            found = believed(bound.seconds(solution.peak_bytes, time_limit_seconds=limit_seconds), solution)
+            found = believed(bound.least_seconds(solution.peak_bytes, seconds=limit_seconds), solution)
         # What holds under a higher peak holds under a lower one.
         least_seconds = max(least_seconds, found or 0.0)
         known = None if found is None else least_seconds

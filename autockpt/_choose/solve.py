@@ -32,7 +32,7 @@ def solve(
     *,
     max_overhead: float | None = None,
     solver: str = "auto",
-    time_limit_seconds: float = SECONDS,
+    seconds: float = SECONDS,
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
@@ -47,7 +47,7 @@ def solve(
             within it.
         solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
             ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
-        time_limit_seconds: how long the solver may search; the best plan found by then is returned. With
+        seconds: how long the solver may search; the best plan found by then is returned. With
             `max_overhead` some tenths of a second for each of about ten budgets come on top.
         total_bytes: memory of the device, for a budget in percent.
         keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
@@ -74,7 +74,7 @@ def solve(
     """
     goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
     pins = Pins.of(keep, recompute)
-    return choose(profile, Asked(goal=goal, solver=solver, seconds=time_limit_seconds, pins=pins))
+    return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins))
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, b
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        known = PeakBound.of(candidates.index).seconds(budget_bytes) if bounded else None
+        known = PeakBound.of(candidates.index).least_seconds(budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 

@@ -56,8 +56,8 @@ overhead_option = click.option(
     metavar="RATIO",
     help="Instead of a budget: the lowest peak within this recompute overhead, as 0.15 for 15 %.",
 )
-time_limit_option = click.option(
-    "--time-limit",
+seconds_option = click.option(
+    "--seconds",
     type=Seconds(),
     default=3.0,
     show_default=True,

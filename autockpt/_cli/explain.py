@@ -34,8 +34,8 @@ from .common import (
     plot_option,
     print_json,
     read,
+    seconds_option,
     solver_option,
-    time_limit_option,
     write_plot,
 )
 from .profile_type import profile_type
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {budget_help}")
 @overhead_option
 @solver_option
-@time_limit_option
+@seconds_option
 @click.option(
     "--profile", "profile_file", type=profile_type, help="With a plan: its profile, for a chart and decisions."
 )
@@ -68,7 +68,7 @@ def explain(
     budget: str | None,
     max_overhead: float | None,
     solver: str,
-    time_limit: float,
+    seconds: float,
     profile_file: str | None,
     plot: str | None,
     as_json: bool,
@@ -82,7 +82,7 @@ def explain(
     given = at_most_one(budget=budget, max_overhead=max_overhead)
     if not given and solver != "auto":
         raise click.UsageError("--solver goes with --budget or --max-overhead")
-    asked = Asked(budget, max_overhead, solver, time_limit) if given else None
+    asked = Asked(budget, max_overhead, solver, seconds) if given else None
     with errors(as_json=as_json):
         if plot is not None:
             require_matplotlib()
@@ -106,7 +106,7 @@ class Asked(NamedTuple):
     budget: str | None
     max_overhead: float | None
     solver: str
-    time_limit_seconds: float
+    seconds: float
 
 
 def _find(
@@ -131,13 +131,13 @@ def _find(
         return record, None
     from .._choose.solve import solve
 
-    with progress("solving", limit_seconds=asked.time_limit_seconds):
+    with progress("solving", limit_seconds=asked.seconds):
         plan = solve(
             record,
             asked.budget,
             max_overhead=asked.max_overhead,
             solver=asked.solver,
-            time_limit_seconds=asked.time_limit_seconds,
+            seconds=asked.seconds,
         )
         return plan, record
 

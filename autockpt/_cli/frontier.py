@@ -53,7 +53,7 @@ TIME_LIMIT_SECONDS = 2.0
     help="Solve for this budget instead, besides the plain peak and the minimum. May be given several times.",
 )
 @click.option(
-    "--time-limit",
+    "--seconds",
     type=Seconds(),
     default=TIME_LIMIT_SECONDS,
     show_default=True,
@@ -68,7 +68,7 @@ def frontier(
     solver: str,
     points: int,
     budgets: tuple[str, ...],
-    time_limit: float,
+    seconds: float,
     output: str | None,
     plot: str | None,
     as_json: bool,
@@ -89,10 +89,8 @@ def frontier(
         data, source = read(profile)
         record = files.decode(data, Profile, source=source)
         n_budgets = len(budgets) + 2 if budgets else points
-        with progress(f"solving for {n_budgets} budgets", limit_seconds=time_limit):
-            found = find_frontier(
-                record, solver=solver, points=points, budgets=budgets or None, time_limit_seconds=time_limit
-            )
+        with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
+            found = find_frontier(record, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
         for budget in budgets:
             if parse_bytes(budget) < found.minimum_bytes:
                 tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")

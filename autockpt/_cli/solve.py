@@ -19,8 +19,8 @@ from .common import (
     print_json,
     read,
     recompute_option,
+    seconds_option,
     solver_option,
-    time_limit_option,
     write,
 )
 from .profile_type import profile_type
@@ -40,7 +40,7 @@ from .screen import progress, show, width
 @solver_option
 @keep_option
 @recompute_option
-@time_limit_option
+@seconds_option
 @output_option
 @json_option
 def solve(
@@ -50,7 +50,7 @@ def solve(
     solver: str,
     keep: tuple[str, ...],
     recompute: tuple[str, ...],
-    time_limit: float,
+    seconds: float,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -69,13 +69,13 @@ def solve(
     with errors(as_json=as_json):
         data, source = read(profile)
         record = files.decode(data, Profile, source=source)
-        with progress(f"solving for {budget or max_overhead}", limit_seconds=time_limit):
+        with progress(f"solving for {budget or max_overhead}", limit_seconds=seconds):
             plan = find_plan(
                 record,
                 budget,
                 max_overhead=max_overhead,
                 solver=solver,
-                time_limit_seconds=time_limit,
+                seconds=seconds,
                 keep=keep,
                 recompute=recompute,
             )

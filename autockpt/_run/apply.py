@@ -34,7 +34,7 @@ def apply(
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Optimizers | None = None,
     solver: str = "auto",
-    time_limit_seconds: float = 3.0,
+    seconds: float = 3.0,
     keep: Patterns = (),
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
@@ -67,7 +67,7 @@ def apply(
             stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
             parameters when the plan is made.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        time_limit_seconds: how long the solver may search.
+        seconds: how long the solver may search.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
         recompute: patterns of calls that must run again.
         plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. The first
@@ -114,7 +114,7 @@ def apply(
         loss=loss,
         optimizer=optimizer,
         solver=solver,
-        time_limit_seconds=time_limit_seconds,
+        seconds=seconds,
         keep=keep,
         recompute=recompute,
         plan_for=plan_for or {},

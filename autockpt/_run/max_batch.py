@@ -90,7 +90,7 @@ def max_batch(
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Optimizers | None = None,
     solver: str = "auto",
-    time_limit_seconds: float = 3.0,
+    seconds: float = 3.0,
     keep: Patterns = (),
     recompute: Patterns = (),
     mode: Mode = "measured",
@@ -111,7 +111,7 @@ def max_batch(
         loss: maps the model's outputs to a scalar; see `profile`.
         optimizer: its state and its step count in the budget; an optimizer, several, or a name, as in `profile`.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        time_limit_seconds: how long the solver may search for the plan of the largest batch.
+        seconds: how long the solver may search for the plan of the largest batch.
         keep: patterns of calls that must not run again; see `solve`.
         recompute: patterns of calls that must.
         mode: how steps are recorded; see `profile`. ``fake`` runs nothing.
@@ -142,7 +142,7 @@ def max_batch(
         (True, True)
         >>> model = autockpt.apply(model, plan=found.plan)
 
-    Heuristic as the solver is: about ten searches of a second, and `time_limit_seconds` for the plan itself.
+    Heuristic as the solver is: about ten searches of a second, and `seconds` for the plan itself.
     """
     budget_bytes = goal_for(model, budget, None).budget_bytes
     if budget_bytes is None:
@@ -154,13 +154,11 @@ def max_batch(
         return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
 
     def plan_of(recorded: Profile, seconds: float) -> Plan:
-        return solve(recorded, budget_bytes, solver=solver, time_limit_seconds=seconds, keep=keep, recompute=recompute)
+        return solve(recorded, budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
 
     recordings = Recordings(record)
     growths = [recordings.first_growth(most)]
-    fitting = Fitting(
-        budget_bytes, solver=solver, time_limit_seconds=time_limit_seconds, keep=keep, recompute=recompute
-    )
+    fitting = Fitting(budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
     plans: dict[int, Plan] = {}
     fits_not = None if most is None else most + 1
     for _ in range(MOST_TRIES):
@@ -172,7 +170,7 @@ def max_batch(
         predicted, recorded = growths[-1].at(size), recordings.at(size)
         growths += recordings.growths_to(size)
         try:
-            plans[size] = plan_of(recorded, time_limit_seconds)
+            plans[size] = plan_of(recorded, seconds)
         except Infeasible:
             fits_not = size
         else:
@@ -181,9 +179,9 @@ def max_batch(
     for size in recordings.below(fits_not):
         if not plans:
             with suppress(Infeasible):
-                plans[size] = plan_of(recordings.at(size), time_limit_seconds)
+                plans[size] = plan_of(recordings.at(size), seconds)
     if not plans:
-        plans[1] = plan_of(recordings.at(1), time_limit_seconds)  # raises with its figures where not even one fits
+        plans[1] = plan_of(recordings.at(1), seconds)  # raises with its figures where not even one fits
 
     def predicted_at(size: int) -> Profile:
         return next((each for each in reversed(growths) if min(each.sizes) <= (size,)), growths[0]).at(size)
@@ -193,7 +191,7 @@ def max_batch(
     for each in _rows(size, plain_size):
         if each not in plans:
             with suppress(Infeasible):
-                plans[each] = plan_of(predicted_at(each), min(time_limit_seconds, SEARCH_SECONDS))
+                plans[each] = plan_of(predicted_at(each), min(seconds, SEARCH_SECONDS))
     return MaxBatch(
         batch_size=size,
         plan=plans[size],

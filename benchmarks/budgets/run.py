@@ -62,7 +62,7 @@ def run_row(name: str, plain: Reference, solver: str, percent: int) -> dict[str,
     row: dict[str, Any] = {"model": name, "solver": solver, "percent": percent, "budget_bytes": budget}
     began = time.perf_counter()
     try:
-        plan = autockpt.solve(plain.profile, budget, solver=solver, time_limit_seconds=TIME_LIMIT_SECONDS)
+        plan = autockpt.solve(plain.profile, budget, solver=solver, seconds=TIME_LIMIT_SECONDS)
     except Infeasible as error:
         return {**row, "minimum_bytes": error.minimum_bytes, "plain_bytes": plain.plain_peak_bytes}
     row["solve_seconds"] = time.perf_counter() - began

@@ -84,7 +84,7 @@ class Training:
 
 
 def run_model(
-    plain: Reference, optimizer: str, *, budgets: int = BUDGETS, time_limit_seconds: float = TIME_LIMIT_SECONDS
+    plain: Reference, optimizer: str, *, budgets: int = BUDGETS, seconds: float = TIME_LIMIT_SECONDS
 ) -> dict[str, Any]:
     """Solve a frontier, then run what it offers for each budget."""
     case = plain.case
@@ -92,7 +92,7 @@ def run_model(
     training.step()
     recorded = autockpt.profile(case.model, case.kwargs, loss=loss_of, optimizer=training.optimizer)
     began = time.perf_counter()
-    found = autockpt.frontier(recorded, points=budgets, time_limit_seconds=time_limit_seconds)
+    found = autockpt.frontier(recorded, points=budgets, seconds=seconds)
     seconds = time.perf_counter() - began
     lowest, highest = found.minimum_bytes, found.plain_peak_bytes
     rows = []

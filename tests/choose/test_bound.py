@@ -28,7 +28,7 @@ def profile() -> Profile:
 
 
 def least_recompute_seconds(recorded: Profile, budget_bytes: int) -> float | None:
-    return PeakBound.of(Index(recorded)).seconds(budget_bytes)
+    return PeakBound.of(Index(recorded)).least_seconds(budget_bytes)
 
 
 def test_no_plan_is_cheaper_and_less_memory_never_needs_less() -> None:
@@ -73,7 +73,7 @@ def test_no_schedule_of_a_recorded_step_costs_less_than_the_bound(tail: type[nn.
     above = []
     for budget_bytes in range(min(recorded.lives.base_bytes), top_bytes, top_bytes // 40):
         optimum = cheapest_schedule(recorded.flow, recorded.lives, budget_bytes)
-        bound = recorded.seconds(budget_bytes, time_limit_seconds=60.0)
+        bound = recorded.least_seconds(budget_bytes, seconds=60.0)
         assert (math.inf if bound is None else bound) <= optimum * (1 + 1e-9)
         above.append(0 < optimum < math.inf and bound)
     assert any(above)

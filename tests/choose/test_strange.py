@@ -97,4 +97,4 @@ def test_seconds_that_are_none_are_refused(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [math.nan, -1.0, "3", True, None])
 def test_a_time_to_search_is_a_number(seconds: object) -> None:
     with pytest.raises(autockpt.BudgetError, match=r"a number of seconds such as 3.0, and not for"):
-        autockpt.solve(chain_profile(), "min", time_limit_seconds=seconds)  # type: ignore[arg-type]
+        autockpt.solve(chain_profile(), "min", seconds=seconds)  # type: ignore[arg-type]

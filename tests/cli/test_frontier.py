@@ -61,7 +61,7 @@ def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Pat
         (["--points", "1"], "--points"),
         (["--solver", "best"], "there are all, "),
         (["--budget", "8 G B"], "8 G B"),
-        (["--time-limit", "0"], "--time-limit"),
+        (["--seconds", "0"], "--seconds"),
         (["-o", "missing/frontier.json"], "missing/frontier.json"),
     ],
 )

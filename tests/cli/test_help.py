@@ -50,7 +50,7 @@ def test_shells_complete() -> None:
     assert complete("profile", "m:f", "--device", "") == [("plain", name) for name in sorted(DEVICES)]
     assert complete("profile", "mo") == [("file", "mo")]
     assert complete("verify", "m:f", "--plan", "pl") == [("file", "pl")]
-    assert complete("solve", "p.json", "--time") == [("plain", "--time-limit")]
+    assert complete("solve", "p.json", "--sec") == [("plain", "--seconds")]
 
 
 def test_help_says_how_to_have_it(run: Run) -> None:

@@ -48,7 +48,7 @@ def test_a_plan_keeps_its_budget_and_changes_nothing_else(
     plain = reference(model)
     budget = plain.plain_peak_bytes * percent // 100
     try:
-        plan = autockpt.solve(plain.profile, budget, solver=solver, time_limit_seconds=TIME_LIMIT_SECONDS)
+        plan = autockpt.solve(plain.profile, budget, solver=solver, seconds=TIME_LIMIT_SECONDS)
     except Infeasible as error:
         assert error.minimum_bytes > budget
         assert error.solver == solver

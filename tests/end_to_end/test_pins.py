@@ -66,7 +66,7 @@ def ran_again(plain: Reference, plan: Plan) -> set[str]:
 def test_every_solver_honours_pins(solver: str, percent: int) -> None:
     plain = plain_step()
     budget = plain.plain_peak_bytes * percent // 100
-    limit = {"solver": solver, "time_limit_seconds": 1.0}
+    limit = {"solver": solver, "seconds": 1.0}
     try:
         plan = autockpt.solve(plain.profile, budget, keep=KEEP, recompute=RECOMPUTE, **limit)  # type: ignore[arg-type]
     except Infeasible as error:
@@ -100,7 +100,7 @@ def test_pinning_by_hand_is_a_plan_without_a_solver() -> None:
 def test_apply_and_verify_take_pins() -> None:
     plain = plain_step()
     model, budget = plain.case.model, plain.plain_peak_bytes * 8 // 10
-    autockpt.apply(model, budget, inputs=plain.case.kwargs, keep="*.mlp", recompute="*.3.attn", time_limit_seconds=1.0)
+    autockpt.apply(model, budget, inputs=plain.case.kwargs, keep="*.mlp", recompute="*.3.attn", seconds=1.0)
     plan = autockpt.plan_of(model)
     autockpt.remove(model)
     assert plan is not None

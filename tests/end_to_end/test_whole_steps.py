@@ -31,7 +31,7 @@ DAILY = {("densenet", "sgd"): 24, ("uneven", "adamw"): 24}
 def test_budgets_hold_predictions_are_right_and_none_is_wasted(
     model: str, optimizer: str, budgets: int, seconds: float
 ) -> None:
-    found = run_model(Reference(build(model)), optimizer, budgets=budgets, time_limit_seconds=seconds)
+    found = run_model(Reference(build(model)), optimizer, budgets=budgets, seconds=seconds)
     rows: list[dict[str, Any]] = found["rows"]
     assert len(rows) == budgets
     assert [row for row in rows if not row["within"]] == []

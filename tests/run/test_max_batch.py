@@ -64,7 +64,7 @@ def measured_peak(model: torch.nn.Module, batch: torch.Tensor) -> int:
 )
 def test_it_fits_and_one_more_does_not(calm: int | None, mode: Mode, solver: str) -> None:
     model = Blocks(calm)
-    found = autockpt.max_batch(model, tokens, BUDGET_BYTES, mode=mode, solver=solver, time_limit_seconds=1.0)
+    found = autockpt.max_batch(model, tokens, BUDGET_BYTES, mode=mode, solver=solver, seconds=1.0)
     assert found.batch_size > max(found.plain_batch_size, calm or 0)
     with pytest.raises(Infeasible):
         autockpt.solve(autockpt.profile(model, tokens(found.batch_size + 1), mode=mode), BUDGET_BYTES, solver=solver)

@@ -26,7 +26,7 @@ class Request:
         loss: maps outputs to a scalar; None where it is the model's own, or not known.
         optimizer: what trains the model, or the name of its class; None for whatever is found to.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        time_limit_seconds: how long the solver may search.
+        seconds: how long the solver may search.
         keep: patterns of calls that must not run again.
         recompute: patterns of calls that must.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
@@ -37,7 +37,7 @@ class Request:
     loss: Callable[[Any], torch.Tensor] | None = None
     optimizer: Optimizers | None = None
     solver: str = "auto"
-    time_limit_seconds: float = 3.0
+    seconds: float = 3.0
     keep: Patterns = ()
     recompute: Patterns = ()
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Request:
         asked = Asked(
             goal=goal,
             solver=self.solver,
-            seconds=min(self.time_limit_seconds, limit_seconds),
+            seconds=min(self.seconds, limit_seconds),
             pins=Pins.of(self.keep, self.recompute),
         )
         return choose(

@@ -30,7 +30,7 @@ class Fitting:
     Args:
         budget_bytes: highest peak of the whole step.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        time_limit_seconds: how long it may search in the end.
+        seconds: how long it may search in the end.
         keep: patterns of calls that must not run again.
         recompute: patterns of calls that must.
     """
@@ -40,11 +40,11 @@ class Fitting:
         budget_bytes: int,
         *,
         solver: str,
-        time_limit_seconds: float,
+        seconds: float,
         keep: Patterns = (),
         recompute: Patterns = (),
     ) -> None:
-        self._budget_bytes, self._solver, self._time_limit_seconds = budget_bytes, solver, time_limit_seconds
+        self._budget_bytes, self._solver, self._seconds = budget_bytes, solver, seconds
         self._pins = Pins.of(keep, recompute)
         self._low: list[list[Name]] = []
 
@@ -69,9 +69,9 @@ class Fitting:
                 fits_not = size if fits_not is None else min(fits_not, size)
         while True:
             fits, fits_not = self._narrowed(growth, peaks, fits, fits_not)
-            if fits_not == wanted or self._time_limit_seconds <= SEARCH_SECONDS:
+            if fits_not == wanted or self._seconds <= SEARCH_SECONDS:
                 return fits
-            peaks[fits_not] = self._peak_bytes(growth.at(fits_not), time_limit_seconds=self._time_limit_seconds)
+            peaks[fits_not] = self._peak_bytes(growth.at(fits_not), seconds=self._seconds)
             if peaks[fits_not] > self._budget_bytes:
                 return fits
             fits, fits_not = fits_not, wanted
@@ -102,9 +102,7 @@ class Fitting:
         rise = peaks[other] - peaks[one]
         return one + (self._budget_bytes - peaks[one]) * (other - one) // rise if rise > 0 else 2 * other
 
-    def _peak_bytes(
-        self, profile: Profile, *, budget_bytes: int | None = None, time_limit_seconds: float = SEARCH_SECONDS
-    ) -> int:
+    def _peak_bytes(self, profile: Profile, *, budget_bytes: int | None = None, seconds: float = SEARCH_SECONDS) -> int:
         """Return the peak of the first plan found within the budget, or of the lowest where none is."""
         budget_bytes = budget_bytes or self._budget_bytes
         candidates = pin(find_candidates(profile), self._pins)
@@ -113,7 +111,7 @@ class Fitting:
             if chosen is not None and (peak_bytes := simulate(candidates.problem, chosen).peak_bytes) <= budget_bytes:
                 return peak_bytes
         try:
-            solution = solve_problem(candidates.problem, budget_bytes, solver=self._solver, seconds=time_limit_seconds)
+            solution = solve_problem(candidates.problem, budget_bytes, solver=self._solver, seconds=seconds)
             found: tuple[int, ...] | None = solution.chosen
             peak_bytes = solution.peak_bytes
         except Infeasible as error:
