@@ -40,7 +40,7 @@ class _Targets:
     """A table in the making. Modules go by the first of their names.
 
     Attributes:
-        names: first name of each module, by id.
+        names, aliases: the first name of each module, and all of them, by id.
         modules: modules by all of their names.
         parents, members, leaves, functions: as in the table.
         children: modules whose code must not be taken for that of a call around it, where functions are looked for.
@@ -48,8 +48,12 @@ class _Targets:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.names: dict[int, str] = {id(module): name for name, module in model.named_modules()}
         self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.names: dict[int, str] = {}
+        self.aliases: dict[int, list[str]] = {}
+        for name, module in self.modules.items():
+            self.names.setdefault(id(module), name)
+            self.aliases.setdefault(id(module), []).append(name)
         self.parents: set[str] = set()
         self.members: dict[str, Place] = {}
         self.leaves: dict[str, bool] = {}
@@ -82,7 +86,7 @@ class _Targets:
         for position, key in enumerate(segment.calls):
             call, function = split_key(key)
             module = self.modules[name_of(call)]
-            buffers = None if changed is None else () if function else _buffers_inside(module, changed)
+            buffers = None if changed is None else () if function or not changed else _buffers_inside(module, changed)
             if function:
                 self._refuse_function(segment, key)
                 self._look_for(call, function)
@@ -142,7 +146,7 @@ class _Targets:
         for key in segment.calls:
             call, function = split_key(key)
             module = self.modules[name_of(call)]
-            names = [name for name, other in self.modules.items() if other is module]
+            names = self.aliases[id(module)]
             callers.append([name_of(call)] if function else [self._caller(name) for name in names])
         for caller in callers[0]:
             if all(caller in others for others in callers):
@@ -164,13 +168,18 @@ class _Targets:
     def _buffers(self, segment: Segment) -> set[int] | None:
         if segment.buffers is None:
             return None
-        buffers = dict(self.model.named_buffers(remove_duplicate=False))
-        missing = [name for name in segment.buffers if name not in buffers]
+        found, missing = set(), []
+        for name in segment.buffers:
+            owner = self.modules.get(name.rpartition(".")[0])
+            buffer = None if owner is None else owner._buffers.get(name.rpartition(".")[2])
+            found.add(id(buffer))
+            if buffer is None:
+                missing.append(name)
         if missing:
             raise NotApplicable(
                 f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
             )
-        return {id(buffers[name]) for name in segment.buffers}
+        return found
 
 
 def name_of(call: str) -> str:

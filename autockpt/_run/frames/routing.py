@@ -25,15 +25,8 @@ def patched_forward(
 ) -> Any:
     """Run `forward`, which is `module`'s own, as the table behind `handle` wants it.
 
-    One Python frame a parent, since modules may be nested deep: what follows is not split where it could be.
-
-    Args:
-        forward: the module's own forward.
-        module: the module.
-        name: its qualified name; empty for the root.
-        handle: that of the model.
-        args: positional arguments.
-        kwargs: keyword arguments.
+    One Python frame a parent, since modules may be nested deep: so nothing here is a function of its own. `name` is the
+    module's qualified name, empty for the root.
     """
     if is_compiling():
         if name in handle.table.names and torch.is_grad_enabled():

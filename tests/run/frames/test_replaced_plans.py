@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from autockpt._data.plan import Plan
-from autockpt._run.install import install, uninstall
+from autockpt._run.frames import Handle, watching_replays
+from autockpt._run.install import govern, install, replan, uninstall
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, batch, summed
 from tests.run.frames.test_units import Stack, plan
@@ -44,6 +45,45 @@ def test_a_plan_that_is_replaced_before_backward(then: Plan | None) -> None:
             (loss + model(batch(8, WIDTH)).sum()).backward()
         assert bool(count()) == planned
         assert [dict(module.__dict__) for module in model.modules()] == before
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert all(one is not None and torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+class Fixed:
+    """A governor that never changes its mind."""
+
+    handle: Handle
+
+    def before(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_governed_model_gets_another_plan_before_backward() -> None:
+    """A frame keeps the table that it was made under; what is patched already stays as it is."""
+    plans = [
+        plan(["blocks.0"], ["blocks.0.out", "blocks.0/gelu", "blocks.0.mlp.up"]),
+        plan(["blocks.0"], ["blocks.0.qkv"], ["blocks.0.mlp.down", "blocks.0.dropout#1", "blocks.0/add#1"]),
+    ]
+    found = []
+    for planned in (False, True):
+        torch.manual_seed(1)
+        model, governor = Stack(), Fixed()
+        if planned:
+            govern(model, governor, plans[0])
+        loss = summed(model)
+        if planned:
+            patches = {name: vars(module).get("forward") for name, module in model.named_modules()}
+            replan(model, governor, plans[1])
+            after = {name: vars(module).get("forward") for name, module in model.named_modules()}
+            assert all(after[name] is patch for name, patch in patches.items() if patch is not None)
+        with watching_replays() as replayed:
+            (loss + model(batch(8, WIDTH)).sum()).backward()
+        keys = [{key for key in keys if "/" in key or key.count(".") > 1} for keys in replayed]
+        if planned:
+            assert sorted(map(len, keys)) == [3, 4] and "blocks.0#0/gelu#0" in keys[1] | keys[0]
         found.append([parameter.grad for parameter in model.parameters()])
     assert all(one is not None and torch.equal(one, other) for one, other in zip(*found, strict=True))
 
