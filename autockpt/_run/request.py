@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..._choose.candidates import Candidates
-from ..._choose.pins import Patterns
-from ..._choose.solve import solve_for
-from ..._data.goal import Goal
-from ..._data.plan import Plan
-from ..._data.profile import Profile
-from ..._record.optimizer import Optimizers
+from .._choose.pins import Patterns
+from .._choose.solve import solve_for
+from .._data.goal import Goal
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._record.optimizer import Optimizers
+
+CACHING_MARGIN = 0.03
+"""Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +26,13 @@ class Request:
     Attributes:
         goal: what is asked, a budget for one.
         loss: maps outputs to a scalar; None where it is the model's own, or not known.
-        optimizer: what trains the model, or the name of its class; None for whatever is found to.
+        optimizer: what trains the model, or the name of its class; None for what is seen to.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         time_limit_seconds: how long the solver may search.
         keep: patterns of calls that must not run again.
         recompute: patterns of calls that must.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
-        measured_steps: how many steps to measure after a plan was made.
+        strict: whether a later step that cannot fit raises.
     """
 
     goal: Goal
@@ -42,30 +43,24 @@ class Request:
     keep: Patterns = ()
     recompute: Patterns = ()
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    measured_steps: int = 0
+    strict: bool = False
 
-    def solve(
-        self, profile: Profile, found: Candidates, *, margin: float = 0.0, limit_seconds: float = math.inf
-    ) -> Plan:
+    def solve(self, profile: Profile, *, bounded: bool = True) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
             profile: of the step.
-            found: what may be recomputed in it.
-            margin: share of the budget that is left alone, a ratio.
-            limit_seconds: how long to look for a good plan, at most, and then no bound is worked out for it; without a
-                limit as long as the user said.
+            bounded: whether to work out how near the plan comes to what is possible.
         """
         budget_bytes, goal = self.goal.budget_bytes, self.goal
-        if budget_bytes is not None and margin:
-            goal = Goal(budget=int((1 - margin) * budget_bytes))
+        if budget_bytes is not None and profile.device != "cpu":
+            goal = Goal(budget=int((1 - CACHING_MARGIN) * budget_bytes))
         return solve_for(
             profile,
             goal,
             solver=self.solver,
-            time_limit_seconds=min(self.time_limit_seconds, limit_seconds),
+            time_limit_seconds=self.time_limit_seconds,
             keep=self.keep,
             recompute=self.recompute,
-            found=found,
-            bounded=limit_seconds == math.inf,  # in the midst of training nobody waits to hear how near it comes
+            bounded=bounded,
         )
