@@ -159,6 +159,7 @@ class _CpuMeter:
         self._watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
         del storages
         with private.ALONE:
+            private.make_room()
             if private.profiler_is_running():
                 raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
             self._profiler = private.start_memory_profiler()

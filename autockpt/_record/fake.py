@@ -20,7 +20,7 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .clocks import Clock
 from .optimizer import Chosen, optimizer_memory
-from .recorder import build_profile
+from .recorder import build_profile, static_bytes
 from .runs import watch_step
 from .sandbox import Sandbox
 from .spill import spilling
@@ -81,8 +81,9 @@ def profile_fake(
     loss: Loss | None,
     optimizers: Sequence[Chosen],
     device: str | None,
+    hooks: bool = True,
 ) -> Profile:
-    """Record a step of fake tensors; see `autockpt.profile`.
+    """Record a step of fake tensors; see `autockpt.profile`, and `TrainingStep` for `hooks`.
 
     The model may be real, on the meta device, or made of fake tensors itself.
 
@@ -96,19 +97,20 @@ def profile_fake(
         mode = _mode_of(model)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
-        step = training_step(model, batch, loss)
+        step = training_step(model, batch, loss, hooks=hooks)
         clock = RooflineClock(DEVICES[name])
         with mode, clock, spilling(step.device, step.inputs(), fake=True) as spill:
             run = watch_step(step, StorageTape(), clock, spill)
         return build_profile(
-            step,
+            model,
+            step.device,
             run,
             recorded_seconds(run, clock, backward=True),
             optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
-            others=sandbox.others,
+            static=static_bytes(step, sandbox.others),
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
-            device=name,
+            device_name=name,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.values import tensors
+from .._data.errors import ProfilingError
 from .checks import Checks
 from .clocks import Clock
 from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
@@ -68,14 +70,21 @@ class Observer:
         self._function = -1
         self._occurrences: dict[str, int] = {}
         self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
-        self._in_forward = self._aside = self._ended = False
+        self._in_forward = self._aside = self._ended = self._elsewhere = False
+        self._thread = threading.get_ident()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Patch every module's forward and catch functions, operators and saves, until the context is left."""
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+    def watching(self, *, in_place: bool = False, over: Callable[..., Any] | None = None) -> Iterator[None]:
+        """Patch every module's forward and catch functions, operators and saves, until the context is left.
+
+        Args:
+            in_place: see `patched_forwards`; `on_call` is told of the root's forward.
+            over: puts hooks on saved tensors over others.
+        """
+        own = self._pack, self._unpack
+        hooks = torch.autograd.graph.saved_tensors_hooks(*(own if over is None else over(*own)))
         functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
-        with patched_forwards(self._model, self._on_call), functions, operators, hooks:
+        with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True
             try:
                 yield
@@ -87,15 +96,31 @@ class Observer:
         self._in_forward = False
         self.mark("forward_end", 0, self._clock.stamp())
 
-    def end(self) -> None:
-        """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end."""
-        self.mark("backward_end", 0, self._clock.stamp())
-        self._ended = True
+    def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
+        """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end.
 
-    def mark(self, kind: MarkKind, index: int, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
-        """Put one marker on the tape."""
-        if not self._ended:
-            self.marks[self._tape.mark()] = Mark(kind, index, stamp, keys)
+        Args:
+            stamp: when backward was; now, if it is not given.
+            keys: storages that somebody has then.
+
+        Raises:
+            ProfilingError: other threads called modules meanwhile.
+        """
+        self.mark("backward_end", 0, self._clock.stamp() if stamp is None else stamp, keys)
+        self._ended = True
+        if self._elsewhere:
+            raise ProfilingError(
+                "forward calls modules in threads of its own, or another thread calls the model meanwhile, and "
+                "recording sees only one. Write a plan by hand (Plan.of)."
+            )
+
+    def mark(self, kind: MarkKind, index: int, stamp: object = None, keys: tuple[int, ...] = ()) -> int:
+        """Put one marker on the tape; return its number, -1 where the run is over."""
+        if self._ended:
+            return -1
+        number = self._tape.mark()
+        self.marks[number] = Mark(kind, index, stamp, keys)
+        return number
 
     def key(self, tensor: torch.Tensor) -> int:
         """Name a tensor's storage as the tape does."""
@@ -117,15 +142,21 @@ class Observer:
             self._aside = before
             self._clock.forget(stamp)
 
-    def _on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
+    def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
+        """Run a call and watch it. A second forward of the same step is a call inside the root's, which goes on."""
         if not self._in_forward:
+            return run()
+        if threading.get_ident() != self._thread:
+            self._elsewhere = True
             return run()
         occurrence = self._occurrences.get(name, 0)
         self._occurrences[name] = occurrence + 1
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
             return run()
         index = len(self.calls)
-        call = SeenCall(name, type(module).__name__, occurrence, self._open[-1] if self._open else -1)
+        again = bool(self.calls) and not self._open
+        parent = self._open[-1] if self._open else -1
+        call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
         self.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
@@ -153,9 +184,13 @@ class Observer:
         finally:
             self._open.pop()
             call.stop = len(self.calls)
+            if again:
+                self.calls[0].stop = len(self.calls)
+                self.mark("exit", 0, self._clock.stamp())
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._in_forward or not self._open or self._aside or private.transforms_active():
+        here = self._in_forward and self._open and not self._aside and threading.get_ident() == self._thread
+        if not here or private.transforms_active():
             return run()
         counts = self.calls[self._open[-1]].functions
         occurrence = counts.get(name, 0)
@@ -265,11 +300,13 @@ class Observer:
             mixed=any(each != chain[0] for chain in (calls, functions) for each in chain),
         )
 
+    @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
-        with self._own_work() as stamp:
+        with private.no_torch_functions():
             key = self.key(tensor)
-            if key in self._static:
-                return tensor
+        if key in self._static:
+            return tensor
+        with self._own_work() as stamp:
             index, node = len(self.saves), private.saving_node()
             # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
             self.saves.append(SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.ops)))
@@ -279,6 +316,7 @@ class Observer:
             self.mark("pack", index, stamp, (key,))
             return slot
 
+    @private.never_compiled
     def _unpack(self, slot: object) -> torch.Tensor:
         if not isinstance(slot, _Slot):
             assert isinstance(slot, torch.Tensor)

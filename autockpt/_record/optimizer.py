@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .alive import alive
 from .shadow import allocated, shadow_step, state_tensors, twin_of
 
 Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
@@ -74,24 +73,6 @@ def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> t
         return (_by_name(optimizer, model),)
     given = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
     return tuple(_given(each, model) for each in given)
-
-
-def optimizers_of(parameters: Iterable[torch.Tensor]) -> list[Optimizer]:
-    """Find the live optimizers that train any of these parameters.
-
-    Args:
-        parameters: tensors, compared by identity.
-
-    Returns:
-        Every ``torch.optim.Optimizer`` that Python knows of and that has one of them in groups of its own, which
-        leaves out wrappers that pass on another's.
-    """
-    wanted = {id(parameter) for parameter in parameters}
-    return [
-        optimizer
-        for optimizer in alive(Optimizer)
-        if any(id(p) in wanted for group in vars(optimizer).get("param_groups", ()) for p in group["params"])
-    ]
 
 
 def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device_type: str) -> OptimizerMemory:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+import msgspec
 import torch
 
 from .. import _torch_private as private
@@ -135,13 +136,10 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         with step.gradients_aside():
             seconds = timed_seconds(step, run, clock, seconds, whole=whole)
         sandbox.rewind()
+    optimizer = optimizer_memory(optimizers, run.reached, step.device.type)
+    static = static_bytes(step, sandbox.others)
     return build_profile(
-        step,
-        run,
-        seconds,
-        optimizer=optimizer_memory(optimizers, run.reached, step.device.type),
-        others=sandbox.others,
-        notes=sandbox.notes(),
+        step.model, step.device, run, seconds, optimizer=optimizer, static=static, notes=sandbox.notes()
     )
 
 
@@ -171,67 +169,72 @@ GENERATOR_BYTES = torch.default_generator.get_state().nbytes
 
 
 def build_profile(
-    step: TrainingStep,
+    model: torch.nn.Module,
+    device: torch.device,
     run: Run,
     seconds: Seconds,
     *,
     optimizer: OptimizerMemory,
-    others: Iterable[torch.Tensor],
+    static: Static,
     notes: Iterable[str],
     mode: Mode = "measured",
-    device: str | None = None,
+    device_name: str | None = None,
 ) -> Profile:
     """Make the profile of a watched step.
 
     Args:
-        step: the step.
-        run: what was seen of it.
+        model: the model.
+        device: where it trains.
+        run: what was seen of the step.
         seconds: when what happened.
         optimizer: what the optimizer needs.
-        others: tensors that are there besides, in attributes and in what the loss closes over.
+        static: what is there before the step, but for the optimizer's state and what operators keep.
         notes: what else could not be seen or put back.
         mode: how it was recorded.
-        device: where it is not that of the step.
+        device_name: where it is not that of the device.
     """
     found = lifetimes(run)
+    static = msgspec.structs.replace(
+        static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
+    )
     tables = make_tables(Flow(run, found), found, seconds)
     changed = {name for call in tables.calls for name in call.buffers}
     return Profile(
-        model=type(step.model).__name__,
+        model=type(model).__name__,
         mode=mode,
-        device=device or _device_name(step.device),
+        device=device_name or _device_name(device),
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
-        static=static_bytes(step, optimizer.state_bytes, others, found.workspace_bytes),
+        static=static,
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=found.first("forward_end").tick,
-        generator_bytes=GENERATOR_BYTES if step.device.type == "cpu" else 0,
+        generator_bytes=GENERATOR_BYTES if device.type == "cpu" else 0,
         calls=tables.calls,
         functions=tables.functions,
         ops=tables.ops,
         tensors=tables.tensors,
         saves=tables.saves,
         refusals=tables.refusals,
-        buffer_bytes={name: step.model.get_buffer(name).nbytes for name in sorted(changed)},
+        buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},
         notes=(
-            *_device_notes(step),
+            *_device_notes(model, device),
             *_checkpointing_notes(run.calls),
-            *compile_notes(step.model),
+            *compile_notes(model),
             *optimizer.notes,
             *notes,
         ),
     )
 
 
-def _device_notes(step: TrainingStep) -> list[str]:
+def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
     """Say where else parameters lie: a profile is of one device."""
-    others = sorted({str(each.device) for each in step.model.parameters() if each.device != step.device})
+    others = sorted({str(each.device) for each in model.parameters() if each.device != device})
     if not others:
         return []
-    return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {step.device} is seen"]
+    return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {device} is seen"]
 
 
 def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
@@ -245,23 +248,25 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     ]
 
 
-def static_bytes(
-    step: TrainingStep, optimizer_bytes: int, others: Iterable[torch.Tensor], workspace_bytes: int
-) -> Static:
-    """Count what is there before the step, each storage once."""
-    model = step.model
+def static_bytes(step: TrainingStep, others: Iterable[torch.Tensor]) -> Static:
+    """Count what is there before the step, each storage once.
+
+    Args:
+        step: the step.
+        others: tensors that are there besides, in attributes and in what the loss closes over.
+    """
     gradients = [held for held in step.held if held is not None]
     return Static(
-        parameter_bytes=_storage_bytes(model.parameters()),
-        buffer_bytes=_storage_bytes(model.buffers()),
-        input_bytes=_storage_bytes(step.inputs()),
-        gradient_bytes=_storage_bytes(gradients),
-        optimizer_bytes=optimizer_bytes,
-        other_bytes=_storage_bytes(others) + workspace_bytes,
+        parameter_bytes=storage_bytes(step.model.parameters()),
+        buffer_bytes=storage_bytes(step.model.buffers()),
+        input_bytes=storage_bytes(step.inputs()),
+        gradient_bytes=storage_bytes(gradients),
+        other_bytes=storage_bytes(others),
     )
 
 
-def _storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of some tensors, each storage once."""
     dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
     return sum({private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
 

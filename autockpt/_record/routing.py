@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .. import _torch_private as private
 from .._calls.names import function_name
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -37,33 +38,55 @@ OperatorRouter: TypeAlias = Callable[[Any, Arguments, Callable[[], Any]], Any]
 
 
 @contextmanager
-def patched_forwards(model: torch.nn.Module, router: Router) -> Iterator[None]:
+def patched_forwards(model: torch.nn.Module, router: Router, *, in_place: bool = False) -> Iterator[None]:
     """Route every module's forward through `router` until the context is left.
 
     The patch sits where a plan's own patch sits (`module.forward`, in the instance's `__dict__`), so the
     recorder sees the very arguments that a frame will see.
+
+    Args:
+        model: the model.
+        router: stands around the forwards.
+        in_place: whether this is the user's own step. Then the root's own forward is running already, and is left
+            alone; and what is compiled runs as it is compiled, with nothing watched inside.
     """
-    patched: list[tuple[dict[str, Any], Any]] = []
+    patched: list[tuple[dict[str, Any], str, Any]] = []
+    leaves: tuple[str, ...] = ()
     try:
         for name, module in model.named_modules():
-            forward = module.forward
-            patched.append((vars(module), vars(module).get("forward")))
-            patch = functools.partial(_routed, router, name, module, forward)
+            if name.startswith(leaves) or (in_place and module is model):
+                continue
+            compiled = in_place and private.is_compiled(module)
+            leaves += (f"{name}.",) if compiled else ()
+            key = "forward" if module._compiled_call_impl is None or not compiled else "_compiled_call_impl"
+            own = getattr(module, key)
+            patched.append((vars(module), key, vars(module).get(key)))
+            patch = functools.partial(_leaf if compiled else _routed, router, name, module, own)
             with suppress(ValueError):  # a scripted module's has none
-                patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-            vars(module)["forward"] = patch  # by the dictionary: a traced module lets nobody delete an attribute
+                patch.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
+            vars(module)[key] = patch  # by the dictionary: a traced module lets nobody delete an attribute
         yield
     finally:
-        for attributes, own in reversed(patched):
-            attributes.pop("forward", None)
-            if own is not None:
-                attributes["forward"] = own
+        for attributes, key, before in reversed(patched):
+            attributes.pop(key, None)
+            if before is not None:
+                attributes[key] = before
 
 
 def _routed(
     router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     return router(name, module, (args, kwargs), functools.partial(forward, *args, **kwargs))
+
+
+def _leaf(
+    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    def run() -> Any:
+        with private.outside_modes():
+            return forward(*args, **kwargs)
+
+    return router(name, module, (args, kwargs), run)
 
 
 class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, like its neighbour

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import io
+import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
@@ -37,36 +37,43 @@ class Store(Protocol):
     def get(self, token: Any, tensor: torch.Tensor) -> None:
         """Copy them into another tensor of the same sizes and strides."""
 
+    def close(self) -> None:
+        """Let go of them."""
+
 
 class _File:
-    """A file without a name, which is gone with the process if not before.
+    """A file without a name, which is gone with the last of what waits in it, and with the process if not before.
 
     Args:
-        file: unbuffered, so that closing it writes nothing and cannot fail.
+        descriptor: of the file, for this alone.
     """
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._file, self._end = file, 0
+    def __init__(self, descriptor: int) -> None:
+        self._end = 0
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
 
     def put(self, tensor: torch.Tensor) -> int:
         place, rest = self._end, bytes_of(tensor)
+        self._end += len(rest)
         try:
-            self._file.seek(place)
             while rest:
-                rest = rest[self._file.write(rest) :]
+                rest = rest[os.pwrite(self._descriptor, rest, self._end - len(rest)) :]
         except OSError as error:
             raise NoRoom(
                 f"the step's saved tensors wait in a file in {tempfile.gettempdir()}, which took {place:,} bytes and "
                 f"not {_span_bytes(tensor):,} more ({error.strerror}). Set TMPDIR to a folder with more room."
             ) from error
-        self._end += _span_bytes(tensor)
         return place
 
     def get(self, token: int, tensor: torch.Tensor) -> None:
         rest = bytes_of(tensor)
-        self._file.seek(token)
+        end = token + len(rest)
         while rest:
-            rest = rest[self._file.readinto(rest) :]
+            rest = rest[os.preadv(self._descriptor, [rest], end - len(rest)) :]
+
+    def close(self) -> None:
+        self._close()
 
 
 class _Host:
@@ -97,6 +104,9 @@ class _Host:
         """
         return tensor.detach() if tensor.is_cpu and _span_bytes(tensor) > tensor.nbytes else _flat(tensor)
 
+    def close(self) -> None:
+        """Do nothing: memory goes with the last tensor in it."""
+
 
 class _Nowhere:
     """For tensors that have no bytes."""
@@ -106,6 +116,9 @@ class _Nowhere:
 
     def get(self, token: None, tensor: torch.Tensor) -> None:
         return None
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _span_bytes(tensor: torch.Tensor) -> int:
@@ -156,6 +169,10 @@ class Spill:
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
+    def close(self) -> None:
+        """Let go of the store: nothing is read back from now on."""
+        self._store.close()
+
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
         if tensor.device.type != self._device.type or not _told_by_bytes(tensor):
@@ -180,11 +197,8 @@ def _told_by_bytes(tensor: torch.Tensor) -> bool:
     )
 
 
-@contextlib.contextmanager
-def spilling(
-    device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False
-) -> Iterator[Spill]:
-    """Open a store for the saves of one run on `device`, and close it afterwards; see `Spill`.
+def open_spill(device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False) -> Spill:
+    """Open a store for the saves of one run on `device`, which is gone with the last of them; see `Spill`.
 
     Args:
         device: where the step runs.
@@ -196,14 +210,25 @@ def spilling(
         NoRoom: there is no temporary folder; later, where the file takes no more.
     """
     if fake or roomy or device.type != "cpu":
-        yield Spill(_Nowhere() if fake else _Host(), device, held)
-        return
+        return Spill(_Nowhere() if fake else _Host(), device, held)
     try:
-        file = tempfile.TemporaryFile(prefix="autockpt-", buffering=0)  # noqa: SIM115 - closed below
+        with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
+            descriptor = os.dup(file.fileno())
     except OSError as error:
         raise NoRoom(
             f"the step's saved tensors wait in a temporary file, and none can be made ({error}). "
             "Set TMPDIR to a folder that can be written to."
         ) from error
-    with file:
-        yield Spill(_File(file), device, held)
+    return Spill(_File(descriptor), device, held)
+
+
+@contextlib.contextmanager
+def spilling(
+    device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False
+) -> Iterator[Spill]:
+    """Open a store for the saves of one run, as `open_spill` does, and close it afterwards."""
+    spill = open_spill(device, held, fake=fake, roomy=roomy)
+    try:
+        yield spill
+    finally:
+        spill.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -129,20 +129,31 @@ class TrainingStep:
         return tensors((self.args, dict(self.kwargs)))
 
 
-def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None) -> TrainingStep:
+class Arguments(NamedTuple):
+    """Inputs by position and by keyword."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, hooks: bool = True) -> TrainingStep:
     """Make the step that `model` does on `inputs`.
 
     Args:
         model: the model.
-        inputs: a tuple is passed positionally, a mapping by keyword, anything else as the only argument.
+        inputs: a tuple is passed positionally, a mapping by keyword, anything else as the only argument; both at once
+            as `Arguments`.
         loss: maps the outputs to a scalar; None for what `assumed_loss` reserves.
+        hooks: whether the model's own hooks run.
 
     Raises:
         NotApplicable: the model has no parameter that requires a gradient, or one without a shape.
     """
+    if isinstance(inputs, Arguments):
+        return step_of(model, inputs.args, inputs.kwargs, loss, hooks=hooks)
     if isinstance(inputs, Mapping):
-        return step_of(model, (), inputs, loss)
-    return step_of(model, inputs if isinstance(inputs, tuple) else (inputs,), {}, loss)
+        return step_of(model, (), inputs, loss, hooks=hooks)
+    return step_of(model, inputs if isinstance(inputs, tuple) else (inputs,), {}, loss, hooks=hooks)
 
 
 def step_of(

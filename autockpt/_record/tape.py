@@ -103,15 +103,16 @@ class AllocatorTape:
         self._profiler: private.MemoryProfiler | None = None
 
     def __enter__(self) -> AllocatorTape:
+        private.make_room()
         if private.profiler_is_running(elsewhere=False):
             raise ProfilingError(
                 "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it "
-                "(`autockpt.measure` runs one on a CPU: let one step be planned before you measure)."
+                "(`autockpt.measure` runs one on a CPU: let three steps pass before you measure)."
             )
         if private.profiler_is_running():
             raise ProfilerElsewhere(
                 "a torch profiler is running in another thread, and a process has only one. Record when it has stopped "
-                "(`measured_steps=` runs one on a CPU)."
+                "(`apply` runs one in the step that it records, on a CPU)."
             )
         self._profiler = private.start_memory_profiler()
         return self

@@ -67,6 +67,11 @@ class Seconds:
     ops: tuple[float, ...]
     plain_seconds: float
 
+    def scaled(self, factor: float) -> Seconds:
+        """Return the same step, slower by a factor."""
+        at = {place: each * factor for place, each in self.at.items()}
+        return Seconds(at=at, ops=self.ops, plain_seconds=self.plain_seconds * factor)
+
 
 def recorded_seconds(run: Run, clock: Clock, *, backward: bool) -> Seconds:
     """Return the seconds that the recorded run itself tells.

@@ -15,13 +15,11 @@ from .._record.optimizer import Optimizers
 from .._record.step import refuse_lazy
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
-from .governor import Governor, Request
+from .governor import Governor
 from .install import govern, install, installed_plan, uninstall
+from .request import Request
 
 M = TypeVar("M", bound=torch.nn.Module)
-
-MEASURED_STEPS = 2
-"""Steps measured after a plan was made, where measuring costs next to nothing."""
 
 
 def apply(
@@ -38,19 +36,22 @@ def apply(
     keep: Patterns = (),
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
-    measured_steps: int | None = None,
+    strict: bool = False,
 ) -> M:
     """Make `model` train within `budget`, by recomputing what costs least to run again.
 
     Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
     applying again replaces the plan, and an error leaves the model as it was.
 
-    With `inputs` the plan is made now, else in the first training forward (in train mode, gradients on), on the batch
-    that it gets: a step is recorded without holding its activations, solved, and then run under its plan. (With
-    `inputs` a plain step is recorded, which must fit, or the device must say that it does not.) Later steps keep that
-    plan until one comes that needs more: a larger batch, one that begins with gradients (accumulation), or one after
-    layers were unfrozen; that step gets a new plan before it runs. What was planned, and what was measured, is logged
-    to the logger ``autockpt``.
+    Without `inputs` the user's own first steps tell what to plan for: nothing runs twice, no loss is assumed, no
+    optimizer guessed. Step 1 is recorded and step 2 timed; in both, what forward saves for backward waits on the host
+    (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
+    begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with more
+    forwards before its backward, another optimizer. Such a step is recorded, and the next is planned anew. A step
+    begins with the first forward (in train mode, gradients on) after a backward.
+
+    With `inputs` the plan is made now, for a step on them. What is recorded and planned is logged to the logger
+    ``autockpt``.
 
     Args:
         model: any eager module.
@@ -62,18 +63,17 @@ def apply(
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
             one element; for outputs that none of these is made of, three copies of them in single precision are
-            reserved, as a cross-entropy takes.
+            reserved, as a cross-entropy takes. Only with `inputs`: else the user's own is seen.
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
-            stands for a class of ``torch.optim`` with its defaults. Without it, the optimizers that have the model's
-            parameters when the plan is made.
+            stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to step count instead.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         seconds: how long the solver may search.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
         recompute: patterns of calls that must run again.
-        plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. The first
-            plan is made for them.
-        measured_steps: how many steps to measure after a plan was made, to correct the prediction: 2 on CUDA, where
-            it resets the allocator's peak statistics; on a CPU 0, since there torch's profiler runs meanwhile.
+        plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. Plans are
+            made for them. Without it, once sizes have been seen to vary, plans have headroom for a quarter more.
+        strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
+            plan, with a warning.
 
     Returns:
         The model itself.
@@ -81,8 +81,8 @@ def apply(
     Raises:
         BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
-            help, and the plan that reaches them. Raised by the forward that needs the plan where that is made later, as
-            the errors below.
+            help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
+            as the errors below, with the model as it was before `apply`.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned: it has nothing
             to train, or lazy modules that have not run yet.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
@@ -95,7 +95,9 @@ def apply(
         >>> import torch, autockpt
         >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
         >>> model = autockpt.apply(torch.nn.Sequential(*(block() for _ in range(8))), budget="2MB")
-        >>> model(torch.randn(256, 32)).square().mean().backward()
+        >>> for step in range(3):
+        ...     model.zero_grad()
+        ...     model(torch.randn(256, 32)).square().mean().backward()
         >>> len(autockpt.plan_of(model).segments) > 0
         True
     """
@@ -118,10 +120,11 @@ def apply(
         keep=keep,
         recompute=recompute,
         plan_for=plan_for or {},
-        measured_steps=_measured_steps(model) if measured_steps is None else measured_steps,
+        strict=strict,
     )
     governor = Governor(request)
     govern(model, governor, governor.prepare(model, inputs) if inputs is not None else None)
+    governor.listen(model)
     return model
 
 
@@ -150,10 +153,6 @@ def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: flo
     """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
     total_bytes, memory = _memory(model)
     return Goal.of(budget, max_overhead, total_bytes=total_bytes, memory=memory)
-
-
-def _measured_steps(model: torch.nn.Module) -> int:
-    return MEASURED_STEPS if any(parameter.is_cuda for parameter in model.parameters()) else 0
 
 
 def _memory(model: torch.nn.Module) -> tuple[int | None, str]:

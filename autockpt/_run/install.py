@@ -62,35 +62,6 @@ def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
     governor.handle.table = table
 
 
-@contextlib.contextmanager
-def unplanned(model: nn.Module, governor: Governor, forward: Callable[..., Any]) -> Iterator[None]:
-    """Leave a governed model with nothing but its own forward inside the block; that may be running.
-
-    Whoever has wrapped the governed forward meanwhile has seen the arguments already, so their wrapper goes too.
-
-    Args:
-        model: the root.
-        governor: of the model.
-        forward: the root's own.
-
-    Raises:
-        NotApplicable: see `uninstall`.
-    """
-    handle = governor.handle
-    plan, had_forward = handle.table.plan, handle.patched[""]
-    _unpatch(_patched_parts(model, handle), handle)
-    handle.table = Table()
-    governed = model.__dict__.pop("forward")
-    if had_forward:
-        model.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        model.__dict__["forward"] = governed
-        if plan is not None:
-            replan(model, governor, plan)
-
-
 def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 

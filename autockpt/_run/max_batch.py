@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
 
 from .._choose.solve import solve
 from .._data.document import Document
+from .._data.errors import GrowthError
 from .._data.goal import Patterns
 from .._data.plan import Plan
-from .._data.profile import Profile
+from .._data.profile import Profile, plain_peak_bytes
 from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
 from ..solvers.errors import BudgetError, Infeasible
 from .apply import goal_for
-from .growth.recordings import FIRST_SIZES, Recordings, agree
-from .growth.search import SEARCH_SECONDS, Fitting, largest_plain
+from .fitting import FIRST_SIZES, largest
 
-MOST_TRIES = 4
-"""Recordings at the size that was found, where a recording says something else than the prediction."""
+_log = logging.getLogger("autockpt")
+
+SEARCH_SECONDS = 1.0
+"""For a solver at one size; the plan that is wanted in the end has a search of its own."""
 
 MOST_ROWS = 5
 
@@ -59,8 +64,7 @@ class MaxBatch(Document):
         batch_size: samples in it.
         plan: the plan with which it fits, predicted from a step that was recorded at this size.
         plain_batch_size: samples in the largest batch that fits without recomputing anything; 0 where none does.
-        throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too; those of
-            sizes that were not recorded are predicted from sizes that were, as their notes say.
+        throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too.
     """
 
     TEXT: ClassVar[str] = "explain.explain_max_batch"
@@ -99,8 +103,9 @@ def max_batch(
 ) -> MaxBatch:
     """Find the largest batch with which `model` trains within `budget`, and what each smaller one would bring.
 
-    Steps of a few samples are recorded, those of more predicted from them; then a step of the size that was found is
-    recorded, and the answer is what that one says. The model stays as it is: apply the plan that you choose.
+    Fake steps of a few sizes are recorded, which run nothing, and tell where the budget is met; a step of the size that
+    was found is recorded, and the answer is what that one says. The model stays as it is: apply the plan that you
+    choose. Each recording is logged to the logger ``autockpt``.
 
     Args:
         model: the model, in the mode (train or eval) in which it will train.
@@ -116,17 +121,15 @@ def max_batch(
         recompute: patterns of calls that must.
         mode: how steps are recorded; see `profile`. ``fake`` runs nothing.
         device: in fake mode, the device whose roofline gives the seconds.
-        most: no more samples than these are asked for; at least 4, which are recorded in any case.
+        most: no more samples than these are asked for.
 
     Returns:
         The number of samples, its plan, and the throughput of several sizes up to it. For one sample more the solver
-        finds no plan within the budget, as far as that step can be predicted from the recorded ones; where recordings
-        and predictions never agree, the largest of a few sizes that were recorded and fit.
+        finds no plan within the budget, as far as a fake step tells, scaled by measured over fake at the size found.
 
     Raises:
-        BudgetError: the budget does not parse, or `most` is below 4.
-        GrowthError: `make_inputs` makes batches that do not grow, or with which the model does something else at each
-            size, so that no size tells of another.
+        BudgetError: the budget does not parse, or `most` is below 1.
+        GrowthError: `make_inputs` makes batches that do not grow.
         Infeasible: not even one sample fits; carries the minimum reachable bytes for it, and the plan that reaches it.
         PinError: a pattern matches no call, or no plan can honour the pins.
         ProfilingError: the model cannot be recorded.
@@ -142,62 +145,62 @@ def max_batch(
         (True, True)
         >>> model = autockpt.apply(model, plan=found.plan)
 
-    Heuristic as the solver is: about ten searches of a second, and `seconds` for the plan itself.
+    Heuristic as the solver is: about ten fake recordings with a search of a second, and `seconds` for the
+    plan itself.
     """
     budget_bytes = goal_for(model, budget, None).budget_bytes
     if budget_bytes is None:
         raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
-    if most is not None and most < FIRST_SIZES[1]:
-        raise BudgetError(f"most is at least {FIRST_SIZES[1]} samples, which are recorded in any case; this is {most}")
+    if most is not None and most < 1:
+        raise BudgetError(f"most is at least 1 sample; this is {most}")
 
-    def record(size: int) -> Profile:
+    def record(size: int, mode: Mode = mode) -> Profile:
+        _log.info("a step of %d samples is recorded (%s)", size, mode)
         return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
 
-    def plan_of(recorded: Profile, seconds: float) -> Plan:
+    def plan_of(recorded: Profile, seconds: float = seconds) -> Plan:
         return solve(recorded, budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
 
-    recordings = Recordings(record)
-    growths = [recordings.first_growth(most)]
-    fitting = Fitting(budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
-    plans: dict[int, Plan] = {}
-    fits_not = None if most is None else most + 1
-    for _ in range(MOST_TRIES):
-        size = fitting.largest(growths[-1], max(plans, default=0), fits_not)
-        if size == 0:
-            fits_not = FIRST_SIZES[0]
-        if size == 0 or size in plans:
-            break
-        predicted, recorded = growths[-1].at(size), recordings.at(size)
-        growths += recordings.growths_to(size)
+    def least_bytes(recorded: Profile) -> int:
         try:
-            plans[size] = plan_of(recorded, seconds)
-        except Infeasible:
-            fits_not = size
-        else:
-            if agree(predicted, recorded):
-                break
-    for size in recordings.below(fits_not):
-        if not plans:
-            with suppress(Infeasible):
-                plans[size] = plan_of(recordings.at(size), seconds)
-    if not plans:
-        plans[1] = plan_of(recordings.at(1), seconds)  # raises with its figures where not even one fits
+            solve(recorded, 1, solver=solver, seconds=SEARCH_SECONDS, keep=keep, recompute=recompute)
+        except Infeasible as error:
+            return error.minimum_bytes
+        return 1
 
-    def predicted_at(size: int) -> Profile:
-        return next((each for each in reversed(growths) if min(each.sizes) <= (size,)), growths[0]).at(size)
-
+    recorded = functools.cache(record)
+    fake = recorded if mode == "fake" else functools.cache(functools.partial(record, mode="fake"))
+    _refuse_constant(fake, most)
+    size = largest(lambda n: least_bytes(fake(n)), lambda n: least_bytes(recorded(n)), budget_bytes, most)
+    plans = {max(size, 1): plan_of(recorded(max(size, 1)))}  # raises with its figures where not even one fits
     size = max(plans)
-    plain_size = largest_plain(predicted_at, budget_bytes, size)
+    plain_size = largest(lambda n: _plain_bytes(fake(n)), lambda n: _plain_bytes(recorded(n)), budget_bytes, size)
     for each in _rows(size, plain_size):
         if each not in plans:
             with suppress(Infeasible):
-                plans[each] = plan_of(predicted_at(each), min(seconds, SEARCH_SECONDS))
+                plans[each] = plan_of(recorded(each), min(seconds, SEARCH_SECONDS))
     return MaxBatch(
         batch_size=size,
         plan=plans[size],
         plain_batch_size=plain_size,
         throughputs=tuple(Throughput(batch_size=each, plan=plan) for each, plan in sorted(plans.items())),
     )
+
+
+def _refuse_constant(fake: Callable[[int], Profile], most: int | None) -> None:
+    """Refuse a function that does not make as many samples as it is asked for."""
+    sizes = [size for size in FIRST_SIZES if most is None or size <= most]
+    found = [fake(size).static.input_bytes for size in sizes]
+    if any(one >= other for one, other in pairwise(found)):
+        raise GrowthError(
+            f"make_inputs({sizes[0]}) is {found[0]:,} bytes of inputs and make_inputs({sizes[1]}) {found[1]:,}; it has "
+            "to make as many samples as it is asked for"
+        )
+
+
+def _plain_bytes(recorded: Profile) -> int:
+    step_bytes = recorded.optimizer_step_bytes
+    return plain_peak_bytes(recorded.static, recorded.tensors, ticks=recorded.ticks, optimizer_step_bytes=step_bytes)
 
 
 def _rows(size: int, plain_size: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,20 @@ ALONE = threading.RLock()
 
 Used as it is in a ``with``: between its ``acquire`` and the block no interrupt comes. Who trains does not ask for it.
 """
+
+
+_ENDS: list[Callable[[], object]] = []
+
+
+def yields_to_others(end: Callable[[], object]) -> None:
+    """Say how a profiler of ours is ended that runs between the parts of a user's step, if another is wanted."""
+    _ENDS[:] = [end]
+
+
+def make_room() -> None:
+    """End such a profiler, where it can be."""
+    while _ENDS:
+        _ENDS.pop()()
 
 
 def profiler_is_running(*, elsewhere: bool = True) -> bool:
@@ -147,6 +161,20 @@ def no_torch_functions() -> AbstractContextManager[None]:
     return context
 
 
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """Switch every function mode and dispatch mode off inside the block."""
+    function_modes = []
+    with torch.utils._python_dispatch._disable_current_modes():
+        while torch._C._len_torch_function_stack():
+            function_modes.append(torch._C._pop_torch_function_stack())
+        try:
+            yield
+        finally:
+            for mode in reversed(function_modes):
+                torch._C._push_on_torch_function_stack(mode)
+
+
 def saving_node() -> int:
     """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
     return int(torch._C._autograd._get_sequence_nr()) - 1
@@ -180,6 +208,11 @@ def has_reentrant_checkpoint(scalar: Tensor) -> bool:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Whether `module` was compiled, by ``module.compile()`` or ``torch.compile(module)``."""
     return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Have something called when the backward is over that is running now."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def forget_empty_hooks(tensor: Tensor) -> None:

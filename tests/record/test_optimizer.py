@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 import autockpt
 from autockpt import Infeasible, ProfilingError
 from autockpt._choose.candidates import find_candidates
-from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory, optimizers_of
+from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from autockpt.solvers import simulate
 
 CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
@@ -307,15 +307,3 @@ def test_a_wrapper_stands_for_what_it_wraps() -> None:
     wrapped = autockpt.profile(model, batch, optimizer=Passing(inner))
     alone = autockpt.profile(model, batch, optimizer=inner)
     assert (wrapped.static, wrapped.optimizer) == (alone.static, alone.optimizer)
-    assert optimizers_of(model.parameters()) == [inner]
-
-
-def test_live_optimizers_are_found_by_what_they_train() -> None:
-    model, other = nn.Linear(4, 4), nn.Linear(4, 4)
-    weight, bias = model.parameters()
-    optimizers = [torch.optim.SGD([weight]), torch.optim.Adam([bias, *other.parameters()])]
-    assert {id(found) for found in optimizers_of([weight, bias])} == {id(each) for each in optimizers}
-    assert optimizers_of([weight]) == optimizers[:1]
-    assert optimizers_of(nn.Linear(4, 4).parameters()) == []
-    del optimizers
-    assert optimizers_of([weight, bias]) == []

@@ -28,8 +28,9 @@ def step(model: nn.Module, then: threading.Event | None = None) -> None:
         then.set()
 
 
-def steps(model: nn.Module) -> None:
-    for _ in range(3):
+def steps(model: nn.Module, number: int = 3) -> None:
+    for _ in range(number):
+        model.zero_grad()
         step(model)
 
 
@@ -59,9 +60,17 @@ def assert_torch_is_as_it_was() -> None:
 
 
 def test_two_models_are_planned_in_two_threads() -> None:
+    """Who finds that the other records spills its step, and is recorded later."""
     for _ in range(3):
         models = [autockpt.apply(stack(), budget="min") for _ in range(2)]
-        in_threads(*(partial(steps, model) for model in models))
+
+        def train(model: nn.Module) -> None:
+            for _ in range(100):
+                steps(model, 1)
+                if autockpt.plan_of(model) is not None:
+                    break
+
+        in_threads(*(partial(train, model) for model in models))
         plans = [autockpt.plan_of(model) for model in models]
         assert all(plan is not None and plan.segments for plan in plans)
     assert_torch_is_as_it_was()
@@ -99,29 +108,53 @@ def test_a_profiler_in_another_thread_puts_the_plan_off(caplog: pytest.LogCaptur
     with torch.profiler.profile():
         in_threads(lambda: step(model))
         assert autockpt.plan_of(model) is None
-        assert "a later one is planned" in caplog.text
-    step(model)
+        assert "a later one will be" in caplog.text
+    steps(model)
     assert autockpt.plan_of(model) is not None
 
 
-def test_optimizers_are_looked_for_while_other_threads_make_tuples() -> None:
+def test_a_thread_that_ends_in_the_midst_of_a_recording_leaves_nothing_on() -> None:
+    model = autockpt.apply(stack(), budget="min")
+    in_threads(lambda: steps(model, 1))
+    steps(model)
+    assert autockpt.plan_of(model) is not None
+    model = autockpt.apply(stack(), budget="min")
+    in_threads(lambda: steps(model, 1))
+    autockpt.measure(lambda: step(stack()), device="cpu")
+    assert_torch_is_as_it_was()
+
+
+def test_another_thread_may_call_the_model_that_is_being_recorded() -> None:
+    model, twin = stack(), stack()
+    twin.load_state_dict(model.state_dict())
+    autockpt.apply(model, budget="min")
+    loss = model(BATCH).square().mean()
+    found: list[torch.Tensor] = []
+    in_threads(lambda: found.append(model(BATCH).square().mean()))
+    assert torch.equal(loss, found[0])
+    loss.backward()
+    twin(BATCH).square().mean().backward()
+    gradients = [[each.grad for each in one.parameters() if each.grad is not None] for one in (model, twin)]
+    assert all(map(torch.equal, *gradients))
+    steps(model, 4)
+    assert autockpt.plan_of(model) is not None
+
+
+def test_live_objects_are_looked_for_while_other_threads_make_tuples() -> None:
     stop = threading.Event()
 
     def make() -> None:
         while not stop.is_set():
             tuple(each for each in range(300))
 
-    def plan() -> None:
+    def measure() -> None:
         try:
             for _ in range(3):
-                model = stack()
-                torch.optim.SGD(model.parameters(), lr=0.1)
-                autockpt.apply(model, budget="1GB", inputs=BATCH)
-                autockpt.measure(partial(step, model), device="cpu")
+                autockpt.measure(partial(step, stack()), device="cpu")
         finally:
             stop.set()
 
-    in_threads(make, plan)
+    in_threads(make, measure)
 
 
 class Interrupt(BaseException):

@@ -17,7 +17,9 @@ WIDTH = 32
 
 BUDGET_BYTES = 1_000_000
 
-QUICK: Any = {"solver": "articulation", "mode": "fake"}
+SOLVER: Any = {"solver": "articulation"}
+
+QUICK: Any = {**SOLVER, "mode": "fake"}
 
 
 class Blocks(torch.nn.Module):
@@ -138,33 +140,30 @@ def test_pins_bind_it() -> None:
 
 
 class Loop(torch.nn.Module):
-    """Goes through its samples one by one."""
+    """Goes through its samples one by one, so that no two sizes make the same calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        self.layer = torch.nn.Sequential(torch.nn.Linear(WIDTH, 8 * WIDTH), torch.nn.GELU())
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.stack([self.layer(sample) for sample in hidden])
+        return torch.stack([self.layer(sample).sum() for sample in hidden])
 
 
-@pytest.mark.parametrize(
-    ("model", "make_inputs", "said"),
-    [
-        (Blocks, lambda samples: tokens(3), "as many samples as it is asked for"),
-        (Blocks, lambda samples: tokens(9 - samples), "as many samples as it is asked for"),
-        (Loop, tokens, "call 5 is none in one and 'layer#4' in the other"),
-    ],
-    ids=["constant", "shrinking", "structure"],
-)
-def test_batches_that_tell_nothing(
-    model: Callable[[], torch.nn.Module], make_inputs: Callable[[int], object], said: str
-) -> None:
-    with pytest.raises(GrowthError, match=said):
-        autockpt.max_batch(model(), make_inputs, "1MB", **QUICK)
+def test_a_model_may_make_other_calls_at_each_size() -> None:
+    found = autockpt.max_batch(Loop(), tokens, "250kB", most=64, **QUICK)
+    assert 4 < found.plain_batch_size < found.batch_size < 64
+    with pytest.raises(Infeasible):
+        autockpt.solve(autockpt.profile(Loop(), tokens(found.batch_size + 1), mode="fake"), "250kB", **SOLVER)
 
 
-@pytest.mark.parametrize("options", [{"budget": 0}, {"budget": -5}, {"budget": "much"}, {"most": 3}], ids=str)
+@pytest.mark.parametrize("make_inputs", [lambda samples: tokens(3), lambda samples: tokens(9 - samples)])
+def test_batches_that_do_not_grow(make_inputs: Callable[[int], object]) -> None:
+    with pytest.raises(GrowthError, match="as many samples as it is asked for"):
+        autockpt.max_batch(Blocks(), make_inputs, "1MB", **QUICK)
+
+
+@pytest.mark.parametrize("options", [{"budget": 0}, {"budget": -5}, {"budget": "much"}, {"most": 0}], ids=str)
 def test_nonsense_is_refused_before_anything_runs(options: dict[str, Any]) -> None:
     def never(samples: int) -> torch.Tensor:
         raise AssertionError("nothing has to run")

@@ -60,10 +60,14 @@ def patched_forward(
         scope = Scope(handle, outer)
     else:
         # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
-        key, table = "#0", handle.table
+        table = handle.table
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
             return forward(*args, **kwargs)
         scope = Scope(handle, None)
+        if thread.carried is not None:
+            (scope.counts, scope.begun), thread.carried = thread.carried, None
+        occurrence = scope.counts.get("", 0)
+        scope.counts[""], key = occurrence + 1, f"#{occurrence}"
     functions = table.functions.get(key)
     modes = _torch_private.function_modes()
     thread.scope = scope
@@ -90,31 +94,30 @@ class Governor(Protocol):
 
     handle: Handle
 
-    def before(
+    def train(
         self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Make the plan right for the training step that begins with these arguments of the model's own forward."""
+    ) -> Any:
+        """Run a training forward: `forward` is the model's own."""
+
+    def pause(self, model: nn.Module, arguments: object) -> None:
+        """End what is being recorded: the model does something else than train now."""
 
     def close(self) -> None:
-        """Let go of what is under way: the model is about to be somebody else's, or does something else than train."""
+        """Let go of everything: the plan is taken off the model."""
 
 
 def governed_forward(
     forward: Callable[..., Any], module: nn.Module, governor: Governor, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run `forward`, which is the root's own, under the plan that its governor wants for this step."""
-    if _begins_a_training_step(module):
-        governor.before(module, forward, args, kwargs)
-    elif thread.scope is None and not thread.replays:  # an evaluation is no part of a step that is measured
-        governor.close()
-    try:
-        return patched_forward(forward, module, "", governor.handle, *args, **kwargs)
-    except BaseException:  # neither is a step that failed
-        governor.close()
-        raise
+    """Run `forward`, which is the root's own, as its governor wants it."""
+    if _trains(module):
+        return governor.train(module, forward, args, kwargs)
+    if thread.scope is None and not thread.replays and not is_compiling():
+        governor.pause(module, (args, kwargs))
+    return patched_forward(forward, module, "", governor.handle, *args, **kwargs)
 
 
-def _begins_a_training_step(module: nn.Module) -> bool:
+def _trains(module: nn.Module) -> bool:
     return (
         module.training
         and torch.is_grad_enabled()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -116,10 +117,12 @@ class _Thread(threading.local):
         replays: how many replays it is in.
         leaves: meets the leaves of the member that runs, in forward or in its replay; None where it has none.
         watch: the function mode of the call whose own code is running, where functions of it are members or leaves.
+        carried: counts of calls, and segments begun, in earlier forwards of the same step.
     """
 
     scope: Scope | None = None
     replays: int = 0
+    carried: tuple[dict[str, int], set[int]] | None = None
     leaves: Leaves | None = None
     watch: FunctionWatch | None = None
 
@@ -129,6 +132,16 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
+
+
+@contextmanager
+def carrying(counts: tuple[dict[str, int], set[int]]) -> Iterator[None]:
+    """Number the calls of a forward after those that the counts tell of, which go on."""
+    thread.carried = counts
+    try:
+        yield
+    finally:
+        thread.carried = None
 
 
 def is_recomputing() -> bool:

@@ -1,17 +1,14 @@
-"""Holding a model to a budget, step by step: plans are made when a step needs one, before it runs.
+"""Holding a model to a budget, step by step.
 
-request.py       what the user asked for
-governor.py      which plan is right for the step that begins
-batch.py         what a batch looks like
-surroundings.py  what is alive beside the step
-foresight.py     steps on batches that were never recorded
-searched.py      what may be recomputed, searched once for sizes near each other
-gauge.py         what the first steps really need
+decision.py   what is decided as a step begins, and by which table
+governor.py   what follows from it
+step.py       the step that is under way
+
+Beside it: plans.py has the kinds of steps that were recorded, and plans for them; batch.py says what a kind is.
 """
 
 from __future__ import annotations
 
 from .governor import Governor
-from .request import Request
 
-__all__ = ["Governor", "Request"]
+__all__ = ["Governor"]

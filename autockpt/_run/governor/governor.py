@@ -1,81 +1,65 @@
-"""Which plan is right for the training step that begins.
+"""How each training step of a model runs that is held to a budget.
 
-first step             record the step, holding nothing; solve; train on, under the plan
-a smaller batch        the same plan
-a larger batch         a plan for it before it runs: of a recorded step (the second size in a single run, where it
-                       does what the first did), or, once two sizes were recorded, of a predicted one, for a size
-                       somewhat larger still
-the model changed      (layers unfrozen, autocast off) a plan for it as it is now, of a recorded step
-gradients are there    (accumulation) a plan for steps that begin with them, and from then on always that
-a measured step        above the budget, or far below: the difference is added to what is alive, and solved again
+step 1     recorded in place, spilled
+step 2     timed, spilled
+step 3     planned before it runs, and so is every later one, until one comes that needs more: that one is recorded
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import logging
-import math
-import time
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+import torch
 from torch import nn
+from torch.optim import Optimizer
 
-from ..._choose.candidates import find_candidates
-from ..._choose.candidates.restated import restate
+from ... import _torch_private
+from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.plan import Plan
-from ..._data.profile import Profile
+from ..._record.in_place import Recorded, RecordedStep
 from ..._record.recorder import record_step
-from ..._record.step import NothingToTrain, step_of, training_step
-from ..._record.tape import ProfilerElsewhere
+from ..._record.spilled import SpilledStep
+from ..._record.step import step_of, training_step
+from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
-from ..frames import Handle
-from ..install import replan, unplanned
-from .again import record_again
-from .batch import Batch, batch_of, enlarged
-from .foresight import MARGIN, Known, foreseen
-from .gauge import Gauge, Reading
-from .request import Request
-from .searched import Searched, searched_for
-from .surroundings import optimizers_for, other_bytes, reserved_margin
+from ..batch import Batch, Forward, Kind, gradient_bytes
+from ..frames import Handle, patched_forward
+from ..headroom import enlarged
+from ..install import replan, uninstall
+from ..optimizer_steps import OptimizerSteps
+from ..plans import Plans, Ready
+from ..request import Request
+from ..surprises import Surprises
+from .decision import Decision, Situation, decide
+from .step import Step
 
 _log = logging.getLogger("autockpt")
 
-MOST_CORRECTIONS = 3
-"""After so many the plan stays: what varies from step to step is not for a plan to follow."""
+HOOKS = (
+    "saved_tensors_hooks (save_on_cpu is one) around the forward put something else in the place of saved tensors, "
+    "which a plan would undo: the model trains without a plan, and the budget does not hold"
+)
 
-LOOKS = 2
-"""Training steps at whose begin optimizers are looked for: they may be made after the first forward."""
-
-WELL_USED = 0.9
-"""A measured peak above this share of the budget is near enough to it."""
-
-
-SEARCH_STEPS = 1.0
-"""Plain steps that the search for a later plan may take; that for the first has no such limit."""
-
-SEARCH_STEPS_RECORDED = 0.2
-"""The same where a step was recorded for it, in about one and a half."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A plan, and the steps that it keeps to the budget."""
-
-    known: Known
-    plan: Plan
+UNSEEN = (
+    "an optimizer took a step on a model that is held to a budget, and no training forward of the model itself was "
+    "seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
+    "training_step calls), after whatever replaces its forward, and before torch.compile."
+)
 
 
 class Governor:
     """Holds a model to a budget, step by step.
 
-    It knows the model only while a step begins, so that copies and pickles of the model take it along; a copy makes
-    its own plans, for the same budget.
+    It keeps the model alive only while a step is under way. Copies and pickles of the model take it along; a copy
+    records and plans by itself, for the same budget.
 
     Args:
         request: what the user asked for.
@@ -87,18 +71,15 @@ class Governor:
     handle: Handle
 
     def __init__(self, request: Request) -> None:
-        self._request = request
-        self._known: list[Known] = []
-        self._searched: list[Searched] = []
-        self._ready: list[Ready] = []
-        self._current: Ready | None = None
-        self._gauge = Gauge(request.measured_steps)
-        self._untrained: list[Batch] = []
-        self._error_bytes = 0
-        self._looks = 0
-        self._corrections = 0
-        self._raised = False
-        self._alike = True
+        self._request, self._plans = request, Plans(request)
+        self._step: Step | None = None
+        self._optimizers: OptimizerSteps | None = None
+        self._newest = ""  # the class of an optimizer that took its first step
+        self._unknown = False  # whether the last step did what no recording covers
+        self._surprises = Surprises()
+        self._settled = self._idle = self._seen = False
+        self._early = False  # whether a step is over with its optimizer's, since the next one runs in another thread
+        self._said: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
         return _restored(_without_optimizer(self._request), copy.deepcopy(self.handle, memo))
@@ -111,206 +92,232 @@ class Governor:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         request = self._request
         step = training_step(model, inputs, request.loss)
+        begins = Forward(model, model.forward, (step.args, step.kwargs))
         if request.plan_for:
-            args, kwargs = enlarged(model.forward, step.args, step.kwargs, request.plan_for)
-            step = step_of(model, args, kwargs, request.loss)
-        known = Known(
-            batch=batch_of(model, model.forward, step.args, step.kwargs),
-            gradient_bytes=gradient_bytes(model),
-            profile=record_step(step, optimizer=request.optimizer or optimizers_for(model)),
-            recorded=True,
-        )
-        self._current = self._solved(known)
-        self._known, self._ready = [known], [self._current]
-        return self._current.plan
+            begins = begins._replace(arguments=enlarged(begins, request.plan_for))
+            step = step_of(model, *begins.arguments, request.loss)
+        kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
+        return self._plans.given(kind, record_step(step, optimizer=request.optimizer))
 
-    def before(
+    def listen(self, model: nn.Module) -> None:
+        """Hear of the steps that optimizers take from now on."""
+        if self._optimizers is None:
+            self._optimizers = OptimizerSteps(model, self._stepped)
+
+    def train(
         self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Make the plan right for the training step that begins with these arguments.
+    ) -> Any:
+        """Run a training forward: `forward` is the model's own.
 
         Raises:
-            Infeasible: no plan keeps this step to the budget.
-            ProfilingError: the step cannot be recorded.
+            Infeasible: no plan keeps the step to the budget.
+            ProfilingError: forward does not run where saved tensors are watched.
             Exception: whatever the model's own forward raises.
         """
-        reading = self._gauge.read()
-        if reading is not None:
-            self._correct(model, reading)
-        self._look_for_optimizers(model)
-        batch, held_bytes = batch_of(model, forward, args, kwargs), gradient_bytes(model)
-        current = [self._current] if self._current is not None else []  # first: a plan stays where it can
-        ready = next((each for each in (*current, *self._ready) if each.known.includes(batch, held_bytes)), None)
-        if ready is None and any(each.covers(batch) for each in self._untrained):
+        begins, step, self._seen = Forward(model, forward, (args, kwargs)), self._step, True
+        if self._idle or (step is not None and step.running and step.is_here()):
+            if step is not None and step.way is not None:
+                return step.way.call(begins.arguments, begins.run)  # the model calls itself
+            return patched_forward(forward, model, "", self.handle, *args, **kwargs)
+        if step is not None and step.way is not None and not step.is_here() and step.is_alive():  # a tape is open there
+            return SpilledStep(model, begins.device, begins.arguments).forward(begins.arguments, begins.run)
+        batch = begins.batch(numbers=self._plans.numbers)
+        if step is None or not step.goes_on():
+            step = self._begin(begins, batch)
+        step.batches.append(batch)
+        current = self._plans.current
+        if step.way is not None:
+            return self._run(step, functools.partial(step.way.forward, begins.arguments, begins.run))
+        if current is None or not current.kind.covers(step.batches, step.gradient_bytes):
+            self._unknown = True  # more forwards before one backward than the plan counts on
+            spilled = SpilledStep(model, begins.device, begins.arguments)
+            return self._run(step, functools.partial(spilled.forward, begins.arguments, begins.run))
+        with step.counting_on():
+            return self._run(step, functools.partial(patched_forward, forward, model, "", self.handle, *args, **kwargs))
+
+    def pause(self, model: nn.Module, arguments: object) -> None:
+        """End what is being recorded, if its backward has come: the model does something else than train now."""
+        step = self._step
+        if step is None or step.way is None:
             return
-        if ready is None:
-            try:
-                ready = self._made(model, forward, args, kwargs, batch, held_bytes)
-            except NothingToTrain:  # a prediction, say, of a model left in train mode: no step begins here
-                self._untrained.append(batch)
-                return
-            except ProfilerElsewhere as error:
-                _log.warning("this step runs as it is, a later one is planned: %s", error)
-                return
-            self._ready.append(ready)
-        if ready is not self._current:
-            replan(model, self, ready.plan)
-            self._current = ready
-        if (ready.known.batch, ready.known.gradient_bytes) == (batch, held_bytes):  # else it foretold another step
-            self._gauge.open(ready.plan, next(model.parameters()).device)
+        if step.is_here() and step.backward:
+            self._end(model, arguments)
+        elif not step.is_alive():
+            self._drop()
 
     def close(self) -> None:
-        """End a measurement that is under way."""
-        self._gauge.read()
+        """Let go of everything: the plan is taken off the model."""
+        self._drop()
+        if self._optimizers is not None:
+            self._optimizers.close()
+            self._optimizers = None
 
-    def _look_for_optimizers(self, model: nn.Module) -> None:
-        """Forget what was planned without an optimizer, if there is one by now."""
-        if self._looks == LOOKS or self._request.optimizer is not None:
-            return
-        self._looks += 1
-        if self._known and not self._known[0].profile.optimizer and optimizers_for(model):
-            self._known, self._searched, self._ready, self._current = [], [], [], None
+    def _run(self, step: Step, run: Callable[[], Any]) -> Any:
+        """Run one forward of a step."""
+        nodes, step.running = _torch_private.saving_node(), True
+        try:
+            outputs = run()
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            step.running = False
+        step.nodes += _torch_private.saving_node() - nodes
+        step.watch(outputs)
+        return outputs
 
-    def _made(
-        self,
-        model: nn.Module,
-        forward: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        batch: Batch,
-        held_bytes: int,
-    ) -> Ready:
-        """Make a plan for the step that begins: from what is known, or from what it shows."""
-        ready = self._foreseen(batch, held_bytes, SEARCH_STEPS)
-        if ready is None:
-            if self._request.plan_for and not self._known:
-                args, kwargs = enlarged(forward, args, kwargs, self._request.plan_for)
-                batch = batch_of(model, forward, args, kwargs)
-            with unplanned(model, self, forward):
-                again = self._recorded_again(model, args, kwargs, batch, held_bytes)
-                recorded = again or self._recorded(model, args, kwargs)
-            known = Known(batch=batch, gradient_bytes=held_bytes, profile=recorded, recorded=True)
-            self._known.append(known)
-            steps = SEARCH_STEPS if again is None else SEARCH_STEPS_RECORDED
-            ready = self._foreseen(batch, held_bytes, steps)
-            ready = ready or self._solved(known, math.inf if again is None else steps)
+    def _begin(self, begins: Forward, batch: Batch) -> Step:
+        """Begin a step: decide how it runs, and prepare that."""
+        model, device, plans = begins.model, begins.device, self._plans
+        self._end(model, begins.arguments)
+        self.listen(model)
+        held_bytes = gradient_bytes(model)
+        ready = plans.ready(batch, held_bytes)
+        decision = decide(
+            Situation(
+                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not self._unknown,
+                timed=plans.timed,
+                planned=ready is not None,
+                unfit=ready.unfit if ready is not None else "",
+                surprise=self._surprise(model, device),
+            )
+        )
+        if decision.what == "Replan":
+            ready = self._replanned(begins, held_bytes, decision.reason)
+            decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
+        step = Step(decision=decision, gradient_bytes=held_bytes)
+        if decision.what == "Record":
+            step.way = self._recording(begins)
+        elif decision.what == "Time":
+            step.way = TimedStep(model, device, begins.arguments)
+        elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
+            replan(model, self, ready.plan)
+            plans.current = ready
+            self._surprises.replanned()
+        self._step = step
+        return step
+
+    def _recording(self, begins: Forward) -> SpilledStep:
+        """Record the step that begins, if that can be done now; else it is only spilled."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise NotApplicable(
+                "a CUDA graph is being captured, and no step can be recorded inside it. Train three steps before."
+            )
+        try:
+            recording = RecordedStep(begins.model, begins.device, begins.arguments)
+        except ProfilingError as error:
+            self._say(f"this step is spilled and not recorded, a later one will be: {error}")
+            return SpilledStep(begins.model, begins.device, begins.arguments)
+        _torch_private.yields_to_others(functools.partial(_pause, weakref.ref(self), weakref.ref(begins.model)))
+        return recording
+
+    def _replanned(self, begins: Forward, held_bytes: int, reason: str) -> Ready:
+        """Plan for the step that begins; where the first plan cannot be made the model is left as it was."""
+        try:
+            ready = self._plans.make(begins, held_bytes, self._seen_optimizers(), reason)
+        except (Infeasible, TooCostly):
+            self._idle = True
+            with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
+                uninstall(begins.model)
+            raise
+        if ready.unfit:
+            self._say(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
         return ready
 
-    def _foreseen(self, batch: Batch, held_bytes: int, search_steps: float) -> Ready | None:
-        """Plan for steps that recorded ones foretell, None where they do not tell enough."""
-        for known in foreseen(batch, held_bytes, self._known):
+    def _end(self, model: nn.Module, arguments: object) -> None:
+        """End the step that was under way, as something else begins that has these arguments."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        if step.backward and self._surprises.more_calls(step.kind, step.nodes, planned=step.way is None):
+            self._unknown = True
+            self._say("a step made more calls than one of its kind before: from now on the largest seen is planned for")
+        if isinstance(step.way, RecordedStep):
             try:
-                return self._solved(known, search_steps)
-            except (Infeasible, TooCostly):
-                continue  # less headroom may do, or a recorded step, which needs no margin
-        return None
+                if not step.is_here():
+                    self._early = True
+                    raise ProfilingError("the next step runs in another thread")
+                recorded = step.way.close(arguments)
+                if step.way.foreign:
+                    self._idle = True
+                    self._say(HOOKS)
+                else:
+                    self._learn(step, recorded)
+            except ProfilingError as error:
+                step.way.drop()
+                if step.differentiable:
+                    self._failed(error)
+        elif isinstance(step.way, TimedStep) and step.backward:
+            seconds = self._plans.time(step.kind, step.way)
+            if seconds is not None:
+                _log.info("timed a step: %.3g s without what spilling took", seconds)
 
-    def _recorded(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile:
-        """Record the step that begins, without holding its activations."""
-        request = self._request
-        optimizer = request.optimizer or optimizers_for(model)
-        step = step_of(model, args, kwargs, request.loss, hooks=False)
-        recorded = record_step(step, optimizer=optimizer, whole=False)
-        if step.device.type == "cuda" or request.measured_steps:
-            recorded = _with_others(recorded, other_bytes(recorded.static, optimizer, step.device))
-        return recorded
-
-    def _recorded_again(
-        self,
-        model: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        batch: Batch,
-        held_bytes: int,
-    ) -> Profile | None:
-        """Record the step that begins as another size of one that is known; None where it is none."""
-        alike = [each for each in self._known if each.gradient_bytes == held_bytes and each.batch.kind == batch.kind]
-        if not alike or not self._alike:
-            return None
-        known, request = alike[-1], self._request
-        step = step_of(model, args, kwargs, request.loss, hooks=False)
-        recorded = record_again(step, known.profile)
-        self._alike = recorded is not None
-        return recorded
-
-    def _solved(self, known: Known, search_steps: float = math.inf) -> Ready:
-        """Plan for steps that are known, as far as measurements have corrected that by now.
-
-        The solver has half of the `search_steps`; the rest is for finding what may be recomputed, unless that is known
-        from another size.
-        """
-        began = time.perf_counter()
-        corrected = _with_others(known.profile, self._error_bytes)
-        margin = reserved_margin(corrected) + (0.0 if known.recorded else MARGIN)
-        half_seconds = search_steps * corrected.plain_seconds / 2
-        solve = functools.partial(self._request.solve, corrected, margin=margin, limit_seconds=half_seconds)
-        plan = None
-        searched = searched_for(known, self._searched)
-        if searched is not None:
-            try:
-                plan = solve(restate(searched.candidates, corrected))
-            except (Infeasible, TooCostly):
-                if not known.recorded:
-                    raise  # less headroom may do, or a recorded step: for that one it is worth searching anew
-        if plan is None:
-            candidates = find_candidates(corrected)
-            self._searched.append(Searched(known=known, candidates=candidates))
-            plan = solve(candidates)
-        _log.info(
-            "for batches of %s%s, asked for %s: predicted peak %s, recompute overhead %.1f %%; solved in %.1f s",
-            known.batch.describe(),
-            "" if known.recorded else " (foretold from two recorded steps)",
-            self._request.goal,
-            format_bytes(plan.peak_bytes),
-            100 * plan.recompute_seconds / (plan.plain_seconds or math.inf),
-            time.perf_counter() - began,
-        )
-        return Ready(known=known, plan=plan)
-
-    def _correct(self, model: nn.Module, reading: Reading) -> None:
-        """Solve again where a measured step shows that the budget is exceeded, or far from used."""
-        budget_bytes, measured_bytes = self._request.goal.budget_bytes, reading.measurement.peak_bytes
-        if budget_bytes is None:  # the lowest peak was asked for, whatever it is
+    def _learn(self, step: Step, recorded: Recorded) -> None:
+        """Remember what was recorded."""
+        if recorded.sets_itself_up and not self._settled:
+            self._settled = True
+            _log.info("the model set itself up in its first step, so the next one is recorded")
             return
-        exceeded = measured_bytes > budget_bytes
-        error_bytes = reading.error_bytes if exceeded else reading.error_bytes + reading.left_bytes
-        nearly_used = measured_bytes + reading.left_bytes >= WELL_USED * budget_bytes
-        unused = not nearly_used and error_bytes < 0 and bool(reading.plan.segments)
-        # Once the error was raised it is not lowered again: else the two could follow each other for ever.
-        if self._corrections == MOST_CORRECTIONS or not (exceeded or (unused and not self._raised)):
-            return
-        self._corrections += 1
-        self._raised = self._raised or exceeded
-        self._error_bytes += error_bytes
-        said = (
-            f"a step measured {format_bytes(measured_bytes)} where {format_bytes(reading.plan.peak_bytes)} was "
-            f"predicted and {format_bytes(budget_bytes)} is the budget"
-        )
-        assert self._current is not None
-        try:
-            known = self._current.known
-            ready = self._solved(known, math.inf if known.recorded else SEARCH_STEPS)
-        except Infeasible as error:
-            _log.warning("%s; no plan does better: %s", said, error)
-            return
-        _log.info("%s: planned again", said)
-        plan = msgspec.structs.replace(ready.plan, notes=(*ready.plan.notes, f"{said}; the difference is counted"))
-        replan(model, self, plan)
-        self._current = Ready(known=ready.known, plan=plan)
-        self._ready = [self._current]  # the others did not know
+        _log.info("recorded a step on batches of %s", step.kind.describe())
+        if self._unknown:
+            self._unknown = False
+            self._plans.forget_plans()
+        self._plans.learn(step.kind, step.nodes, recorded)
+
+    def _failed(self, error: ProfilingError) -> None:
+        """A recording came to nothing."""
+        self._surprises.tries += 1
+        self._idle = self._surprises.exhausted
+        if self._idle:
+            self._say(f"no step could be recorded, so the model trains without a plan from now on: {error}")
+        else:
+            self._say(f"the recording of a step is dropped, and a later one will be recorded: {error}")
+
+    def _surprise(self, model: nn.Module, device: torch.device) -> str:
+        """Say what the last step showed that the plan does not count on; empty where nothing."""
+        newest, self._newest = self._newest, ""
+        budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
+        peak_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
+        if budget_bytes is not None and peak_bytes:
+            self._plans.error_bytes += peak_bytes - budget_bytes
+            return f"a step measured {format_bytes(peak_bytes)} where the budget is {format_bytes(budget_bytes)}"
+        if newest and not self._plans.counts(model, device, self._seen_optimizers()):
+            return f"{newest} took its first step"
+        return ""
+
+    def _seen_optimizers(self) -> list[Optimizer]:
+        return self._optimizers.optimizers if self._optimizers is not None else []
+
+    def _stepped(self, optimizer: Optimizer, first: bool) -> None:
+        """An optimizer has taken a step on the model's parameters."""
+        step = self._step
+        if step is not None and step.way is not None:
+            step.way.optimizer_stepped(optimizer)
+            if self._early and step.is_here() and isinstance(step.way, RecordedStep):
+                self._end(step.way.model, ())
+        if first:
+            self._newest = type(optimizer).__name__
+        if not self._seen:
+            self._say(UNSEEN)
+
+    def _drop(self) -> None:
+        """Forget the step that is under way."""
+        step, self._step = self._step, None
+        if step is not None and step.way is not None:
+            step.way.drop()
+
+    def _say(self, what: str) -> None:
+        """Warn, once of each thing."""
+        if what not in self._said:
+            self._said.add(what)
+            _log.warning("%s", what)
 
 
-def gradient_bytes(model: nn.Module) -> int:
-    """Bytes of the parameters to whose gradients a step that begins now adds its own."""
-    return sum(each.nbytes for each in model.parameters() if each.requires_grad and each.grad is not None)
-
-
-def _with_others(profile: Profile, other_bytes: int) -> Profile:
-    """Count more, or less, that is alive beside the step."""
-    static = profile.static
-    return msgspec.structs.replace(
-        profile, static=msgspec.structs.replace(static, other_bytes=static.other_bytes + other_bytes)
-    )
+def _pause(governor: weakref.ref[Governor], model: weakref.ref[nn.Module]) -> None:
+    """End what a governor records, as far as that can be: another recording begins."""
+    owner, trained = governor(), model()
+    if owner is not None and trained is not None:
+        owner.pause(trained, ())
 
 
 def _without_optimizer(request: Request) -> Request:

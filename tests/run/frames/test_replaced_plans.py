@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from autockpt._data.plan import Plan
-from autockpt._run.frames import Handle, watching_replays
+from autockpt._run.frames import Handle, patched_forward, watching_replays
 from autockpt._run.install import govern, install, replan, uninstall
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, batch, summed
@@ -54,7 +56,12 @@ class Fixed:
 
     handle: Handle
 
-    def before(self, *_: object) -> None:
+    def train(
+        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return patched_forward(forward, model, "", self.handle, *args, **kwargs)
+
+    def pause(self, model: nn.Module, arguments: object) -> None:
         pass
 
     def close(self) -> None:

@@ -129,7 +129,10 @@ class Loop:
 
     def peak_bytes(self, batch: Batch) -> int:
         """Measure a step, everything counted that belongs to it."""
+        return self.static_bytes(batch) + autockpt.measure(lambda: self.step(batch), device="cpu").step_bytes
+
+    def static_bytes(self, batch: Batch) -> int:
+        """What is there before a step."""
         state = [value for each in self.optimizer.state.values() for value in each.values()]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        static = storage_bytes([*self.model.parameters(), *self.model.buffers(), *batch.values(), *state, *gradients])
-        return static + autockpt.measure(lambda: self.step(batch), device="cpu").step_bytes
+        return storage_bytes([*self.model.parameters(), *self.model.buffers(), *batch.values(), *state, *gradients])

@@ -1,4 +1,4 @@
-"""A budget and nothing else: the plan is made when the first training step begins."""
+"""A budget and nothing else: step 1 is recorded, step 2 timed, and the plan made as step 3 begins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import autockpt
-from autockpt import Infeasible, ProfilingError
+from autockpt import Infeasible
 from autockpt._run.install import governor_of
 from tests.end_to_end.reference import counting_replays
 from tests.run.governor.loops import Loop, inside, language_model, outside, tokens_of
@@ -38,6 +38,13 @@ def segments(model: nn.Module) -> int:
     return len(plan.segments)
 
 
+def train(model: nn.Module, steps: int = 3) -> None:
+    """So many steps without an optimizer."""
+    for _ in range(steps):
+        model.zero_grad()
+        inside(model, BATCH)[1].backward()
+
+
 @pytest.mark.parametrize(
     ("forward", "share", "accumulate"),
     [(inside, 0.75, 1), (outside, 0.9, 1), (inside, 0.75, 2)],
@@ -46,7 +53,6 @@ def segments(model: nn.Module) -> int:
 def test_ten_steps_are_the_plain_ones_and_keep_to_the_budget(forward: Any, share: float, accumulate: int) -> None:
     plain = Loop(language_model(), forward, accumulate=accumulate).losses(BATCHES)
     loop, budget = governed(forward, share, accumulate=accumulate)
-    assert autockpt.plan_of(loop.model) is None
     with counting_replays() as replays:
         assert loop.losses(BATCHES) == plain
     assert replays and segments(loop.model)
@@ -76,47 +82,52 @@ def test_a_gpt2_with_fifty_thousand_tokens(forward: Any) -> None:
 
 
 def test_evaluation_before_training_plans_nothing() -> None:
-    model = autockpt.apply(language_model(), "20MB")
+    model = autockpt.apply(language_model(), "12MB")
     with torch.no_grad():
         model(**BATCH)
     model.eval()
     model(**BATCH).logits.sum().backward()
     assert autockpt.plan_of(model) is None
     model.train()
-    inside(model, BATCH)[1].backward()
+    train(model, 2)
+    assert autockpt.plan_of(model) is None
+    train(model, 1)
     assert autockpt.plan_of(model) is not None
 
 
 def test_a_first_forward_that_fails_is_the_users_own_and_planning_is_tried_again() -> None:
-    model = autockpt.apply(language_model(), "20MB")
+    model = autockpt.apply(language_model(), "12MB")
     before = {name: sorted(module.__dict__) for name, module in model.named_modules()}
     with pytest.raises(IndexError):
         model(input_ids=torch.full((2, 8), 10**6))
     assert {name: sorted(module.__dict__) for name, module in model.named_modules()} == before
     assert autockpt.plan_of(model) is None
-    inside(model, BATCH)[1].backward()
+    train(model)
     assert autockpt.plan_of(model) is not None
 
 
-def test_a_budget_that_no_plan_meets_is_said_by_the_first_forward_and_a_larger_one_can_be_applied() -> None:
-    model = autockpt.apply(language_model(), "1MB")
-    with pytest.raises(Infeasible) as caught:
-        inside(model, BATCH)
-    assert autockpt.plan_of(model) is None
-    autockpt.apply(model, caught.value.minimum_bytes)
-    inside(model, BATCH)[1].backward()
-    assert segments(model)
-
-
-def test_removing_leaves_no_trace_before_the_first_step_and_after_it() -> None:
+def test_a_budget_that_no_plan_meets_is_said_as_step_3_begins_and_leaves_the_model_as_it_was() -> None:
     model = language_model()
     before = [dict(module.__dict__) for module in model.modules()]
-    autockpt.remove(autockpt.apply(model, "20MB"))
-    assert [dict(module.__dict__) for module in model.modules()] == before
-    autockpt.apply(model, "20MB")
-    inside(model, BATCH)[1].backward()
+    train(autockpt.apply(model, "1MB"), 2)
     model.zero_grad()
+    with pytest.raises(Infeasible) as caught:
+        inside(model, BATCH)
+    assert [dict(module.__dict__) for module in model.modules()] == before
+    autockpt.apply(model, caught.value.minimum_bytes)
+    train(model)
     assert segments(model)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_removing_leaves_no_trace_before_the_first_step_and_after_it(steps: int) -> None:
+    model = language_model()
+    before = [dict(module.__dict__) for module in model.modules()]
+    autockpt.remove(autockpt.apply(model, "12MB"))
+    assert [dict(module.__dict__) for module in model.modules()] == before
+    autockpt.apply(model, "12MB")
+    train(model, steps)
+    model.zero_grad()
     autockpt.remove(model)
     assert [dict(module.__dict__) for module in model.modules()] == before
 
@@ -131,15 +142,14 @@ def knows(model: nn.Module) -> object:
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deep", "pickle"]
 )
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_copy_keeps_to_the_budget_by_itself(copied: Any, trained: bool) -> None:
+@pytest.mark.parametrize("trained", [0, 1, 3])
+def test_a_copy_keeps_to_the_budget_by_itself(copied: Any, trained: int) -> None:
     loop, budget = governed(inside, 0.75)
-    if trained:
-        loop.losses(BATCHES[:1])
+    loop.losses(BATCHES[:trained])
     twin = Loop(copied(loop.model), inside)
     assert autockpt.plan_of(twin.model) == autockpt.plan_of(loop.model)
     assert knows(twin.model) is not knows(loop.model)
-    assert twin.losses(BATCHES[:2]) == Loop(copy.deepcopy(autockpt.remove(loop.model)), inside).losses(BATCHES[:2])
+    assert twin.losses(BATCHES[:3]) == Loop(copy.deepcopy(autockpt.remove(loop.model)), inside).losses(BATCHES[:3])
     assert segments(twin.model)
     assert twin.peak_bytes(BATCH) <= budget
 
@@ -160,47 +170,58 @@ def test_a_forward_that_others_wrap_meanwhile_stays_wrapped() -> None:
 
 
 def test_the_models_own_hooks_run_once_a_step() -> None:
-    """The step is recorded from inside forward: hooks around it have run already, on what it was given."""
-    model = autockpt.apply(language_model(), "20MB")
+    model = autockpt.apply(language_model(), "12MB")
     seen: list[str] = []
     model.register_forward_pre_hook(lambda *_: seen.append("before"))
     model.register_forward_hook(lambda *_: seen.append("after"))
-    inside(model, BATCH)[1].backward()
-    assert seen == ["before", "after"]
+    train(model)
+    assert seen == ["before", "after"] * 3
     assert segments(model)
 
 
 @pytest.mark.usefixtures("bfloat16")
-def test_planned_inside_autocast_the_first_step_is_the_plain_one() -> None:
-    """What the recorder casts in the caller's own region, the caller's step must not find in the cache."""
+def test_inside_autocast_every_step_is_the_plain_one() -> None:
+    """What is cast while a step is recorded or replayed must not be found in the cache of the caller's region."""
 
     def stack() -> nn.Module:
         torch.manual_seed(0)
         blocks = (nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32), nn.Dropout(0.1)) for _ in range(6))
         return nn.Sequential(*blocks)
 
-    def train(model: nn.Module) -> list[torch.Tensor]:
+    def gradients(model: nn.Module) -> list[torch.Tensor]:
         torch.manual_seed(1)
-        with torch.autocast("cpu", torch.bfloat16):
-            model(torch.linspace(-1, 1, 256 * 32).reshape(256, 32)).float().square().mean().backward()
-        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        found = []
+        for _ in range(4):
+            model.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                model(torch.linspace(-1, 1, 256 * 32).reshape(256, 32)).float().square().mean().backward()
+            found += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        return found
 
-    plain = train(stack())
-    model = autockpt.apply(stack(), "700kB")
+    plain = gradients(stack())
+    model = autockpt.apply(stack(), "1MB")
     with counting_replays() as replays:
-        planned = train(model)
+        planned = gradients(model)
     assert replays and segments(model)
     assert all(torch.equal(one, other) for one, other in zip(plain, planned, strict=True))
 
 
-def test_a_profiler_that_the_user_runs_is_named_and_its_trace_left_whole() -> None:
-    model = autockpt.apply(language_model(), "20MB")
+@pytest.mark.parametrize("within", [False, True], ids=["around the step", "inside it"])
+def test_a_profiler_that_the_user_runs_is_named_and_its_trace_left_whole(
+    within: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, loss = autockpt.apply(language_model(), "12MB"), torch.zeros(())
+    if within:
+        loss = inside(model, BATCH)[1]
     with torch.profiler.profile() as profiler:
         torch.ones(3).cumsum(0)
-        with pytest.raises(ProfilingError, match="profiler is already running"):
-            inside(model, BATCH)
+        if not within:
+            loss = inside(model, BATCH)[1]
+        loss.backward()
         torch.ones(3).cumprod(0)
-    assert {"aten::cumsum", "aten::cumprod"} <= {event.key for event in profiler.key_averages()}
+    assert {"aten::cumsum", "aten::cumprod", "aten::mm"} <= {event.key for event in profiler.key_averages()}
+    train(model, 2)
     assert autockpt.plan_of(model) is None
-    inside(model, BATCH)[1].backward()
+    assert sum("a later one" in record.getMessage() for record in caplog.records) == 1
+    train(model, 1)
     assert autockpt.plan_of(model) is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import enum
 import functools
-import gc
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import NotApplicable, Plan, Segment
-from autockpt._check.measure import allocated_bytes
 from autockpt._record.loss import assumed_loss
-from autockpt._run.governor.batch import batch_of, enlarged
-from autockpt._run.governor.foresight import Known
+from autockpt._run.batch import Forward, Kind, batch_of
+from autockpt._run.headroom import enlarged
 from autockpt._run.install import governor_of
 
 BATCH = torch.linspace(-1, 1, 256 * 32).reshape(256, 32)
@@ -37,6 +36,13 @@ def plan_of(model: nn.Module) -> Plan:
     plan = autockpt.plan_of(model)
     assert plan is not None
     return plan
+
+
+def train(model: nn.Module, steps: int = 3, batch: Tensor = BATCH) -> None:
+    """So many steps without an optimizer."""
+    for _ in range(steps):
+        model.zero_grad()
+        model(batch).square().mean().backward()
 
 
 def twice(model: nn.Module, batch: Tensor) -> Tensor:
@@ -71,11 +77,48 @@ def test_what_the_caller_has_computed_before_is_left_alone(forward: Any, first: 
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True) if one is not None)
 
 
-def test_statistics_that_an_earlier_forward_of_the_same_step_has_read() -> None:
-    model = autockpt.apply(nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), *stack()), BUDGET)
-    small, large = model(BATCH[:16]), model(BATCH)  # recorded while the first one's graph waits
-    (small.sum() + large.sum()).backward()
-    assert plan_of(model)
+def test_several_forwards_before_one_backward_are_one_step() -> None:
+    def siamese() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), *stack())
+
+    def step(model: nn.Module) -> list[Tensor]:
+        model.zero_grad()
+        one, other = model(BATCH), model(BATCH.flip(0))
+        (one - other).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    model, twin = siamese(), siamese()
+    plain_bytes = autockpt.measure(lambda: step(twin), device="cpu").step_bytes
+    twin = siamese()
+    autockpt.apply(
+        model, sum(each.nbytes for each in (*model.parameters(), *model.buffers(), BATCH)) + plain_bytes // 2
+    )
+    for _ in range(5):
+        assert all(map(torch.equal, step(model), step(twin)))
+    assert all(map(torch.equal, model.buffers(), twin.buffers()))
+    plan = plan_of(model)
+    assert plan.peak_bytes <= (plan.budget_bytes or 0)
+    occurrences = {call.rpartition("#")[2] for segment in plan.segments for call in segment.calls}
+    assert occurrences == {"0", "1"}
+    assert autockpt.measure(lambda: step(model), device="cpu").step_bytes <= plain_bytes // 2
+    model.zero_grad()
+    model(BATCH).square().mean().backward()  # fewer are covered
+    governor: Any = governor_of(model)
+    assert governor._step.decision.what == "Keep"
+
+
+def test_more_forwards_than_the_plan_counts_on_are_spilled_and_the_next_step_is_recorded() -> None:
+    model = autockpt.apply(stack(), BUDGET)
+    train(model)
+    governor: Any = governor_of(model)
+    decisions = []
+    for _ in range(3):
+        model.zero_grad()
+        (model(BATCH) + model(BATCH)).square().mean().backward()
+        decisions.append(governor._step.decision.what)
+    assert decisions == ["Keep", "Record", "Replan"]
 
 
 class Classifier(nn.Module):
@@ -88,17 +131,27 @@ class Classifier(nn.Module):
         return outputs.argmax(-1) if predict else outputs
 
 
-def test_a_forward_that_leads_to_no_backward_is_no_step() -> None:
+def test_a_forward_that_leads_to_no_backward_is_no_step(caplog: pytest.LogCaptureFixture) -> None:
     model = autockpt.apply(Classifier(), BUDGET)
     expected = Classifier()(BATCH, predict=True)
-    for _ in range(2):
+    for _ in range(4):
         assert torch.equal(model(BATCH, predict=True), expected)
         assert autockpt.plan_of(model) is None
-    model(BATCH).square().mean().backward()
+    train(model)
     plan = plan_of(model)
     assert torch.equal(model(BATCH, predict=True), expected)
+    train(model, 1)
     assert plan.segments
     assert plan_of(model) is plan
+    assert not caplog.records
+
+
+def test_a_backward_that_never_comes_is_said_and_a_later_step_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    model = autockpt.apply(stack(), BUDGET)
+    model(BATCH).sum()
+    train(model)
+    assert "no backward came" in caplog.text
+    assert plan_of(model).segments
 
 
 def test_a_list_that_forward_fills_is_filled_once() -> None:
@@ -113,10 +166,12 @@ def test_a_list_that_forward_fills_is_filled_once() -> None:
                 seen.append(hidden)
             return hidden
 
-    seen: list[Tensor] = []
     model = autockpt.apply(Collecting(), BUDGET)
-    model(BATCH, seen)
-    assert len(seen) == 6
+    for _ in range(4):
+        seen: list[Tensor] = []
+        model.zero_grad()
+        model(BATCH, seen).sum().backward()
+        assert len(seen) == 6
     assert plan_of(model)
 
 
@@ -124,11 +179,10 @@ def test_layers_that_are_unfrozen_later_get_a_plan() -> None:
     model = stack()
     model[:5].requires_grad_(False)
     autockpt.apply(model, BUDGET)
-    model(BATCH).sum().backward()
+    train(model)
     assert not plan_of(model).segments
     model.requires_grad_(True)
-    model.zero_grad()
-    model(BATCH).sum().backward()
+    train(model, 2)
     assert plan_of(model).segments
 
 
@@ -137,7 +191,7 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
-@pytest.mark.parametrize("change", ["trainable", "training", "autocast", "dtype", "switch", "enumeration"])
+@pytest.mark.parametrize("change", ["trainable", "training", "autocast", "dtype", "switch", "enumeration", "block"])
 def test_what_a_step_depends_on_besides_its_shapes(change: str) -> None:
     model, arguments = stack(), {"switch": torch.float32, "colour": Colour.RED}
 
@@ -156,6 +210,8 @@ def test_what_a_step_depends_on_besides_its_shapes(change: str) -> None:
         model[0].eval()
     elif change == "dtype":
         model[0].double()
+    elif change == "block":
+        model[0] = copy.deepcopy(model[0])
     elif change == "switch":
         arguments["switch"] = torch.bfloat16
     else:
@@ -163,12 +219,46 @@ def test_what_a_step_depends_on_besides_its_shapes(change: str) -> None:
     assert kind() != before
 
 
-def test_more_gradients_than_were_there_are_not_included() -> None:
-    batch = batch_of(stack(), lambda hidden: hidden, (BATCH,), {})
-    profile = autockpt.profile(nn.Linear(32, 32), BATCH)
-    some = Known(batch=batch, gradient_bytes=100, profile=profile, recorded=True)
-    assert some.includes(batch, 0) and some.includes(batch, 100)
-    assert not some.includes(batch, 101)
+def test_what_a_kind_of_step_covers() -> None:
+    def batch(samples: int, *others: Any) -> Any:
+        return batch_of(stack(), lambda hidden, *_: hidden, (BATCH[:samples], *others), {})
+
+    def batches(*samples: int) -> Any:
+        model = stack()
+        return tuple(batch_of(model, lambda hidden: hidden, (BATCH[:each],), {}) for each in samples)
+
+    (small, large) = batches(16, 256)
+    assert Kind(batches=(large,), gradient_bytes=100).covers([small], 100)
+    assert not Kind(batches=(large,), gradient_bytes=100).covers([large], 101)
+    assert not Kind(batches=(small,), gradient_bytes=100).covers([large], 0)
+    assert Kind(batches=(large, small), gradient_bytes=0).covers([small], 0)
+    assert not Kind(batches=(large, small), gradient_bytes=0).covers([large, large], 0)
+    assert not Kind(batches=(large,), gradient_bytes=0).covers([large, small], 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(2, 3), ([1, 2], [1, 3]), ([1], [1, 1]), (numpy.zeros(3), numpy.zeros(4)), (numpy.zeros(3), numpy.zeros(3, int))],
+    ids=["number", "numbers", "list", "array", "type of an array"],
+)
+def test_arguments_that_are_no_tensors(one: Any, other: Any) -> None:
+    model = stack()
+    first, second = (batch_of(model, lambda hidden, _: hidden, (BATCH, each), {}) for each in (one, other))
+    assert first.covers(first) and not first.covers(second)
+
+
+def test_a_number_that_only_counts_ends_up_as_no_kind_of_step() -> None:
+    class Counts(Classifier):
+        def forward(self, batch: Tensor, step: int) -> Tensor:  # type: ignore[override]
+            outputs: Tensor = self.body(batch)
+            return outputs
+
+    model = autockpt.apply(Counts(), BUDGET)
+    for step in range(8):
+        model.zero_grad()
+        model(BATCH, step).square().mean().backward()
+    governor: Any = governor_of(model)
+    assert plan_of(model).segments and governor._step.decision.what == "Keep"
 
 
 @pytest.mark.parametrize("beside", ["auxiliary", "made of it", "made of it, by name"])
@@ -195,7 +285,7 @@ def positional(hidden: Tensor, /) -> Tensor:
     ("forward", "name"), [(several, "hidden[0]"), (positional, "hidden")], ids=["any number", "positional only"]
 )
 def test_larger_shapes_go_where_the_arguments_were(forward: Callable[..., Tensor], name: str) -> None:
-    args, kwargs = enlarged(forward, (BATCH,), {}, {name: (512, 16)})
+    args, kwargs = enlarged(Forward(stack(), forward, ((BATCH,), {})), {name: (512, 16)})
     assert [tuple(each.shape) for each in args] == [(512, 32)]  # never smaller than the batch itself
     assert torch.equal(args[0], torch.cat([BATCH, BATCH])) and not kwargs
 
@@ -222,19 +312,23 @@ def test_a_wrapper_may_call_the_model_otherwise() -> None:
         return planned(batch["hidden"])
 
     model.__dict__["forward"] = wrapper
-    model({"hidden": BATCH[:16]}).sum().backward()
+    for _ in range(3):
+        model.zero_grad()
+        model({"hidden": BATCH[:16]}).sum().backward()
     model.__dict__["forward"] = planned
     assert plan_of(model).segments
 
 
-@pytest.mark.parametrize("given", [None, BATCH], ids=["planned in the first step", "planned before"])
+@pytest.mark.parametrize("given", [None, BATCH], ids=["planned in step 3", "planned before"])
 def test_a_wrapper_that_says_what_it_wraps_does_not_hide_the_plan(given: Tensor | None) -> None:
     model = autockpt.apply(stack(), BUDGET, inputs=given)
     planned: Callable[..., Any] = model.forward
     # accelerate's mixed precision goes over the forward in this way
     model.__dict__["forward"] = functools.wraps(planned)(torch.autocast("cpu", torch.bfloat16)(planned))
-    model(BATCH).sum().backward()
+    wrapped = model.__dict__["forward"]
+    train(model)
     assert plan_of(model).segments
+    assert model.__dict__["forward"] is wrapped
     assert autockpt.plan_of(copy.deepcopy(model)) is None  # which runs the original
     model.__dict__["forward"] = planned
     assert plan_of(model).segments
@@ -267,43 +361,6 @@ def test_a_wrapper_of_itself_hides_no_plan() -> None:
     model.__dict__["forward"] = lambda batch: batch
     model.__dict__["forward"].__wrapped__ = model.__dict__["forward"]
     assert autockpt.plan_of(model) is None
-
-
-def measured(steps: int = 2) -> nn.Module:
-    """A model with a budget that leaves room for what other tests keep alive."""
-    gc.collect()
-    model = stack()
-    others = allocated_bytes(torch.device("cpu")) - sum(parameter.nbytes for parameter in model.parameters())
-    return autockpt.apply(model, others + 1_900_000, measured_steps=steps)
-
-
-def failing(model: nn.Module) -> None:
-    with pytest.raises(RuntimeError, match="shapes"):
-        model(BATCH[:, :16])
-
-
-@pytest.mark.parametrize("between", [lambda model: model.eval()(BATCH), failing], ids=["evaluation", "failure"])
-def test_what_comes_between_two_steps_is_not_measured(between: Callable[[nn.Module], object]) -> None:
-    model = measured()
-    model(BATCH).sum().backward()
-    governor: Any = governor_of(model)
-    assert governor._gauge._meter is not None
-    between(model)
-    assert governor._gauge.read() is None
-
-
-def test_state_that_the_optimizer_makes_in_a_measured_step_is_not_taken_for_room() -> None:
-    model = measured()
-    optimizer = torch.optim.Adam(model.parameters())
-    plans = []
-    for _ in range(3):
-        model(BATCH).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        plans.append(plan_of(model))
-    assert plans[0].segments
-    assert plans[1].recompute_seconds >= plans[0].recompute_seconds
-    autockpt.remove(model)
 
 
 def test_a_copy_knows_an_optimizer_by_its_name() -> None:

@@ -1,4 +1,4 @@
-"""Candidates of one step stated for another size say what a plan's segments would in it."""
+"""A candidate says what a plan of its segment alone would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import autockpt
 from autockpt import Plan
 from autockpt._choose.candidates import Candidates, find_candidates
 from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._choose.candidates.restated import restate
 from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
 from tests.zoo import UNet, t5, tokens
@@ -29,27 +28,23 @@ def transformer(size: int) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def unet(size: int) -> tuple[nn.Module, dict[str, Any]]:
-    """With glue around its blocks, and buffers."""
+    """With functions around its blocks, and buffers."""
     return UNet(8), {"image": torch.randn(size, 3, 32, 32)}
 
 
 @pytest.mark.parametrize("build", [transformer, unet])
-def test_what_is_stated_for_another_size_is_what_a_plan_would_say_there(build: Any) -> None:
+def test_a_candidate_is_what_a_plan_of_its_segment_alone_says(build: Any) -> None:
     torch.manual_seed(0)
-    small, large = (autockpt.profile(*build(size)) for size in (2, 6))
-    found = find_candidates(small)
-    restated = restate(found, large)
+    profile = autockpt.profile(*build(6))
+    found = find_candidates(profile)
     everything = range(len(found.replays))
-    assert segments_of(restated, everything) != segments_of(found, everything)
-    assert restated.refused == found.refused
-    segments = segments_of(restated, everything)
+    segments = segments_of(found, everything)
     assert any("/" in call for segment in segments for call in segment.calls)  # functions of the root's own code
     for index in random.Random(0).sample(everything, SAMPLE):
         segment = segments[index]
-        alone = find_planned(large, Plan(segments=(segment,)))
+        alone = find_planned(profile, Plan(segments=(segment,)))
         assert segments_of(alone, [0]) == (segment,)
-        assert of(alone, 0) == of(restated, index)
-    assert restate(restated, small).problem == found.problem
+        assert of(alone, 0) == of(found, index)
 
 
 def of(candidates: Candidates, index: int) -> tuple[object, ...]:

@@ -1,0 +1,244 @@
+"""The user's own step, recorded while it trains: nothing runs twice, and nothing that it computes is touched.
+
+    forward, watched · the user's loss · backward · optimizer · ... · the next forward
+    ├── tape ───────────────────────────────────────────────────┤
+
+What forward saves waits elsewhere (`spilled.py`), so that the step holds no more than the deepest plan does.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .._calls.values import tensors
+from .._data.errors import ProfilingError
+from .._data.profile import Profile
+from .._data.tables import Static
+from . import refusals
+from .clocks import clock_of
+from .contents import Contents
+from .marks import Run
+from .observer import Observer
+from .optimizer import OptimizerMemory
+from .recorder import build_profile, storage_bytes
+from .runs import run_of
+from .shadow import state_tensors
+from .spilled import SpilledStep
+from .tape import AllocatorTape, Event, ProfilerElsewhere
+from .timing import Seconds, recorded_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a recorded step was.
+
+    Attributes:
+        run: what was seen of it.
+        seconds: when what happened, as the recorded step itself tells.
+        static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
+        reached: which of the trainable parameters had a gradient when it was over, by their number.
+    """
+
+    run: Run
+    seconds: Seconds
+    static: Static
+    reached: frozenset[int]
+
+    @property
+    def sets_itself_up(self) -> bool:
+        """Whether modules changed their attributes, as many do in a first forward and never again."""
+        return any(refusals.CHANGES_ATTRIBUTE in call.reasons for call in self.run.calls)
+
+    def profile(
+        self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
+    ) -> Profile:
+        """Make the profile.
+
+        Args:
+            model: the model.
+            device: where it trains.
+            seconds: when what happened.
+            optimizer: what the optimizers need whose steps belong to it.
+        """
+        return build_profile(model, device, self.run, seconds, optimizer=optimizer, static=self.static, notes=())
+
+
+class RecordedStep(SpilledStep):
+    """A step of the user's that is recorded, from its first forward until it is closed or dropped.
+
+    Raises:
+        ProfilingError: a profiler runs already, in this thread or another.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
+        super().__init__(model, device, arguments)
+        gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
+        around = Contents({name or "the model": module for name, module in model.named_modules()})
+        self._static = _static_bytes(model, arguments, around)
+        generators = [torch.default_generator, *(torch.cuda.default_generators if device.type == "cuda" else ())]
+        self._tape, self._clock = AllocatorTape(device), clock_of(device)
+        self._observer = Observer(
+            model, self._tape, self._clock, self.spill, generators=[*dict.fromkeys((*generators, *around.generators))]
+        )
+        del around
+        self._over: object = None  # when the last backward began, or was over
+        self._running = False  # whether it has not ended
+        self._states: dict[int, tuple[int, ...]] = {}  # storages of an optimizer's state, by the marker of its step
+        self._reached: set[int] = set()
+        # Gradients that are there before: the profiler does not see them go.
+        self._held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
+        self._gone: dict[int, int] = {}
+        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in self._held.items()]
+        self._held_bytes = {key: storage.nbytes() for key, storage in self._held.items()}
+        self._held.clear()
+        _start(self._tape)
+        # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
+        self._end = weakref.finalize(self, _abandon, self._tape)
+
+    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+        try:
+            with self._observer.watching(in_place=True, over=self.hooks):
+                return self.call(arguments, run)
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            raise ProfilingError(
+                "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and "
+                "recording needs them. Write a plan by hand that keeps the calls which do."
+            ) from error
+
+    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
+        return self._observer.on_call("", self.model, arguments, run)
+
+    def backward_begins(self) -> None:
+        if self._over is None:
+            self._observer.end_forward()
+        self._over, self._running = self._clock.stamp(), True
+        private.after_backward(self._backward_over)
+
+    def _backward_over(self) -> None:
+        self._over, self._running = self._clock.stamp(), False
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        number = self._observer.mark("backward_end", 0, self._over, self._keys(_gradients(self.model)))
+        state = [each for each in state_tensors(optimizer) if each.device.type == self.device.type]
+        self._states[number] = self._keys(state)
+        self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
+
+    def drop(self) -> None:
+        self._end()
+
+    def close(self, arguments: object) -> Recorded:
+        """End the recording as something else begins.
+
+        Args:
+            arguments: of what begins: they are no part of the step.
+
+        Raises:
+            ProfilingError: the tape is torn, or no backward came, or none to its end.
+        """
+        others = self._keys((*tensors(arguments), *_gradients(self.model)))
+        if not self._states:
+            self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
+        try:
+            if self._over is None:
+                raise ProfilingError("no backward came before the next forward began")
+            if self._running:
+                raise ProfilingError("a backward was broken off")
+            self._observer.end(stamp=self._over, keys=others)
+            self._end.detach()
+            self._tape.__exit__(None, None, None)
+        finally:
+            self.drop()
+        events, left_bytes = self._of_the_step(frozenset(others))
+        run = replace(run_of(self._observer, self._tape), events=events)
+        static = msgspec.structs.replace(self._static, other_bytes=self._static.other_bytes + left_bytes)
+        trainable = [each for each in self.model.parameters() if each.requires_grad]
+        return Recorded(
+            run=run,
+            seconds=recorded_seconds(run, self._clock, backward=self.device.type == "cpu"),
+            static=static,
+            reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
+        )
+
+    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int]:
+        """Return the events of the step, up to the end of the last optimizer's, and the bytes that it leaves behind.
+
+        State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
+        the model is there twice for a while, as the next step makes its own before this one's goes.
+        """
+        last = max(self._states, default=-1)
+        events = [Event("alloc", key, size) for key, size in self._held_bytes.items()]
+        live = {event.key: place for place, event in enumerate(events)}
+        state: set[int] = set()
+        seen: set[int] = set()
+        over = False
+        for event in self._tape.events():
+            if event.kind == "mark" and event.key in self._gone:
+                event = Event("free", self._gone[event.key])
+            if event.kind == "free":
+                live.pop(event.key, None)
+            elif event.kind == "mark":
+                keys = self._observer.marks[event.key].keys
+                seen.update(live[key] for key in keys if key in live)
+                state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
+                if event.key in self._states and event.key != last:
+                    continue  # another optimizer's step follows
+            elif not over:
+                live[event.key] = len(events)
+            if not over:
+                events.append(event)
+            over = over or (event.kind == "mark" and event.key == last)
+        left = {place for key, place in live.items() if key not in others} & (seen - state)
+        left_bytes = sum(events[place].bytes for place in left)
+        return [event for place, event in enumerate(events) if place not in state], left_bytes
+
+    def _went(self, key: int, _: object) -> None:
+        self._gone[self._tape.mark()] = key
+
+    def _keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
+        return tuple(key for each in values if (key := self._tape.key(each)))
+
+
+def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [each.grad for each in model.parameters() if each.grad is not None and each.grad.layout == torch.strided]
+
+
+def _static_bytes(model: torch.nn.Module, arguments: object, around: Contents) -> Static:
+    """What is there before the step, each storage once, but for gradients: when those go is seen."""
+    devices = {parameter.device for parameter in model.parameters()}
+    inputs = tensors(arguments)
+    own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
+    others = [each for _, each in around.tensors if each.device in devices and private.storage_key(each) not in own]
+    return Static(
+        parameter_bytes=storage_bytes(model.parameters()),
+        buffer_bytes=storage_bytes(model.buffers()),
+        input_bytes=storage_bytes(inputs),
+        other_bytes=storage_bytes(others),
+    )
+
+
+def _start(tape: AllocatorTape) -> None:
+    """Start a tape, if nobody has one open: who trains does not wait."""
+    if not private.ALONE.acquire(blocking=False):
+        raise ProfilerElsewhere("a step is being recorded or measured in another thread")
+    try:
+        tape.__enter__()
+    finally:
+        private.ALONE.release()
+
+
+def _abandon(tape: AllocatorTape) -> None:
+    """End a tape whose recording nobody wants."""
+    error = ProfilingError("dropped")
+    tape.__exit__(type(error), error, None)

@@ -1,0 +1,95 @@
+"""A step of the user's whose saved tensors wait elsewhere until its backward: within the budget, whatever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .._calls.values import tensors
+from .spill import SpilledTensor, open_spill
+
+Pack: TypeAlias = Callable[[torch.Tensor], Any]
+Unpack: TypeAlias = Callable[[Any], torch.Tensor]
+
+
+class _Foreign(NamedTuple):
+    """What a hook of the user's put in the place of a saved tensor."""
+
+    packed: Any
+
+
+class SpilledStep:
+    """A step of the user's, from its first forward to the next one's, of which nothing else is touched.
+
+    Args:
+        model: that trains.
+        device: where.
+        arguments: of its first forward, which stay where they are.
+
+    Attributes:
+        foreign: whether hooks of the user's put something else in the place of saved tensors.
+
+    Raises:
+        NoRoom: there is no temporary folder; later, where the file takes no more.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
+        self.device, self.model, self.foreign = device, model, False
+        self.spill = open_spill(device, [*tensors(arguments), *model.parameters(), *model.buffers()])
+
+    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+        """Run one of its forwards: ``run()`` is the model's own."""
+        with torch.autograd.graph.saved_tensors_hooks(*self.hooks(self._pack, self._unpack)):
+            return run()
+
+    def hooks(self, pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+        """Put hooks on saved tensors over those of the user's that are on, which see all that they saw before.
+
+        What theirs put in the place of a tensor stays as it is: `foreign`.
+        """
+        outer = private.outer_hooks()
+        if outer is None:
+            return pack, unpack
+
+        @private.never_compiled
+        def packing(tensor: torch.Tensor) -> Any:
+            packed = outer[0](tensor)
+            if packed is tensor:
+                return pack(tensor)
+            self.foreign = True
+            return _Foreign(packed)
+
+        @private.never_compiled
+        def unpacking(held: Any) -> torch.Tensor:
+            return outer[1](held.packed if isinstance(held, _Foreign) else unpack(held))
+
+        return packing, unpacking
+
+    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
+        """Run a call of the model by itself, inside one of the forwards."""
+        return run()
+
+    def backward_begins(self) -> None:
+        """Note that a backward begins; called inside it."""
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Note what an optimizer has whose step is over."""
+
+    def drop(self) -> None:
+        """Let go of what was begun; graphs that are alive keep what they need."""
+
+    @private.never_compiled
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        with private.no_torch_functions():
+            held = self.spill.take(tensor)
+            # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
+            return tensor.detach() if held is tensor else held
+
+    @private.never_compiled
+    def _unpack(self, held: Any) -> torch.Tensor:
+        tensor: torch.Tensor = held.restore() if isinstance(held, SpilledTensor) else held
+        return tensor

@@ -1,0 +1,125 @@
+"""The user's own step, timed while it trains: stamps give the shares, and what spilling took is taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _torch_private as private
+from .clocks import clock_of
+from .marks import Run
+from .routing import patched_forwards, routed_functions
+from .spilled import SpilledStep
+from .tape import storage_address
+from .timing import STAMPED, Place, Seconds
+
+SPILLING = "spilling"
+"""Between two such stamps a saved tensor was written or read back, which a plain step does not do."""
+
+
+class TimedStep(SpilledStep):
+    """A step of the user's that is stamped where a recorded one has its markers; see `SpilledStep`."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
+        super().__init__(model, device, arguments)
+        self._clock = clock_of(device)
+        self._kinds: list[str] = []
+        self._stamps: list[object] = []
+        self._open = self._forwards = 0
+        self._running = False
+        self._static = {storage_address(each) for each in (*model.parameters(), *model.buffers())}
+
+    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+        functions = routed_functions(self._function)
+        self._running = True
+        try:
+            with patched_forwards(self.model, self._call, in_place=True), functions:
+                return super().forward(arguments, lambda: self.call(arguments, run))
+        finally:
+            self._running = False
+            self._forwards += 1
+            if self._forwards > 1:
+                self._stamp("exit")  # of the first one, which goes on; see `Observer.on_call`
+
+    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
+        return self._call("", self.model, arguments, run)
+
+    def backward_begins(self) -> None:
+        if "forward_end" not in self._kinds:
+            self._stamp("forward_end")
+        private.after_backward(lambda: self._stamp("backward_end"))
+
+    @property
+    def complete(self) -> bool:
+        """Whether its backward came to an end."""
+        return "backward_end" in self._kinds
+
+    def seconds(self, run: Run, recorded: Seconds) -> Seconds:
+        """Return when what happened in the plain step.
+
+        Args:
+            run: a recorded step.
+            recorded: what that one tells itself, of which only shares count where this step did something else.
+        """
+        readings, spent, began = self._clock.seconds(self._stamps), 0.0, 0.0
+        places: list[tuple[str, float]] = []
+        spilling = False
+        for kind, reading in zip(self._kinds, readings, strict=True):
+            if kind == SPILLING:
+                spent += reading - began if spilling else 0.0
+                spilling, began = not spilling, reading
+            else:
+                places.append((kind, reading - spent))
+        total = places[-1][1]
+        places = [(kind, reading) for kind, reading in places if kind in STAMPED]
+        expected: list[Place] = [(mark.kind, mark.index) for mark in run.in_order() if mark.kind in STAMPED]
+        if [kind for kind, _ in places] != [kind for kind, _ in expected]:
+            return recorded.scaled(total / recorded.plain_seconds if recorded.plain_seconds else 1.0)
+        at = {place: reading for place, (_, reading) in zip(expected, places, strict=True)}
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=total)
+
+    def _stamp(self, kind: str) -> None:
+        self._kinds.append(kind)
+        self._stamps.append(self._clock.stamp())
+
+    def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._running or not torch.is_grad_enabled() or private.transforms_active():
+            return run()
+        self._open += 1
+        self._stamp("enter")
+        try:
+            return run()
+        finally:
+            self._stamp("exit")
+            self._open -= 1
+
+    def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
+        if not self._open or private.transforms_active():
+            return run()
+        self._stamp("begin")
+        try:
+            return run()
+        finally:
+            self._stamp("end")
+
+    @private.never_compiled
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        with private.no_torch_functions():
+            static = storage_address(tensor) in self._static
+        if not static:
+            self._stamp("pack")
+        self._stamp(SPILLING)
+        try:
+            return super()._pack(tensor)
+        finally:
+            self._stamp(SPILLING)
+
+    @private.never_compiled
+    def _unpack(self, held: Any) -> torch.Tensor:
+        self._stamp(SPILLING)
+        try:
+            return super()._unpack(held)
+        finally:
+            self._stamp(SPILLING)

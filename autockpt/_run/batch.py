@@ -1,0 +1,158 @@
+"""What a batch looks like, and how the model stands: all that the memory of a step depends on, but the values."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import nn
+
+from .._calls.values import encode, kept_whole
+
+SWITCHES = (bool, str, torch.dtype, enum.Enum)
+"""Arguments that make a model do something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The shapes of a batch, and what must be equal for two batches to be alike.
+
+    Attributes:
+        kind: names of arguments, switches among them (booleans, strings, dtypes, enumerations, None), and ranks,
+            dtypes, devices and gradient flags of the tensors and arrays; modules, flags and dtypes of the model, and
+            autocast.
+        numbers: whole numbers among the arguments: some say how deep a model is to go, some only count steps.
+        shapes: of the tensors and arrays, in order.
+    """
+
+    kind: tuple[object, ...]
+    numbers: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def covers(self, other: Batch) -> bool:
+        """Whether `other` is alike, and no larger in any dimension."""
+        return (self.kind, self.numbers) == (other.kind, other.numbers) and all(
+            mine >= theirs
+            for own, shape in zip(self.shapes, other.shapes, strict=True)
+            for mine, theirs in zip(own, shape, strict=True)
+        )
+
+    def describe(self) -> str:
+        """The shapes, for a sentence."""
+        return ", ".join("x".join(map(str, shape)) or "a number" for shape in self.shapes) or "no tensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of step.
+
+    Attributes:
+        batches: of its forwards before the first backward, in order.
+        gradient_bytes: of the gradients with which it begins.
+    """
+
+    batches: tuple[Batch, ...]
+    gradient_bytes: int
+
+    def without_numbers(self) -> Kind:
+        """Return the kind with no numbers among the arguments."""
+        return replace(self, batches=tuple(replace(batch, numbers=()) for batch in self.batches))
+
+    def describe(self) -> str:
+        """The shapes, for a sentence."""
+        return "; ".join(batch.describe() for batch in self.batches)
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does."""
+        return (
+            self.gradient_bytes >= gradient_bytes
+            and len(self.batches) >= len(batches)
+            and all(own.covers(other) for own, other in zip(self.batches, batches, strict=False))
+        )
+
+
+class Forward(NamedTuple):
+    """A forward that begins.
+
+    Attributes:
+        model: the model.
+        own: its own forward, whatever was put over it.
+        arguments: by position and by keyword.
+    """
+
+    model: nn.Module
+    own: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model trains."""
+        return next(parameter.device for parameter in self.model.parameters() if parameter.requires_grad)
+
+    def run(self) -> Any:
+        """Run the model's own forward."""
+        args, kwargs = self.arguments
+        return self.own(*args, **kwargs)
+
+    def batch(self, *, numbers: bool = True) -> Batch:
+        """Describe the batch in the arguments, with whole numbers among them or without."""
+        return batch_of(self.model, self.own, *self.arguments, numbers=numbers)
+
+
+def batch_of(
+    model: nn.Module,
+    forward: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    numbers: bool = True,
+) -> Batch:
+    """Describe the batch in the arguments of a model's own forward, by position or by keyword; its numbers or not."""
+    arguments = by_name(forward, args, kwargs)
+    tensors: list[torch.Tensor] = []
+    others = kept_whole(encode(arguments.values(), tensors))
+    switches = tuple(each for each in others if each is None or isinstance(each, SWITCHES))
+    arrays: list[Any] = [each for each in others if isinstance(each, numpy.ndarray)]
+    traits = tuple((each.dim(), each.dtype, each.device, each.requires_grad) for each in tensors)
+    return Batch(
+        kind=(tuple(arguments), switches, traits, tuple((each.ndim, each.dtype) for each in arrays), _state_of(model)),
+        numbers=tuple(each for each in others if numbers and type(each) is int),
+        shapes=tuple(tuple(each.shape) for each in (*tensors, *arrays)),
+    )
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Bytes of the parameters to whose gradients a step that begins now adds its own."""
+    return sum(each.nbytes for each in model.parameters() if each.requires_grad and each.grad is not None)
+
+
+def _state_of(model: nn.Module) -> tuple[object, ...]:
+    """What of a model and its surroundings decides how much it saves, beside its batch."""
+    parameters = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
+    autocast = tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
+    )
+    return parameters, tuple((id(module), module.training) for module in model.modules()), autocast
+
+
+def by_name(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return arguments by the names that forward has for them; by position where it does not say."""
+    try:
+        bound = inspect.signature(forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # forward will say itself what is wrong
+        return {**{str(position): value for position, value in enumerate(args)}, **kwargs}
+    found: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        elif kind is inspect.Parameter.VAR_POSITIONAL:
+            found.update({f"{name}[{position}]": each for position, each in enumerate(value)})
+        else:
+            found[name] = value
+    return found

@@ -1,0 +1,93 @@
+"""The step that is under way: which forwards it has made, and whether its backward has come."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..._calls.values import tensors
+from ..._record.spilled import SpilledStep
+from ..batch import Batch, Kind
+from ..frames.thread import carrying
+from .decision import Decision
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """A training step, from its first forward to that of the next.
+
+    Attributes:
+        decision: how it runs.
+        gradient_bytes: of the gradients with which it began.
+        way: what watches it, where it does not run under a plan.
+        batches: of its forwards.
+        nodes: how many nodes of autograd its forwards made.
+        backward: whether a backward has begun.
+        differentiable: whether one can: some output leads to a parameter.
+        outputs: what tells of each forward's graph whether it is alive.
+        running: whether one of its forwards is.
+        thread: that runs it.
+    """
+
+    decision: Decision
+    gradient_bytes: int
+    way: SpilledStep | None = None
+    batches: list[Batch] = field(default_factory=list)
+    nodes: int = 0
+    backward: bool = False
+    differentiable: bool = False
+    outputs: list[weakref.ref[_Begins]] = field(default_factory=list)
+    running: bool = False
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of step it has been so far."""
+        return Kind(batches=tuple(self.batches), gradient_bytes=self.gradient_bytes)
+
+    def goes_on(self) -> bool:
+        """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
+        return self.is_here() and not self.backward and any(output() is not None for output in self.outputs)
+
+    def is_here(self) -> bool:
+        """Whether it runs in this thread."""
+        return self.thread is threading.current_thread()
+
+    def is_alive(self) -> bool:
+        """Whether the thread that runs it is there."""
+        return self.thread.is_alive()
+
+    def counting_on(self) -> AbstractContextManager[None]:
+        """Return a context in which calls of a further forward are numbered after those of the earlier ones."""
+        return carrying(self.carried)
+
+    def watch(self, outputs: object) -> None:
+        """Learn when the backward of a forward begins, and whether it never can."""
+        begins = _Begins(self._begins)
+        for tensor in tensors(outputs):
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(begins)
+                self.differentiable = True
+        self.outputs.append(weakref.ref(begins))
+
+    def _begins(self) -> None:
+        self.backward = True
+        if self.way is not None:
+            self.way.backward_begins()
+
+
+class _Begins:
+    """A hook on the outputs of a forward, which lives as long as their graph."""
+
+    __slots__ = ("__weakref__", "_tell")
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def __call__(self, gradients: Any) -> None:
+        self._tell()

@@ -1,0 +1,183 @@
+"""Steps on larger batches than were recorded: every number of bytes grows as it does between two fake recordings.
+
+fake, as large as recorded     64   128   64      ──▶  64 grows to 80, 128 to 160
+fake, larger                   80   160   80
+recorded                       64    96  128  64  ──▶  80  120  160  80         96 is in neither: the most of all
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import Any
+
+import msgspec
+import torch
+
+from .._calls.values import decode, encode
+from .._calls.values import tensors as tensors_of
+from .._data.profile import Profile
+from .._record.fake import profile_fake
+from .._record.step import Arguments, Loss
+from .._record.tape import CUDA_GRAIN_BYTES
+from ..solvers.errors import AutockptError, BudgetError
+from .batch import Forward, by_name
+
+_log = logging.getLogger("autockpt")
+
+HEADROOM = 1.25
+"""A plan is made for sizes that are larger by this, where sizes were seen to vary."""
+
+STAYS = "the weights"
+"""Where gradients of parameters come from, and what optimizers make."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def headroom(shapes: Shapes, others: Iterable[Shapes]) -> Shapes:
+    """Return shapes with headroom in the dimensions in which others differ from them; the same where none does."""
+    grown = [list(shape) for shape in shapes]
+    for other in others:
+        for own, mine, theirs in zip(grown, shapes, other, strict=True):
+            for dimension, (size, another) in enumerate(zip(mine, theirs, strict=True)):
+                if size != another:
+                    own[dimension] = math.ceil(size * HEADROOM)
+    return tuple(map(tuple, grown))
+
+
+def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, loss: Loss | None) -> Profile:
+    """Foretell a step on a larger batch.
+
+    Args:
+        begins: a forward on any batch of the same kind.
+        profile: of a recorded step.
+        shapes: of the tensors of the recorded batch.
+        larger: of the larger one.
+        loss: maps outputs to a scalar; None where it is not known.
+
+    Returns:
+        The profile, with the calls and refusals of the recorded step. Seconds are those of the recorded step.
+
+    Heuristic; O(two fake recordings).
+    """
+    try:
+        with _bare(begins):
+            small, large = (_sizes(_fake(begins, each, loss)) for each in (shapes, larger))
+    except (AutockptError, RuntimeError, TypeError, ValueError) as error:  # whatever a model does with fake tensors
+        _log.info("larger batches are guessed, since fake tensors do not run through the model: %s", error)
+        small, large = [], []
+    if [origin for origin, _ in small] != [origin for origin, _ in large]:
+        small, large = [], []
+    pairs = [(origin, old, new) for (origin, old), (_, new) in zip(small, large, strict=True)]
+    # Attention grows with the square of what the batch grows with.
+    most = max((new / old for _, old, new in pairs), default=HEADROOM**2)
+    grain = 1 if profile.device == "cpu" else CUDA_GRAIN_BYTES
+    found: dict[tuple[str, int], int] = {}
+    for origin, old, new in pairs:
+        place = origin, _rounded(old, grain)
+        found[place] = max(found.get(place, 0), _rounded(new, grain))
+    weights = {_rounded(parameter.nbytes, grain) for parameter in begins.model.parameters()}
+
+    def size_of(origin: str, size: int) -> int:
+        if origin == STAYS or ((origin, size) not in found and size in weights):
+            return size
+        return found.get((origin, size), _rounded(math.ceil(size * most), grain))
+
+    sizes = tuple(starmap(size_of, _sizes(profile)))
+    tensors = profile.tensors
+    before, after = (
+        sum(each.nbytes for each in tensors_of(resized(begins.arguments, each))) for each in (shapes, larger)
+    )
+    static = msgspec.structs.replace(profile.static, input_bytes=profile.static.input_bytes + max(after - before, 0))
+    note = f"foretold for larger batches ({larger} for {shapes}) by fake recordings of both"
+    return msgspec.structs.replace(
+        profile,
+        tensors=msgspec.structs.replace(tensors, bytes=sizes),
+        static=static,
+        notes=(*profile.notes, note),
+    )
+
+
+def resized(arguments: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+    """Return arguments with tensors of these shapes, whose values are repeated or cut off.
+
+    So they stay such as the model is used to (indices of a vocabulary).
+    """
+    leaves: list[torch.Tensor] = []
+    templates = encode((arguments,), leaves)
+    new = [_repeated(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=False)]
+    return decode(templates, new)[0]
+
+
+def enlarged(begins: Forward, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with tensors repeated until they are as large as was asked for.
+
+    Args:
+        begins: a forward that has the arguments.
+        shapes: by name of the argument.
+
+    Returns:
+        Arguments by position and by keyword.
+
+    Raises:
+        BudgetError: there is no such tensor, or it has another number of dimensions.
+    """
+    args, kwargs = begins.arguments
+    places = by_name(begins.own, tuple(range(len(args))), {name: name for name in kwargs})
+    given: dict[int | str, Any] = dict(enumerate(args))
+    given.update(kwargs)
+    for name, shape in shapes.items():
+        tensor = given[places[name]] if name in places else None
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
+            found = f"a tensor of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(tensor)
+            raise BudgetError(
+                f"plan_for asks for {name!r} in shape {shape}, and the batch has {found} there; it has the arguments "
+                f"{', '.join(places)}"
+            )
+        given[places[name]] = _repeated(tensor, tuple(map(max, shape, tensor.shape)))
+    return tuple(given[position] for position in range(len(args))), {name: given[name] for name in kwargs}
+
+
+@contextlib.contextmanager
+def _bare(begins: Forward) -> Iterator[None]:
+    """Leave a model with its own forward: whoever put something over it has seen the arguments already."""
+    attributes = begins.model.__dict__
+    over, attributes["forward"] = attributes["forward"], begins.own
+    try:
+        yield
+    finally:
+        attributes["forward"] = over
+
+
+def _fake(begins: Forward, shapes: Shapes, loss: Loss | None) -> Profile:
+    """Record a fake step; the model's own hooks have run already on what it is given."""
+    arguments = Arguments(*resized(begins.arguments, shapes))
+    return profile_fake(begins.model, arguments, loss=loss, optimizers=(), device=None, hooks=False)
+
+
+def _sizes(profile: Profile) -> list[tuple[str, int]]:
+    """For each tensor of a step where it comes from, and its bytes: one size may come from batch and weights."""
+    tensors, ops = profile.tensors, profile.ops
+    made = {tensor: name for name, makes in zip(ops.name, ops.makes, strict=True) for tensor in makes}
+    over = max(profile.saves.release, default=profile.ticks)
+    found = []
+    for tensor, (size, birth, death) in enumerate(zip(tensors.bytes, tensors.birth, tensors.death, strict=True)):
+        is_gradient = birth >= profile.forward_ticks and death >= profile.ticks
+        origin = made.get(tensor, "forward" if birth < profile.forward_ticks else "backward")
+        found.append((STAYS if is_gradient or birth > over else origin, size))
+    return found
+
+
+def _rounded(size: int, grain: int) -> int:
+    return -(-size // grain) * grain
+
+
+def _repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Repeat a tensor's values, so that they stay such as the model is used to (indices of a vocabulary)."""
+    for dimension, size in enumerate(shape):
+        index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
+        tensor = tensor.detach().index_select(dimension, index).requires_grad_(tensor.requires_grad)
+    return tensor

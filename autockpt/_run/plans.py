@@ -1,0 +1,245 @@
+"""Kinds of steps that were recorded, and the plans for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+import torch
+from torch.optim import Optimizer
+
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._record.in_place import Recorded
+from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
+from .._record.timed import TimedStep
+from ..solvers.errors import Infeasible, TooCostly
+from ..solvers.units import format_bytes
+from .batch import Batch, Forward, Kind
+from .headroom import enlarged, grown, headroom
+from .request import Request
+
+_log = logging.getLogger("autockpt")
+
+MOST_KINDS = 8
+"""Kinds of steps that are remembered, and plans; the oldest go first."""
+
+MOST_ALIKE = 4
+"""Kinds that differ in nothing but whole numbers; from then on those are taken to count something."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """A kind of step that was recorded.
+
+    Attributes:
+        kind: the kind.
+        nodes: how many nodes of autograd its forwards made.
+        reached: which of the trainable parameters get a gradient, by their number.
+        recorded: what it was, until there is a profile.
+        profile: of it, once it is wanted.
+    """
+
+    kind: Kind
+    nodes: int = 0
+    reached: frozenset[int] = frozenset()
+    recorded: Recorded | None = None
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A plan, and the kind of step that it holds to the budget.
+
+    Attributes:
+        kind: the kind.
+        plan: the plan.
+        unfit: why it does not hold the step to the budget, where no plan does; else empty.
+    """
+
+    kind: Kind
+    plan: Plan
+    unfit: str = ""
+
+
+class Plans:
+    """What is known of a model's steps, and the plans that were made for them.
+
+    Args:
+        request: what the user asked for.
+
+    Attributes:
+        current: the plan that is on the model, and what it is for.
+        timed: whether seconds are known.
+        numbers: whether whole numbers among the arguments make a kind of step.
+        error_bytes: by how much measured steps stood above what was foretold.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._known: list[Known] = []  # the newest first
+        self._ready: list[Ready] = []
+        self.current: Ready | None = None
+        self.numbers = True
+        self.error_bytes = 0
+        self._slower: float | None = None  # a timed step over what its recording told of seconds
+        self._counted: OptimizerMemory | None = None  # in the newest plan
+
+    @property
+    def timed(self) -> bool:
+        """Whether seconds are known."""
+        return self._slower is not None
+
+    def knows(self, batch: Batch, gradient_bytes: int) -> bool:
+        """Whether a recording covers a step that begins so."""
+        return _covering(self._known, batch, gradient_bytes) is not None
+
+    def ready(self, batch: Batch, gradient_bytes: int) -> Ready | None:
+        """Return the plan for a step that begins so: the one that is on the model, where that can stay."""
+        current = [self.current] if self.current is not None else []
+        return _covering((*current, *self._ready), batch, gradient_bytes)
+
+    def given(self, kind: Kind, profile: Profile) -> Plan:
+        """Plan for a step that was recorded and timed by itself."""
+        self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
+        self.current = Ready(kind=kind, plan=self._request.solve(profile))
+        self._ready = [self.current]
+        return self.current.plan
+
+    def learn(self, kind: Kind, nodes: int, recorded: Recorded) -> None:
+        """Remember a recorded step, the one that made more calls of two of a kind."""
+        before = next((each for each in self._known if each.kind == kind), None)
+        if before is not None:
+            if before.nodes >= nodes:
+                return
+            self._known.remove(before)
+        known = Known(kind=kind, nodes=nodes, reached=recorded.reached, recorded=recorded)
+        self._known = [known, *self._known[: MOST_KINDS - 1]]
+        alike = [each for each in self._known if each.kind.without_numbers() == kind.without_numbers()]
+        if len(alike) == MOST_ALIKE:
+            self.numbers, largest = False, max(alike, key=lambda each: each.nodes)
+            largest.kind = largest.kind.without_numbers()
+            self._known = [largest]
+            self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """Make plans anew from now on."""
+        self._ready, self.current = [], None
+
+    def time(self, kind: Kind, step: TimedStep) -> float | None:
+        """Take the seconds of a timed step for those of the recorded one; return them, if there is one."""
+        known = next((each for each in self._known if each.recorded is not None), None)
+        if known is None or known.recorded is None or not step.complete:
+            return None
+        recorded = known.recorded.seconds
+        seconds = step.seconds(known.recorded.run, recorded)
+        alike = known.kind == kind and recorded.plain_seconds > 0
+        self._slower = seconds.plain_seconds / recorded.plain_seconds if alike else 1.0
+        known.recorded = dataclasses.replace(known.recorded, seconds=seconds.scaled(1 / self._slower))
+        return seconds.plain_seconds
+
+    def counts(self, model: torch.nn.Module, device: torch.device, optimizers: Sequence[Optimizer]) -> bool:
+        """Whether the newest plan counts all that these optimizers need."""
+        if self._counted is None or not self._known:
+            return True  # there is none
+        memory = self._memory(model, device, self._known[0], optimizers)
+        counted = self._counted
+        return memory.state_bytes <= counted.state_bytes and memory.step_bytes <= counted.step_bytes
+
+    def make(self, begins: Forward, gradient_bytes: int, optimizers: Sequence[Optimizer], reason: str) -> Ready:
+        """Plan for the step that begins, with headroom where sizes have been seen to vary.
+
+        Args:
+            begins: its first forward.
+            gradient_bytes: of the gradients with which it begins.
+            optimizers: those that have been seen to step.
+            reason: why, for the log.
+
+        Raises:
+            Infeasible: no plan keeps it to the budget, and it is the first, or the user wants to hear of it.
+            TooCostly: likewise, of a recompute overhead.
+        """
+        began, first = time.perf_counter(), self._counted is None
+        known = _covering(self._known, begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
+        self._counted = self._memory(begins.model, begins.device, known, optimizers)
+        profile = self._profile(begins, known, self._counted)
+        try:
+            ready = self._with_headroom(begins, known, profile)
+            ready = ready or Ready(kind=known.kind, plan=self._request.solve(profile, bounded=first))
+        except (Infeasible, TooCostly) as error:
+            if first or self._request.strict:
+                raise
+            ready = Ready(kind=known.kind, plan=error.plan, unfit=str(error))
+        self._ready = [ready, *self._ready[: MOST_KINDS - 1]]
+        plan = ready.plan
+        _log.info(
+            "planned in %.1f s (%s), for batches of %s: peak %s, plain %s, recompute overhead %.1f %%, all predicted",
+            time.perf_counter() - began,
+            reason,
+            ready.kind.describe(),
+            format_bytes(plan.peak_bytes),
+            format_bytes(plan.plain_peak_bytes),
+            100 * (plan.recompute_overhead or 0.0),
+        )
+        return ready
+
+    def _memory(
+        self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
+    ) -> OptimizerMemory:
+        """What optimizers need that have been seen to step, or else the one that was told."""
+        chosen = choose_optimizers(optimizers or self._request.optimizer, model)
+        return optimizer_memory(chosen, known.reached, device.type)
+
+    def _profile(self, begins: Forward, known: Known, memory: OptimizerMemory) -> Profile:
+        """The profile of a kind of step, with what optimizers need by now."""
+        if known.profile is None:
+            assert known.recorded is not None
+            seconds = known.recorded.seconds.scaled(self._slower or 1.0)
+            known.profile = known.recorded.profile(begins.model, begins.device, seconds, memory)
+            known.recorded = None  # a profile takes less
+        static = msgspec.structs.replace(
+            known.profile.static,
+            optimizer_bytes=memory.state_bytes,
+            other_bytes=known.profile.static.other_bytes + self.error_bytes,
+        )
+        return msgspec.structs.replace(
+            known.profile, optimizer=memory.source, optimizer_step_bytes=memory.step_bytes, static=static
+        )
+
+    def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
+        """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""
+        request = self._request
+        batch, *others = known.kind.batches
+        firsts = [each.kind.batches[0] for each in self._known]
+        shapes = headroom(batch.shapes, [each.shapes for each in firsts if each.kind == batch.kind])
+        if request.plan_for:
+            told = begins._replace(arguments=enlarged(begins, request.plan_for)).batch(numbers=self.numbers).shapes
+            shapes = tuple(tuple(map(max, *pair)) for pair in zip(shapes, told, strict=True))
+        if others or shapes == batch.shapes:
+            return None
+        large = grown(begins, profile, batch.shapes, shapes, request.loss)
+        kind = Kind(batches=(dataclasses.replace(batch, shapes=shapes),), gradient_bytes=known.kind.gradient_bytes)
+        try:
+            return Ready(kind=kind, plan=request.solve(large, bounded=not self._ready))
+        except (Infeasible, TooCostly):
+            if request.plan_for:
+                raise
+            return None  # the batch itself may fit
+
+
+class _OfAKind(Protocol):
+    @property
+    def kind(self) -> Kind: ...
+
+
+T = TypeVar("T", bound=_OfAKind)
+
+
+def _covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:
+    """The first whose kind covers a step that begins so."""
+    return next((each for each in among if each.kind.covers([batch], gradient_bytes)), None)

@@ -1,0 +1,59 @@
+"""What a user asked `apply` for, where the plan is not given but made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .._choose.solve import choose
+from .._data.goal import Asked, Goal, Patterns, Pins
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._record.optimizer import Optimizers
+
+CACHING_MARGIN = 0.03
+"""Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of plans, and what is known of the steps that they are for.
+
+    Attributes:
+        goal: what is asked, a budget for one.
+        loss: maps outputs to a scalar; None where it is the model's own, or not known.
+        optimizer: what trains the model, or the name of its class; None for what is seen to.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        seconds: how long the solver may search.
+        keep: patterns of calls that must not run again.
+        recompute: patterns of calls that must.
+        plan_for: largest shapes that tensors of the batch will have, by name of the argument.
+        strict: whether a later step that cannot fit raises.
+    """
+
+    goal: Goal
+    loss: Callable[[Any], torch.Tensor] | None = None
+    optimizer: Optimizers | None = None
+    solver: str = "auto"
+    seconds: float = 3.0
+    keep: Patterns = ()
+    recompute: Patterns = ()
+    plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    strict: bool = False
+
+    def solve(self, profile: Profile, *, bounded: bool = True) -> Plan:
+        """Return a plan for a recorded step.
+
+        Args:
+            profile: of the step.
+            bounded: whether to work out how near the plan comes to what is possible.
+        """
+        budget_bytes, goal = self.goal.budget_bytes, self.goal
+        if budget_bytes is not None and profile.device != "cpu":
+            goal = Goal(budget=int((1 - CACHING_MARGIN) * budget_bytes))
+        pins = Pins.of(self.keep, self.recompute)
+        asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=pins)
+        return choose(profile, asked, bounded=bounded)

@@ -1,0 +1,60 @@
+"""What steps show that their plan does not count on: more calls than before, or more bytes than the budget."""
+
+from __future__ import annotations
+
+import torch
+
+from .batch import Kind
+
+MOST_TRIES = 4
+"""Recordings that fail, or are made since a step did what the plan does not count on. After them the plan stays."""
+
+MOST_KINDS = 100
+"""Kinds of steps whose numbers of calls are remembered."""
+
+
+class Surprises:
+    """Compares steps with those before.
+
+    Attributes:
+        tries: how often a plan was found wanting, or a recording failed.
+    """
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self._nodes: dict[tuple[bool, Kind], int] = {}  # of autograd, by whether a plan was on
+        self._highest_bytes = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is to be done about surprises any more."""
+        return self.tries >= MOST_TRIES
+
+    def replanned(self) -> None:
+        """Forget how many nodes steps made under the plan before."""
+        self._nodes = {key: nodes for key, nodes in self._nodes.items() if not key[0]}
+
+    def more_calls(self, kind: Kind, nodes: int, *, planned: bool) -> bool:
+        """Whether a step made more nodes of autograd than one of its kind before, as with random depth."""
+        if len(self._nodes) > MOST_KINDS:
+            self._nodes.clear()
+        before = self._nodes.setdefault((planned, kind), nodes)
+        if nodes <= before or self.exhausted:
+            return False
+        self._nodes[planned, kind] = nodes
+        self.tries += 1
+        return True
+
+    def measured_above(self, budget_bytes: int | None, device: torch.device, *, planned: bool) -> int:
+        """Return the peak of steps since the last time that stood above the budget; 0 where none did, or none is seen.
+
+        Only CUDA's allocator tells; its statistics are the user's and are not reset.
+        """
+        if device.type != "cuda" or budget_bytes is None:
+            return 0
+        highest, before = torch.cuda.max_memory_allocated(device), max(budget_bytes, self._highest_bytes)
+        self._highest_bytes = max(self._highest_bytes, highest)
+        if not planned or highest <= before or self.exhausted:
+            return 0
+        self.tries += 1
+        return highest

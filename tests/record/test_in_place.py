@@ -1,0 +1,85 @@
+"""The user's own step, recorded while it trains: bit for bit the plain one, and the plain peak exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import autockpt
+from autockpt._calls.values import tensors
+from tests.end_to_end.reference import storage_bytes
+from tests.zoo import ZOO, Case, build
+
+SMALL = [name for name in ZOO if name != "gpt2-vocabulary"]
+
+
+class Loop:
+    """Steps with a loss that nobody is told of, and an optimizer that is made after the first forward."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.optimizer: torch.optim.Optimizer | None = None
+
+    def step(self) -> torch.Tensor:
+        outputs, loss = self.case.forward()
+        first = next(each for each in tensors(outputs) if each.requires_grad)
+        loss = 0.5 * loss + 1e-4 * first.float().square().mean()
+        loss.backward()
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(self.case.model.parameters(), lr=1e-3)
+        self.optimizer.step()
+        found = loss.detach().clone()
+        del outputs, loss, first
+        self.optimizer.zero_grad()
+        return found
+
+    def peak_bytes(self) -> int:
+        assert self.optimizer is not None
+        state = [value for each in self.optimizer.state.values() for value in each.values()]
+        model = self.case.model
+        held = [*model.parameters(), *model.buffers(), *tensors(self.case.kwargs), *state]
+        return storage_bytes(held) + autockpt.measure(lambda: self.step(), device="cpu").step_bytes
+
+
+def states(case: Case) -> Iterator[torch.Tensor]:
+    yield from case.model.parameters()
+    yield from case.model.buffers()
+    yield torch.get_rng_state()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_first_steps_are_the_plain_ones_and_the_peak_is_foretold_to_the_byte(name: str) -> None:
+    plain, planned = Loop(build(name)), Loop(build(name))
+    autockpt.apply(planned.case.model, "100GB", solver="articulation")
+    found: list[list[Any]] = []
+    for loop in (plain, planned):
+        torch.manual_seed(3)
+        losses = [loop.step() for _ in range(4)]
+        found.append([*losses, *(each.clone() for each in states(loop.case))])
+    assert all(map(torch.equal, *found))
+    plan = autockpt.plan_of(planned.case.model)
+    assert plan is not None
+    assert plan.plain_peak_bytes == plain.peak_bytes()
+
+
+def test_a_step_that_is_spilled_holds_no_more_than_a_deep_plan() -> None:
+    """Of what forward saves nothing is there but the largest call's own."""
+    case = build("uneven")
+
+    def step() -> None:
+        outputs, loss = case.forward()
+        loss.backward()
+        del outputs, loss
+        case.model.zero_grad()
+
+    plain_bytes = autockpt.measure(step, device="cpu").step_bytes
+    lowest = autockpt.solve(autockpt.profile(case.model, case.kwargs), "min")
+    autockpt.apply(case.model, "100GB")
+    # A profiler runs, so that the step is spilled and cannot be recorded.
+    spilled_bytes = autockpt.measure(step, device="cpu").step_bytes
+    assert autockpt.plan_of(case.model) is None
+    static = storage_bytes([*case.model.parameters(), *case.model.buffers(), *tensors(case.kwargs)])
+    assert static + spilled_bytes <= lowest.peak_bytes < static + plain_bytes
