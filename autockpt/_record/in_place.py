@@ -30,6 +30,7 @@ from .contents import Contents
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
+from .ranks import bucket_bytes
 from .recorder import build_profile, storage_bytes
 from .runs import run_of
 from .shadow import state_tensors
@@ -58,6 +59,11 @@ class Recorded:
     def sets_itself_up(self) -> bool:
         """Whether modules changed their attributes, as many do in a first forward and never again."""
         return any(refusals.CHANGES_ATTRIBUTE in call.reasons for call in self.run.calls)
+
+    @property
+    def operators(self) -> list[tuple[str, str]]:
+        """Name of each operator, and class of the module whose call ran it."""
+        return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
 
     def profile(
         self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
@@ -224,7 +230,7 @@ def _static_bytes(model: torch.nn.Module, arguments: object, around: Contents) -
         parameter_bytes=storage_bytes(model.parameters()),
         buffer_bytes=storage_bytes(model.buffers()),
         input_bytes=storage_bytes(inputs),
-        other_bytes=storage_bytes(others),
+        other_bytes=storage_bytes(others) + bucket_bytes(model),
     )
 
 

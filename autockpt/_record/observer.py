@@ -147,7 +147,7 @@ class Observer:
         if not self._in_forward:
             return run()
         if threading.get_ident() != self._thread:
-            self._elsewhere = True
+            self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # an evaluation saves nothing
             return run()
         occurrence = self._occurrences.get(name, 0)
         self._occurrences[name] = occurrence + 1

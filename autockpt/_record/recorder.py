@@ -22,6 +22,7 @@ from .flow import Flow
 from .lifetimes import lifetimes
 from .marks import Run, SeenCall
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
+from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes, uncompiled
 from .spill import spilling
@@ -69,7 +70,7 @@ def profile(
         The profile.
 
     Raises:
-        NotApplicable: the model has no trainable parameters.
+        NotApplicable: the model has no trainable parameters, or lies on several ranks.
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
             trains something else, a gradient taken inside forward, or a profiler that is already running.
         Exception: whatever the model's own forward raises, with the model as it was.
@@ -85,6 +86,7 @@ def profile(
     if mode == "fake":
         from .fake import profile_fake
 
+        refuse_sharded(model)
         with private.ALONE, set_aside(model), uncompiled():
             return profile_fake(model, inputs, loss=loss, optimizers=choose_optimizers(optimizer, model), device=device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
@@ -101,6 +103,7 @@ def record_step(
         whole: whether plain steps may run to be timed, which hold all that forward saves.
         timed: whether anything runs only to be timed.
     """
+    refuse_own_step(step.model)
     chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")

@@ -12,6 +12,7 @@ from .._choose.pins import refuse_pins
 from .._data.goal import Goal, Patterns
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
+from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_lazy
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
@@ -109,8 +110,10 @@ def apply(
     refuse_lazy(model)
     if plan is not None:
         refuse_pins(keep, recompute)
+        refuse_units(model, [segment.calls for segment in plan.segments])
         install(model, plan)
         return model
+    refuse_sharded(model)
     named(solver)  # before anything runs
     request = Request(
         goal=goal_for(model, budget, max_overhead),

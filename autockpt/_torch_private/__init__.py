@@ -48,6 +48,7 @@ from .recorder import (
     ALONE,
     AllocationEvent,
     MemoryProfiler,
+    active_data_parallel,
     after_backward,
     cached_weights,
     fake_mode_of,

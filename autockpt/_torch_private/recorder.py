@@ -210,6 +210,12 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
 
 
+def active_data_parallel() -> torch.nn.Module | None:
+    """Return the DistributedDataParallel whose forward is running, None if there is none."""
+    active: torch.nn.Module | None = torch.nn.parallel.DistributedDataParallel._active_ddp_module
+    return active
+
+
 def after_backward(callback: Callable[[], None]) -> None:
     """Have something called when the backward is over that is running now."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

@@ -51,10 +51,6 @@ def abandoned(run: Run, batch: Tensor, kind: type[BaseException], *, backward: b
     (Unlucky, "backward", 5),
     kept=4,
 )
-@pytest.mark.xfail(
-    strict=False,
-    reason="in the first step: generators have moved while it was recorded",
-)
 def test_an_exception_in_a_step(kind: type[BaseException], where: str, after: int) -> None:
     def loop(run: Run) -> None:
         train(run, steps()[:after])
@@ -74,7 +70,6 @@ def test_a_step_in_four_fails() -> None:
     held(network, loop, planned_by=6)
 
 
-@pytest.mark.xfail(strict=False, reason="the number of forwards that the model counts differs")
 def test_a_batch_that_the_model_refuses_comes_first() -> None:
     def loop(run: Run) -> None:
         with pytest.raises(RuntimeError):
@@ -101,7 +96,6 @@ def profiled(run: Run, batch: Tensor, profile_memory: bool) -> None:
     *((number, memory) for number in (3, 4) for memory in (False, True)),
     kept=2,
 )
-@pytest.mark.xfail(strict=False, reason="on in the first step: the forward raises ProfilingError")
 def test_a_profiler_of_the_users(number: int, memory: bool) -> None:
     def loop(run: Run) -> None:
         train(run, steps()[: number - 1])
@@ -126,7 +120,6 @@ def test_a_profiler_that_begins_inside_the_first_step() -> None:
     held(network, loop, planned_by=5)
 
 
-@pytest.mark.xfail(strict=False, reason="the forward raises ProfilingError")
 def test_a_profiler_over_the_first_three_steps() -> None:
     def loop(run: Run) -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
@@ -147,7 +140,6 @@ def test_a_detector_of_anomalies() -> None:
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["a copy", "the model itself"])
-@pytest.mark.xfail(strict=False, reason="the model itself: every step stays as high as plain")
 def test_a_second_thread_that_evaluates(same: bool) -> None:
     """It draws nothing, so that the generators of the two runs are alike."""
 

@@ -36,13 +36,14 @@ def step(model: nn.Module) -> None:
     model.zero_grad()
 
 
-@pytest.mark.parametrize("inputs", [None, BATCH], ids=["first step", "inputs"])
+@pytest.mark.parametrize("inputs", [None, BATCH], ids=["in place", "inputs"])
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_step_with_a_cross_entropy_outside_stays_within_its_budget(inputs: Any, share: float) -> None:
     lowest = autockpt.solve(autockpt.profile(logits(), BATCH), "min")
     budget = int(lowest.peak_bytes + share * (lowest.plain_peak_bytes - lowest.peak_bytes))
     model = autockpt.apply(logits(), budget=budget, inputs=inputs)
-    step(model)
+    for _ in range(3):
+        step(model)
     measured = autockpt.measure(lambda: step(model), device="cpu")
     plan = autockpt.plan_of(model)
     assert plan is not None and plan.segments

@@ -13,8 +13,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ... import _torch_private
@@ -26,6 +28,7 @@ from .saved import Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One member's call, with what a replay of it needs.
 
@@ -43,41 +46,17 @@ class Call:
         leaves: those inside it; None where all of it is recomputed.
     """
 
-    __slots__ = (
-        "arguments",
-        "around",
-        "end",
-        "forward",
-        "generators",
-        "key",
-        "keywords",
-        "leaves",
-        "module",
-        "random",
-        "refs",
-    )
-
-    def __init__(
-        self,
-        key: str,
-        forward: Callable[..., Any],
-        arguments: list[Any],
-        keywords: tuple[str, ...],
-        refs: list[Ref],
-        module: ModuleState,
-        random: States,
-    ) -> None:
-        self.key = key
-        self.forward = forward
-        self.arguments = arguments
-        self.keywords = keywords
-        self.refs = refs
-        self.module = module
-        self.around = Around(module.devices)
-        self.random = random
-        self.generators = [generator for generator, _ in random]
-        self.end: int | None = None
-        self.leaves: Recorded | None = None
+    key: str
+    forward: Callable[..., Any]
+    arguments: list[Any]
+    keywords: tuple[str, ...]
+    refs: list[Ref]
+    module: ModuleState
+    around: Around
+    random: States
+    generators: list[torch.Generator]
+    end: int | None = None
+    leaves: Recorded | None = None
 
 
 class Frame:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
-from .around import GeneratorTrack, generators_of, states_of
+from .around import Around, GeneratorTrack, generators_of, states_of
 from .frame import Call, Frame, unpack
 from .leaves import Inputs, Recorded
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
@@ -85,15 +85,15 @@ class Recording:
         Returns:
             What `forward` returns.
         """
-        frame = self._frame
+        frame, devices = self._frame, state.devices
         args, kwargs = arguments.args, arguments.kwargs
-        devices = state.devices
         for leaf in arguments.leaves:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
         before = states_of(generators_of(devices, not_simple(arguments.templates)))
-        call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, before)
+        around, generators = Around(devices), [generator for generator, _ in before]
+        call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, around, before, generators)
         number = len(frame.calls)
         if linked and number and all(ref.call == BOUNDARY for ref in refs):
             mismatch(key, "takes no result of the calls before it in its segment any more")

@@ -33,22 +33,6 @@ class Replay:
       └─ values ─┘   results wait here for their last reader
     """
 
-    __slots__ = (
-        "_backward",
-        "_call",
-        "_entry",
-        "_frame",
-        "_hollow",
-        "_last",
-        "_last_use",
-        "_next",
-        "_problem",
-        "_slots",
-        "_states",
-        "_stopped",
-        "_values",
-    )
-
     def __init__(self, frame: Frame, last: int, backward: int) -> None:
         self._frame = frame
         self._slots = frame.slots

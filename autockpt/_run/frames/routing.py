@@ -35,7 +35,7 @@ def patched_forward(
     leaves, outer, watch = thread.leaves, thread.scope, thread.watch
     grad = torch.is_grad_enabled()
     # With gradients off it is no call, though it counts: what it calls counts for its caller.
-    if watch is not None and watch.handle is handle and grad:
+    if watch is not None and watch.handle is handle and (grad or _has_fast_path(module)):
         thread.watch = None  # what this call runs is not its caller's own code
         suspended = _torch_private.suspend_function_mode(watch)
         try:
@@ -128,6 +128,14 @@ def _trains(module: nn.Module) -> bool:
         and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
         and any(parameter.requires_grad for parameter in module.parameters())
     )
+
+
+def _has_fast_path(module: nn.Module) -> bool:
+    """Whether something inside computes otherwise, with gradients off, where a function mode is on around it."""
+    return any(isinstance(inner, _FAST) and not inner.training for inner in module.modules())
+
+
+_FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
 def _compiled_inside(module: nn.Module) -> bool:

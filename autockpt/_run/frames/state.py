@@ -32,20 +32,6 @@ class ModuleState:
         devices: devices other than the CPU that hold some of them.
     """
 
-    __slots__ = (
-        "_aliased",
-        "_changing",
-        "_everywhere",
-        "_tensors",
-        "_tree",
-        "_unknown",
-        "_values",
-        "_versions",
-        "_wants",
-        "devices",
-        "owners",
-    )
-
     def __init__(self, module: nn.Module | None, changing: Buffers | None, given: Iterable[Tensor] = ()) -> None:
         """Take the state of `module`.
 

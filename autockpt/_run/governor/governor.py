@@ -24,6 +24,7 @@ from ... import _torch_private
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.plan import Plan
 from ..._record.in_place import Recorded, RecordedStep
+from ..._record.ranks import refuse_collectives, refuse_sharded
 from ..._record.recorder import record_step
 from ..._record.spilled import SpilledStep
 from ..._record.step import step_of, training_step
@@ -38,6 +39,7 @@ from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..request import Request
 from ..surprises import Surprises
+from ..switches import Switches
 from .decision import Decision, Situation, decide
 from .step import Step
 
@@ -76,7 +78,7 @@ class Governor:
         self._optimizers: OptimizerSteps | None = None
         self._newest = ""  # the class of an optimizer that took its first step
         self._unknown = False  # whether the last step did what no recording covers
-        self._surprises = Surprises()
+        self._surprises, self._switches = Surprises(), Switches()
         self._settled = self._idle = self._seen = False
         self._early = False  # whether a step is over with its optimizer's, since the next one runs in another thread
         self._said: set[str] = set()
@@ -148,6 +150,7 @@ class Governor:
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
         self._drop()
+        self._switches.put_back()
         if self._optimizers is not None:
             self._optimizers.close()
             self._optimizers = None
@@ -203,6 +206,9 @@ class Governor:
             raise NotApplicable(
                 "a CUDA graph is being captured, and no step can be recorded inside it. Train three steps before."
             )
+        refuse_sharded(begins.model)
+        for said in self._switches.off(begins.model):
+            self._say(said)
         try:
             recording = RecordedStep(begins.model, begins.device, begins.arguments)
         except ProfilingError as error:
@@ -258,6 +264,7 @@ class Governor:
             self._settled = True
             _log.info("the model set itself up in its first step, so the next one is recorded")
             return
+        refuse_collectives(recorded.operators)
         _log.info("recorded a step on batches of %s", step.kind.describe())
         if self._unknown:
             self._unknown = False

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -651,6 +652,35 @@ def test_a_normalisation_in_both_modes_within_one_call(buffers: tuple[str, ...] 
 
     named = buffers and tuple(f"1.norm.{name}" for name in buffers)
     assert_same(between(Both()), Plan(segments=(Segment(calls=("1#0",), buffers=named),)), summed)
+
+
+def test_attention_without_gradients_takes_its_fast_path_inside_a_call_with_leaves() -> None:
+    """It does not where a function mode is on, and what it returned differed in its last bits: found by the fuzzing."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True).eval()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.layer(x)
+            with torch.no_grad():
+                seen = self.attention(x, x, x)[0]
+            out: Tensor = (x * seen).tanh().sin()
+            return out
+
+    def run(model: nn.Module) -> Tensor:
+        loss: Tensor = model(batch(3, 5, WIDTH)).square().sum()
+        return loss
+
+    plan = Plan(segments=(Segment(calls=("1#0",), keep=("1#0/tanh#0",)),))
+    assert_same(between(Frozen()), plan, run)
+    model = between(Frozen())
+    install(model, plan)
+    with mock.patch.object(torch, "_native_multi_head_attention", wraps=torch._native_multi_head_attention) as fast:
+        run(model).backward()
+    assert fast.call_count == 2  # in forward, and in the replay
 
 
 class Nested(nn.Module):

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt._run.install import governor_of
+from tests.zoo import gpt2
 
 STEPS = 7
 
@@ -289,3 +290,39 @@ def test_a_process_may_end_in_the_midst_of_a_recording() -> None:
         "m(torch.randn(4, 8)).sum().backward()"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_checkpointing_that_is_switched_on_later_is_switched_off_and_put_back(caplog: pytest.LogCaptureFixture) -> None:
+    def model() -> Any:
+        torch.manual_seed(0)
+        return gpt2(n_layer=4, n_embd=32, vocab_size=100).train()
+
+    tokens = torch.randint(100, (4, 64), generator=torch.Generator().manual_seed(0))
+
+    def losses(model: Any) -> Iterator[Tensor]:
+        torch.manual_seed(1)
+        model.gradient_checkpointing_enable()
+        for _ in range(4):
+            model.zero_grad()
+            loss = model(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            yield loss.detach()
+
+    expected, planned = list(losses(model())), autockpt.apply(model(), "min")
+    assert all(map(torch.equal, expected, list(losses(planned))))
+    assert not planned.is_gradient_checkpointing
+    assert [record.getMessage()[:22] for record in caplog.records if record.name == "autockpt"] == [
+        "gradient_checkpointing"
+    ]
+    plan = autockpt.plan_of(planned)
+    assert plan is not None and plan.segments
+    assert autockpt.remove(planned).is_gradient_checkpointing
+
+
+def test_a_cache_that_is_kept_in_training_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = autockpt.apply(gpt2(n_layer=2, n_embd=32, vocab_size=100, use_cache=True).train(), "1GB")
+    tokens = torch.randint(100, (2, 16))
+    for _ in range(3):
+        model(input_ids=tokens, labels=tokens).loss.backward()
+    assert "model.config.use_cache = False" in caplog.text

@@ -1,0 +1,126 @@
+"""What does not go with several ranks yet: refused by name, on every rank alike, before anything waits for another.
+
+A rank that records or plans by itself would run other collectives than the others, and all would wait for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+
+from .. import _torch_private as private
+from .._data.errors import NotApplicable
+
+COLLECTIVES = ("c10d.", "_c10d_functional.")
+"""How the names of operators begin that run on all ranks together."""
+
+SHARDED = (
+    "{0} is sharded over ranks (FSDP, or DTensor parameters), and a step of such a model can neither be recorded nor "
+    "foretold yet. Write a plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), or wrap in "
+    "DistributedDataParallel."
+)
+
+TOGETHER = (
+    "{0} runs collectives in forward, and {1} ranks would each plan by themselves what to run again: they would wait "
+    "for each other for ever, or take each other's results. Give every rank the same plan by hand that keeps it: "
+    "apply(model, plan=Plan.of([...]))."
+)
+
+OWN_STEP = (
+    "{0} is DistributedDataParallel, whose forward broadcasts buffers between {1} ranks, and a step of autockpt's own "
+    "runs forward more often on one rank than on another. Record without inputs=, in the training itself, or give "
+    "model.module."
+)
+
+UNITS = (
+    "the segment {0} covers {1} units that are sharded (FSDP): the earlier one's parameters are away again when its "
+    "replay runs. Make each unit a segment of its own."
+)
+
+
+def ranks() -> int:
+    """Return how many processes train together: 1 where there is no process group."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Refuse a model whose parameters lie on several ranks, and layers whose forward needs all ranks.
+
+    Raises:
+        NotApplicable: it is such a model.
+    """
+    if unit := next(_units(model), None):
+        raise NotApplicable(SHARDED.format(unit or type(model).__name__))
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
+            raise NotApplicable(SHARDED.format(name))
+    together = [name for name, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm)]
+    if together and ranks() > 1:
+        raise NotApplicable(TOGETHER.format(together[0], ranks()))
+
+
+def refuse_own_step(model: nn.Module) -> None:
+    """Refuse a step of our own where its forwards would wait for those of other ranks.
+
+    Raises:
+        NotApplicable: see `refuse_sharded`; or the model is one whose forward broadcasts buffers.
+    """
+    refuse_sharded(model)
+    for name, module in model.named_modules():
+        broadcasts = isinstance(module, nn.parallel.DistributedDataParallel) and module.broadcast_buffers
+        if broadcasts and ranks() > 1 and next(module.buffers(), None) is not None:
+            raise NotApplicable(OWN_STEP.format(name or "the model", ranks()))
+
+
+def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
+    """Refuse a recorded step in which a module's own code ran collectives.
+
+    Args:
+        operators: name of each operator, and class of the module whose call ran it.
+
+    Raises:
+        NotApplicable: it did, and there are other ranks.
+    """
+    ours = [kind for name, kind in operators if name.startswith(COLLECTIVES) and kind != "DistributedDataParallel"]
+    if ours and ranks() > 1:
+        raise NotApplicable(TOGETHER.format(ours[0], ranks()))
+
+
+def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
+    """Refuse segments over several sharded units.
+
+    Args:
+        model: the model.
+        segments: the keys of the calls of each.
+
+    Raises:
+        NotApplicable: there is such a segment.
+    """
+    units = set(_units(model))
+    for calls in segments if units else ():
+        names = {call.partition("#")[0] for call in calls}
+        covered = {unit for unit in units for name in names if unit == name or unit.startswith(f"{name}.")}
+        if len(covered) > 1:
+            raise NotApplicable(UNITS.format(", ".join(calls), len(covered)))
+
+
+def bucket_bytes(model: nn.Module) -> int:
+    """Return the bytes of the buckets in which DistributedDataParallel, around the model or over it, adds gradients."""
+    active = private.active_data_parallel()
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel) or (
+        active is not None and any(module is model for module in active.modules())
+    )
+    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad) if wrapped else 0
+
+
+def _units(model: nn.Module) -> Iterator[str]:
+    """Names of the modules whose parameters FSDP shards, either edition."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return iter(())
+    kinds = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+    return (name for name, module in model.named_modules() if isinstance(module, kinds))

@@ -1,0 +1,158 @@
+"""Two processes that train together: what is not right yet raises one named error on both, and neither waits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import autockpt
+
+pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
+
+STEPS = 5
+
+
+def blocks(*, norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)]
+    return nn.Sequential(*([nn.BatchNorm1d(32)] if norm else []), *layers)
+
+
+def batch(rank: int) -> Tensor:
+    return torch.randn(256, 32, generator=torch.Generator().manual_seed(rank))
+
+
+def train(model: nn.Module, rank: int, steps: int = STEPS) -> list[Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(batch(rank)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def sharded(model: nn.Sequential) -> nn.Sequential:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2,))
+    for unit in (*model, model):
+        fully_shard(unit, mesh=mesh)
+    return model
+
+
+def data_parallel(rank: int) -> None:
+    """Plain data parallelism trains on, its buckets counted."""
+    found = []
+    plain, planned_model = (DistributedDataParallel(blocks(norm=True)) for _ in range(2))
+    autockpt.apply(planned_model, "1.6MB")
+    for model in (plain, planned_model):
+        losses = train(model, rank)
+        found.append([*losses, *(each.detach().clone() for each in (*model.parameters(), *model.buffers()))])
+    assert all(map(torch.equal, *found))
+    plan = autockpt.plan_of(planned_model)
+    assert plan is not None and plan.segments
+    inner = blocks()
+    weights = sum(each.nbytes for each in inner.parameters())
+    autockpt.apply(inner, "100MB")
+    alone = blocks()
+    autockpt.apply(alone, "100MB")
+    peaks = []
+    for each in (alone, inner):
+        train(DistributedDataParallel(inner) if each is inner else each, rank)
+        planned = autockpt.plan_of(each)
+        assert planned is not None
+        peaks.append(planned.plain_peak_bytes)
+    assert peaks[1] >= peaks[0] + weights
+
+
+def refused(work: Callable[[], object], said: str) -> None:
+    with pytest.raises(autockpt.NotApplicable, match=said):
+        work()
+    distributed.barrier()
+
+
+def sharded_parameters(rank: int) -> None:
+    model = sharded(blocks())
+    refused(lambda: autockpt.apply(model, "1MB"), "is sharded over ranks")
+    refused(lambda: autockpt.profile(model, batch(rank)), "is sharded over ranks")
+    refused(lambda: autockpt.profile(model, batch(rank), mode="fake"), "is sharded over ranks")
+    later = autockpt.apply(blocks(), "1MB")
+    assert isinstance(later, nn.Sequential)
+    refused(lambda: train(sharded(later), rank), "is sharded over ranks")
+    segments = autockpt.Plan.of([["0", "1"]])
+    refused(lambda: autockpt.apply(sharded(blocks()), plan=segments), "covers 2 units that are sharded")
+    autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
+    train(model, rank, 2)
+
+
+def collectives(rank: int) -> None:
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            value = value.clone()
+            distributed.all_reduce(value)
+            return value
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0]
+
+    class Reduces(nn.Module):
+        def forward(self, hidden: Tensor) -> Tensor:
+            found: Tensor = Sum.apply(hidden)  # type: ignore[no-untyped-call]
+            return found
+
+    model = autockpt.apply(nn.Sequential(blocks(), Reduces()), "2MB")
+    refused(lambda: train(model, rank), "runs collectives in forward")
+    norm = nn.SyncBatchNorm.convert_sync_batchnorm(blocks(norm=True))
+    refused(lambda: autockpt.apply(norm, "2MB"), "runs collectives in forward")
+
+
+def own_steps(rank: int) -> None:
+    model = DistributedDataParallel(blocks(norm=True))
+    refused(lambda: autockpt.apply(model, "2MB", inputs=batch(rank)), "broadcasts buffers")
+
+
+WORKS = (data_parallel, sharded_parameters, collectives, own_steps)
+
+
+def _work(rank: int, folder: str, said: Any) -> None:
+    torch.set_num_threads(1)
+    for work in WORKS:
+        store = f"file://{folder}/{work.__name__}"
+        distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+        try:
+            work(rank)
+            said.put((work.__name__, ""))
+        except BaseException:
+            said.put((work.__name__, traceback.format_exc()))
+            return
+        finally:
+            distributed.destroy_process_group()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    said: Any = context.Queue()
+    processes = [context.Process(target=_work, args=(rank, str(tmp_path), said)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    try:
+        for work in WORKS:
+            assert [said.get(timeout=240) for _ in processes] == [(work.__name__, "")] * 2
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
