@@ -16,6 +16,7 @@ spill.py        where saved tensors wait
 checks.py       what objects tell of a call: generators, attributes, arguments
 fingerprint.py  what tells whether forward changed an object that is no tensor
 refusals.py     why some calls cannot be replayed
+ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 judged.py       why calls and functions cannot be replayed, once the run is over
