@@ -7,7 +7,8 @@
     sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
     speed     ▒|▒|▒|░░░░░░       the first n blocks, but for what multiplies matrices
 
-Each yields a few plans. None looks at the budget: `cheapest` takes the cheapest that fits.
+Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `cheapest` takes
+the cheapest that fits. "Block" is an element of the block chain (`blocks`), embeddings and heads among them.
 """
 
 from __future__ import annotations
@@ -216,4 +217,7 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "speed": Baseline(plans=speed),
     }
 )
-"""Every baseline by its name. Whoever writes one puts it here, and `solver=` and `--solver` know it."""
+"""Every baseline by its name. Whoever writes one puts it here, and `solver=` and `--solver` know it.
+
+Its plans are also among those with which `auto`, `ilp` and `frontier` begin (`instant`).
+"""

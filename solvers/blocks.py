@@ -44,7 +44,7 @@ class BlockChain:
     problem: Problem
 
     def candidate(self, first: int, last: int) -> int | None:
-        """Candidate that recomputes the elements ``first`` to ``last`` as one segment, None if there is none."""
+        """Candidate that recomputes elements number `first` to `last`, both included; None if there is none."""
         calls = self.problem.calls
         return self.spans.get((self.elements[first], calls[self.elements[last]].stop))
 
@@ -56,7 +56,7 @@ class BlockChain:
     def runs(self, longest: int) -> Iterator[int]:
         """Cover the chain, from its start, with candidates of as many elements as exist up to `longest`.
 
-        Elements that no candidate recomputes are left out.
+        With `longest` 1 there is one candidate for each element. Elements that no candidate recomputes are left out.
         """
         at = 0
         while at < len(self.elements):

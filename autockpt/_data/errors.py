@@ -2,7 +2,7 @@
 
 AutockptError (ValueError)
 ├── BudgetError, Infeasible, InvalidProblem, TooCostly, UnknownSolver     from the solvers
-├── GrowthError          profiles that do not tell that of another size
+├── GrowthError          `max_batch` is given batches that do not grow with the samples asked for
 ├── InvalidFile          a profile, plan or frontier file that does not parse or validate
 ├── MissingExtra         something that is not installed; names the command that installs it
 ├── NotApplicable        a plan that does not fit the model, or a model that cannot be planned
@@ -18,7 +18,7 @@ from ..solvers.errors import AutockptError
 
 
 class GrowthError(AutockptError):
-    """Profiles of two batch sizes that do not tell what a step of another size needs."""
+    """The function that `max_batch` is given makes batches that do not grow with the samples that it is asked for."""
 
 
 class InvalidFile(AutockptError):

@@ -27,7 +27,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A run of consecutive sibling calls that are recomputed together.
 
     Attributes:
-        calls: the calls, in forward order; among them torch functions that the parent's own code calls (glue).
+        calls: the calls, in forward order; among them torch functions that the parent's own code calls.
         parent: the call whose forward makes them; None lets `apply` find it from the names.
         buffers: qualified names of the buffers that these calls change in forward; None means unknown, and
             every buffer inside is then snapshotted.

@@ -16,11 +16,16 @@ spill.py        where saved tensors wait
 checks.py       what objects tell of a call: generators, attributes, arguments
 fingerprint.py  what tells whether forward changed an object that is no tensor
 refusals.py     why some calls cannot be replayed
+ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 judged.py       why calls and functions cannot be replayed, once the run is over
 tables.py       the tables of the profile
 timing.py       forwards and steps of their own, for the seconds
+spilled.py      a user's own step whose saved tensors wait elsewhere
+in_place.py     such a step that is recorded
+timed.py        such a step that is timed
+alive.py        what is alive of a class, found while other threads run
 clocks.py       time without waiting for the device
 fake.py         clock and model where nothing runs
 storages.py     a tape of storages, for tensors without memory

@@ -2,8 +2,8 @@
 
 A generator's state is kept only where a call draws and nothing kept before leads to it:
 
-    generator   s0 ──call 0 draws──▶ s1 ──glue──▶ s1 ──call 1 draws──▶ s2 ──glue draws──▶ s3 ──call 2 draws──▶
-    kept        s0                                 -                                      s3
+    generator   s0 ──call 0 draws──▶ s1 ──call 1 draws──▶ s2 ──caller's own code draws──▶ s3 ──call 2 draws──▶
+    kept        s0                   -                                                    s3
 
 States are kept as bytes objects: they compare in a fraction of the time, and take nothing from torch's allocator.
 

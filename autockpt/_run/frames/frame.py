@@ -62,6 +62,8 @@ class Call:
 class Frame:
     """One execution of a segment.
 
+    A backward that keeps its graph has a number, of 0 or more; any other has -1.
+
     Attributes:
         closed: whether no further call may join; a gradient taken inside forward replays a frame before that.
         calls: the calls so far, in order.
@@ -95,7 +97,7 @@ class Frame:
                     self.calls, self.boundary = [], []
 
     def replayed(self, slot: Slot) -> Tensor:
-        """Return the value of `slot`, which had none, from a replay."""
+        """Replay the frame, unless another thread has done so, and return the value that `slot` has then."""
         with self._lock:
             if slot.value is None:  # else another thread was faster
                 if slot.given is not None:  # some node reads what it saved twice in one backward
@@ -118,7 +120,7 @@ class Frame:
 
 @_torch_private.never_compiled
 def unpack(slot: Slot | OwnedSlot | Detached) -> Tensor:
-    """Return the tensor that `slot` stands for."""
+    """Return the tensor that `slot` stands for: autograd calls this as a node reads what it saved."""
     return slot.tensor()
 
 

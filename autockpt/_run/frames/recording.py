@@ -168,7 +168,7 @@ class Pack:
 
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
-        """Return what autograd is to hold for `tensor`."""
+        """Return what autograd is to hold for `tensor`: only a `Slot` lets go of it."""
         frame = self._frame
         assert frame is not None
         storage = _torch_private.storage_key(tensor)

@@ -56,6 +56,8 @@ class Slot:
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
         """Take the replay's `tensor`, which `value` is detached.
 
+        Node, shape, strides, dtype and device are compared with those of forward. Values are not.
+
         Returns:
             In what it differs from what forward saved here; None if in nothing.
         """
