@@ -99,7 +99,9 @@ class RecordedStep(SpilledStep):
         del around
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
-        self._states: dict[int, tuple[int, ...]] = {}  # storages of an optimizer's state, by the marker of its step
+        self._states: dict[
+            int, tuple[int, ...]
+        ] = {}  # of an optimizer, by the marker of its step's or a backward's end
         self._reached: set[int] = set()
         # Gradients that are there before: the profiler does not see them go.
         self._held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
@@ -134,10 +136,14 @@ class RecordedStep(SpilledStep):
 
     def _backward_over(self) -> None:
         self._over, self._running = self._clock.stamp(), False
+        self._ends_here(())
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        self._ends_here([each for each in state_tensors(optimizer) if each.device.type == self.device.type])
+
+    def _ends_here(self, state: Iterable[torch.Tensor]) -> None:
+        """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
         number = self._observer.mark("backward_end", 0, self._over, self._keys(_gradients(self.model)))
-        state = [each for each in state_tensors(optimizer) if each.device.type == self.device.type]
         self._states[number] = self._keys(state)
         self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
 
@@ -154,8 +160,6 @@ class RecordedStep(SpilledStep):
             ProfilingError: the tape is torn, or no backward came, or none to its end.
         """
         others = self._keys((*tensors(arguments), *_gradients(self.model)))
-        if not self._states:
-            self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
@@ -178,7 +182,7 @@ class RecordedStep(SpilledStep):
         )
 
     def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int]:
-        """Return the events of the step, up to the end of the last optimizer's, and the bytes that it leaves behind.
+        """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
@@ -193,13 +197,14 @@ class RecordedStep(SpilledStep):
             if event.kind == "mark" and event.key in self._gone:
                 event = Event("free", self._gone[event.key])
             if event.kind == "free":
-                live.pop(event.key, None)
+                if live.pop(event.key, None) is not None and over:
+                    events.append(event)  # what goes later is nothing that operators keep for themselves
             elif event.kind == "mark":
                 keys = self._observer.marks[event.key].keys
                 seen.update(live[key] for key in keys if key in live)
                 state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
                 if event.key in self._states and event.key != last:
-                    continue  # another optimizer's step follows
+                    continue  # another backward, or an optimizer's step, follows
             elif not over:
                 live[event.key] = len(events)
             if not over:

@@ -92,16 +92,13 @@ def profile(
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
 
-def record_step(
-    step: TrainingStep, *, optimizer: Optimizers | None = None, whole: bool = True, timed: bool = True
-) -> Profile:
+def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, whole: bool = True) -> Profile:
     """Record a step that runs; arguments, errors and what is put back as for `profile`.
 
     Args:
         step: the step.
         optimizer: that takes it.
         whole: whether plain steps may run to be timed, which hold all that forward saves.
-        timed: whether anything runs only to be timed.
     """
     refuse_own_step(step.model)
     chosen = choose_optimizers(optimizer, step.model)
@@ -114,17 +111,17 @@ def record_step(
         uncompiled(),
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
-        return _record(step, sandbox, chosen, whole=whole, timed=timed)
+        return _record(step, sandbox, chosen, whole=whole)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], *, whole: bool, timed: bool) -> Profile:
+def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], *, whole: bool) -> Profile:
     """Watch the step, twice if the first forward of the model sets itself up, and time it."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
 
     def watch(*, again: bool = False) -> Run:
         try:
-            with spilling(step.device, step.inputs(), roomy=whole and timed) as spill:
+            with spilling(step.device, step.inputs(), roomy=whole) as spill:
                 tape = AllocatorTape(step.device)
                 remember, own = sandbox.remember, sandbox.generators
                 return watch_step(step, tape, clock, spill, generators=own, again=again, changing=remember)
@@ -135,10 +132,9 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     if any(map(_changed_attributes, run.calls)):
         run = _settled(run, watch(again=True))
     seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
-    if timed:
-        with step.gradients_aside():
-            seconds = timed_seconds(step, run, clock, seconds, whole=whole)
-        sandbox.rewind()
+    with step.gradients_aside():
+        seconds = timed_seconds(step, run, clock, seconds, whole=whole)
+    sandbox.rewind()
     optimizer = optimizer_memory(optimizers, run.reached, step.device.type)
     static = static_bytes(step, sandbox.others)
     return build_profile(
