@@ -114,6 +114,8 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         seen: set[str] = set()
         for segment in self.segments:
+            if not segment.calls:
+                raise InvalidFile("a segment of the plan has no calls")
             for call in segment.calls:
                 if call in seen:
                     raise InvalidFile(f"call {call!r} stands in the plan twice")

@@ -104,6 +104,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, whol
     chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
+    private.load_compiler()
     with (
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),

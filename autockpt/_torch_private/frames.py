@@ -174,6 +174,29 @@ def set_function_modes(modes: list[Any]) -> None:
         push_function_mode(mode)
 
 
+def dispatch_modes() -> list[Any]:
+    """Return the modes that see every operator of this thread, the innermost last."""
+    depth = _C._len_torch_dispatch_stack()
+    return [_C._get_dispatch_stack_at(i) for i in range(depth)] if depth else []
+
+
+def of_the_user(modes: list[Any]) -> list[Any]:
+    """Return those of the dispatch modes that neither torch nor autockpt brings.
+
+    What those two bring counts, records or caches, and leaves results as they are. Selective checkpoints hand each
+    cached result out once, so a replay must not run under their modes.
+    """
+    return [mode for mode in modes if type(mode).__module__.partition(".")[0] not in ("torch", "autockpt")]
+
+
+def set_dispatch_modes(modes: list[Any]) -> None:
+    """Have just these dispatch modes on in this thread."""
+    while _C._len_torch_dispatch_stack():
+        _C._pop_torch_dispatch_stack(None)
+    for mode in modes:
+        _C._push_on_torch_dispatch_stack(mode)
+
+
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
 """Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
 

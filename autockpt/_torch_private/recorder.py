@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +38,14 @@ Used as it is in a ``with``: between its ``acquire`` and the block no interrupt 
 
 
 _ENDS: list[Callable[[], object]] = []
+
+
+def load_compiler() -> None:
+    """Import what torch imports itself when a mode first sees an operator.
+
+    That takes two hundred frames of Python's stack, which a model that is deep in its own forward need not have left.
+    """
+    importlib.import_module("torch._dynamo")
 
 
 def yields_to_others(end: Callable[[], object]) -> None:

@@ -130,3 +130,9 @@ def test_a_profile_without_a_column_or_of_no_tree_is_an_invalid_file() -> None:
     for damaged in (short, profile | {"calls": calls}):
         with pytest.raises(InvalidFile):
             files.decode(msgspec.json.encode(damaged), Profile, source="profile.json")
+
+
+def test_a_segment_without_calls_is_no_plan() -> None:
+    """It was taken, and `apply` raised an IndexError."""
+    with pytest.raises(InvalidFile, match="no calls"):
+        Plan.of([[]])

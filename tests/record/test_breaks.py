@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -168,6 +171,24 @@ class Nested(nn.Module):
 def test_wide_and_deep_models_are_recorded(model: nn.Module, calls: int) -> None:
     """Five thousand children never ended; 150 modules in one another raised a RecursionError."""
     assert len(autockpt.profile(model, torch.randn(4, WIDTH)).calls) == calls
+
+
+def test_a_deep_model_is_the_first_that_a_process_records() -> None:
+    """Torch imported its compiler inside the innermost module, and a RecursionError came of it."""
+    script = """
+        import torch, autockpt
+
+        class Nested(torch.nn.Module):
+            def __init__(self, depth):
+                super().__init__()
+                self.inner = Nested(depth - 1) if depth else torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                return self.inner(x).tanh()
+
+        autockpt.profile(Nested(150), torch.randn(2, 4))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
 class TrainsInBackward(torch.autograd.Function):

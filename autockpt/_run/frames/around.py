@@ -51,23 +51,24 @@ def take_back(undo: Undo) -> None:
 
 
 class Around:
-    """Autocast's settings, the flags that choose kernels, and torch function modes, as they were around a forward."""
+    """Autocast, flags that choose kernels, and modes that see functions or operators, as they were around a forward."""
 
-    __slots__ = ("_autocast", "_flags", "_modes", "casts")
+    __slots__ = ("_autocast", "_flags", "_modes", "_operator_modes", "casts")
 
     def __init__(self, devices: Collection[torch.device]) -> None:
         self.casts = _torch_private.any_autocast_enabled()
         self._autocast = _autocast({device.type for device in devices}) if self.casts else []
         self._flags = _torch_private.flags()
         self._modes = _torch_private.function_modes()
+        self._operator_modes = _torch_private.of_the_user(_torch_private.dispatch_modes())
 
     def put_back(self, undo: Undo) -> None:
         """Put all back; `undo` is given the calls that undo it."""
         if self.casts or _torch_private.any_autocast_enabled():
             # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
-            now = _autocast({"cuda"} if _torch_private.cuda_in_use() else {kind for kind, *_ in self._autocast})
-            undo.append((_set_autocast, (now,)))
-            _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in now])
+            casts = _autocast({"cuda"} if _torch_private.cuda_in_use() else {kind for kind, *_ in self._autocast})
+            undo.append((_set_autocast, (casts,)))
+            _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
         flags = _torch_private.flags()
         undo.append(
             (_torch_private.set_flags, (flags,))
@@ -76,6 +77,12 @@ class Around:
             _torch_private.set_flags(self._flags)
         undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
         _torch_private.set_function_modes(self._modes)
+        now = _torch_private.dispatch_modes()
+        users = _torch_private.of_the_user(now)
+        if users != self._operator_modes:
+            undo.append((_torch_private.set_dispatch_modes, (now,)))
+            others = [mode for mode in now if mode not in users]
+            _torch_private.set_dispatch_modes([*others, *self._operator_modes])
 
 
 def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:

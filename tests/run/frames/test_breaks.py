@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import random
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
-from autockpt import Plan, ReplayError, Segment
+from autockpt import Plan, ReplayError, Segment, _torch_private
 from autockpt._run.frames.thread import thread
 from autockpt._run.install import install
 from tests.run.frames.comparing import assert_same, counted_replays
@@ -807,3 +810,46 @@ def test_parametrizations_that_are_cached_around_forward() -> None:
 
 def test_a_replay_error_is_a_runtime_error_too() -> None:
     assert issubclass(ReplayError, RuntimeError)
+
+
+class StretchesTanh(TorchDispatchMode):
+    """Changes what an operator computes, below autograd."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return out * 1.5 if func is torch.ops.aten.tanh.default else out
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("in_forward", [False, True])
+def test_a_dispatch_mode_is_on_in_a_replay_as_it_was_in_forward(in_forward: bool, in_backward: bool) -> None:
+    """The replay ran under the modes of backward, and gradients were wrong without a word."""
+
+    def gradients(model: nn.Module) -> list[Tensor]:
+        torch.manual_seed(1)
+        with StretchesTanh() if in_forward else contextlib.nullcontext():
+            loss = summed(model)
+        with StretchesTanh() if in_backward else contextlib.nullcontext():
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            assert len(_torch_private.dispatch_modes()) == in_backward
+        return list(found)
+
+    model = between(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
+    expected = gradients(model)
+    install(model, Plan.of(["1"]))
+    with counted_replays() as count:
+        found = gradients(model)
+    assert count() == 1
+    assert all(map(torch.equal, expected, found))
+
+
+def test_a_counter_of_torchs_own_does_not_count_a_replay_as_forward() -> None:
+    model = between(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
+    install(model, Plan.of(["1"]))
+    with FlopCounterMode(display=False) as counter:
+        loss = summed(model)
+    forward = counter.get_total_flops()
+    loss.backward()
+    assert counter.get_total_flops() == forward > 0

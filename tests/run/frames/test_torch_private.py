@@ -17,6 +17,7 @@ from torch.optim import Optimizer, optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from autockpt import _torch_private
 
@@ -209,6 +210,22 @@ def test_function_modes_are_exchanged_as_a_whole() -> None:
             _torch_private.set_function_modes(both)
             assert torch.empty(1).device.type == "meta"
     assert _torch_private.function_modes() == []
+
+
+def test_dispatch_modes_are_exchanged_as_a_whole() -> None:
+    class Mine(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    torchs, mine = FlopCounterMode(display=False), Mine()  # type: ignore[no-untyped-call]
+    with torchs, mine:
+        both = _torch_private.dispatch_modes()
+        assert _torch_private.of_the_user(both) == [mine]
+        _torch_private.set_dispatch_modes(both[:-1])
+        assert _torch_private.dispatch_modes() == both[:-1]
+        _torch_private.set_dispatch_modes(both)
+        assert _torch_private.dispatch_modes() == both
+    assert _torch_private.dispatch_modes() == []
 
 
 def test_a_backward_that_keeps_its_graph_has_a_number() -> None:
