@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -45,7 +44,6 @@ def load_compiler() -> None:
 
     That takes two hundred frames of Python's stack, which a model that is deep in its own forward need not have left.
     """
-    importlib.import_module("torch._dynamo")
 
 
 def yields_to_others(end: Callable[[], object]) -> None:
