@@ -186,8 +186,8 @@ class Contents:
         """Where an iterator stands can be seen, but not put back."""
         try:
             self._keep(f"the iterator {name}", lambda: repr(value.__reduce__()[1:]), None, state=True)
-        except TypeError:
-            return  # a generator, say, which does not tell
+        except (TypeError, NotImplementedError):
+            return  # a generator, say, or a DataLoader's, which do not tell
 
     def _object(self, name: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)

@@ -114,16 +114,8 @@ class RecordedStep(SpilledStep):
         self._end = weakref.finalize(self, _abandon, self._tape)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
-        try:
-            with self._observer.watching(in_place=True, over=self.hooks):
-                return self.call(arguments, run)
-        except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):
-                raise
-            raise ProfilingError(
-                "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and "
-                "recording needs them. Write a plan by hand that keeps the calls which do."
-            ) from error
+        with self._observer.watching(in_place=True, hooked=self.hooks):
+            return self.call(arguments, run)
 
     def call(self, arguments: object, run: Callable[[], Any]) -> Any:
         return self._observer.on_call("", self.model, arguments, run)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +19,10 @@ from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSa
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .spill import Spill, SpilledTensor
 from .tape import Tape
+
+Hooked: TypeAlias = Callable[
+    [Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]], AbstractContextManager[Any]
+]
 
 
 class Observer:
@@ -74,15 +78,14 @@ class Observer:
         self._thread = threading.get_ident()
 
     @contextmanager
-    def watching(self, *, in_place: bool = False, over: Callable[..., Any] | None = None) -> Iterator[None]:
+    def watching(self, *, in_place: bool = False, hooked: Hooked | None = None) -> Iterator[None]:
         """Patch every module's forward and catch functions, operators and saves, until the context is left.
 
         Args:
             in_place: see `patched_forwards`; `on_call` is told of the root's forward.
-            over: puts hooks on saved tensors over others.
+            hooked: puts hooks on saved tensors inside a block; torch's own way, if it is not given.
         """
-        own = self._pack, self._unpack
-        hooks = torch.autograd.graph.saved_tensors_hooks(*(own if over is None else over(*own)))
+        hooks = (hooked or torch.autograd.graph.saved_tensors_hooks)(self._pack, self._unpack)
         functions, operators = routed_functions(self._on_function), routed_operators(self._on_operator)
         with patched_forwards(self._model, self.on_call, in_place=in_place), functions, operators, hooks:
             self._in_forward = True

@@ -177,7 +177,8 @@ class Spill:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
         if tensor.device.type != self._device.type or not _told_by_bytes(tensor):
             return tensor
-        if private.storage_key(tensor) in self._held or not tensor.untyped_storage().nbytes():
+        key = private.storage_key(tensor)  # none in a transform of `torch.func`
+        if not key or key in self._held or not tensor.untyped_storage().nbytes():
             return tensor
         if last := self._last.get(id(tensor)):
             reference, version, waiting = last

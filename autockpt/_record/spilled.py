@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -32,28 +33,30 @@ class SpilledStep:
 
     Attributes:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
+        unhooked: whether forward switched hooks on saved tensors off for a while.
 
     Raises:
         NoRoom: there is no temporary folder; later, where the file takes no more.
     """
 
     def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
-        self.device, self.model, self.foreign = device, model, False
+        self.device, self.model, self.foreign, self.unhooked = device, model, False, False
         self.spill = open_spill(device, [*tensors(arguments), *model.parameters(), *model.buffers()])
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         """Run one of its forwards: ``run()`` is the model's own."""
-        with torch.autograd.graph.saved_tensors_hooks(*self.hooks(self._pack, self._unpack)):
+        with self.hooks(self._pack, self._unpack):
             return run()
 
-    def hooks(self, pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+    def hooks(self, pack: Pack, unpack: Unpack) -> AbstractContextManager[None]:
         """Put hooks on saved tensors over those of the user's that are on, which see all that they saw before.
 
-        What theirs put in the place of a tensor stays as it is: `foreign`.
+        What theirs put in the place of a tensor stays as it is: `foreign`. Where forward switches hooks off, there are
+        none for a while: `unhooked`.
         """
         outer = private.outer_hooks()
         if outer is None:
-            return pack, unpack
+            return private.yielding_hooks((pack, unpack), self._yield)
 
         @private.never_compiled
         def packing(tensor: torch.Tensor) -> Any:
@@ -67,7 +70,7 @@ class SpilledStep:
         def unpacking(held: Any) -> torch.Tensor:
             return outer[1](held.packed if isinstance(held, _Foreign) else unpack(held))
 
-        return packing, unpacking
+        return private.yielding_hooks((packing, unpacking), self._yield)
 
     def call(self, arguments: object, run: Callable[[], Any]) -> Any:
         """Run a call of the model by itself, inside one of the forwards."""
@@ -81,6 +84,9 @@ class SpilledStep:
 
     def drop(self) -> None:
         """Let go of what was begun; graphs that are alive keep what they need."""
+
+    def _yield(self) -> None:
+        self.unhooked = True
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> Any:

@@ -76,6 +76,8 @@ def storage_address(tensor: torch.Tensor) -> int:
     """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
     if tensor.layout != torch.strided or tensor._is_zerotensor():  # forward-mode derivatives that are zero
         return 0
+    if not private.storage_key(tensor):  # stands for another one, inside a transform of `torch.func`
+        return 0
     return tensor.untyped_storage().data_ptr()
 
 

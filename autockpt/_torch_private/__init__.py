@@ -71,3 +71,4 @@ from .recorder import (
     stop_memory_profiler,
     yields_to_others,
 )
+from .yielding import yielding_hooks

@@ -63,10 +63,7 @@ TRAINER: dict[str, dict[str, Any]] = {
 }
 
 
-SWITCHED_ON = pytest.mark.xfail(strict=False, reason="nothing said of the trainer's own checkpointing")
-
-
-@pytest.mark.parametrize("way", [pytest.param(way, marks=[SWITCHED_ON] * (way == "checkpointing")) for way in TRAINER])
+@pytest.mark.parametrize("way", TRAINER)
 def test_transformers_trainer(way: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
@@ -93,7 +90,6 @@ def test_transformers_trainer(way: str, tmp_path: Path) -> None:
     assert ("checkpointing" in found.said) == checkpointing
 
 
-@pytest.mark.xfail(strict=False, reason="no plan, and nothing said: the trainer replaces forward")
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("lora", [False, True], ids=["all weights", "peft"])
 def test_sft_of_trl(lora: bool, checkpointing: bool, tmp_path: Path) -> None:
@@ -138,7 +134,8 @@ def test_sft_of_trl(lora: bool, checkpointing: bool, tmp_path: Path) -> None:
         )
         trainer.train()
 
-    held(build, loop, budget=1.2 if checkpointing else 0.6, excuse="forward")  # it puts a fused head over forward
+    # It puts a fused head over forward; with few weights to train that is most of what no plan changes.
+    held(build, loop, budget=1.2 if checkpointing else 0.8 if lora else 0.6, excuse="forward")
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -180,15 +177,10 @@ def test_accelerate(prepared_first: bool, precision: str) -> None:
     held(network, loop, planned_by=7)
 
 
-FAILS = pytest.mark.xfail(strict=False, reason="NotImplementedError: attributes of the module cannot be pickled")
-SILENT = pytest.mark.xfail(strict=False, reason="no plan, and nothing said: forward is never called")
-
 WRAPPED = ["module.model", "module, by self(batch)", "module, by self.model(batch)"]
 
 
-@pytest.mark.parametrize(
-    "wrapped", [WRAPPED[0], pytest.param(WRAPPED[1], marks=FAILS), pytest.param(WRAPPED[2], marks=SILENT)]
-)
+@pytest.mark.parametrize("wrapped", WRAPPED)
 def test_lightning(wrapped: str) -> None:
     lightning: Any = pytest.importorskip("lightning")
 

@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from tests.loops.models import network
-from tests.loops.twin import Run, held, one, steps
+import autockpt
+from tests.loops.models import Network, network
+from tests.loops.twin import Run, held, one, steps, train
 
 
 def to_numpy(tensor: Tensor) -> Any:
@@ -48,3 +50,36 @@ def test_hooks_of_the_users_that_only_look() -> None:
 
 def test_saving_on_the_cpu() -> None:
     held(network, lambda run: around(run, save_on_cpu), excuse="")
+
+
+class Differentiating(Network):
+    """Takes derivatives inside its forward from some step on, which allows no hooks on saved tensors."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def body(self, hidden: Tensor) -> Tensor:
+        hidden = super().body(hidden)
+        if self.forwards <= self.after:
+            return hidden
+        slope = torch.func.grad(lambda x: x.tanh().square().sum())(hidden)
+        wave, pull = torch.func.vjp(torch.sin, hidden)
+        return hidden + slope + wave + pull(torch.ones_like(hidden))[0]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_derivatives_inside_forward_are_said_once_and_the_step_is_the_plain_one(after: int) -> None:
+    found = held(lambda: Differentiating(after), train_all, planned_by=1, excuse="torch.func.grad")
+    assert found.said.count("torch.func.grad") == 1
+
+
+def train_all(run: Run) -> None:
+    train(run, steps())
+
+
+def test_hooks_of_the_users_are_still_refused_beside_derivatives() -> None:
+    model = autockpt.apply(Differentiating(0), "1GB")
+    with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor), pytest.raises(RuntimeError, match="hooks"):
+        model(steps(1)[0])
+    model(steps(1)[0]).sum().backward()

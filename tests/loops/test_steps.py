@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.loops.models import Layerdrop, Network, Partly, loss_of, network
 from tests.loops.twin import Run, held, steps, train
@@ -287,3 +288,15 @@ def test_a_depth_that_is_drawn(torchs: bool) -> None:
             train(run, steps(16))
 
     held(partial(Layerdrop, torchs=torchs), loop)
+
+
+class Fed(Network):
+    """Holds an iterator that refuses to be pickled, as a module of Lightning's does by its trainer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = iter(DataLoader(TensorDataset(torch.zeros(4, 1))))
+
+
+def test_a_model_that_holds_an_iterator_of_batches() -> None:
+    held(Fed, lambda run: train(run, steps()))

@@ -50,6 +50,12 @@ HOOKS = (
     "which a plan would undo: the model trains without a plan, and the budget does not hold"
 )
 
+UNHOOKED = (
+    "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and recording "
+    "needs them: the model trains without a plan, and the budget does not hold. Write a plan by hand that keeps the "
+    "calls which do (Plan.of)."
+)
+
 UNSEEN = (
     "an optimizer took a step on a model that is held to a budget, and no training forward of the model itself was "
     "seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
@@ -113,7 +119,6 @@ class Governor:
 
         Raises:
             Infeasible: no plan keeps the step to the budget.
-            ProfilingError: forward does not run where saved tensors are watched.
             Exception: whatever the model's own forward raises.
         """
         begins, step, self._seen = Forward(model, forward, (args, kwargs)), self._step, True
@@ -165,6 +170,10 @@ class Governor:
             raise
         finally:
             step.running = False
+        if step.way is not None and step.way.unhooked:
+            self._idle = True
+            self._say(UNHOOKED)
+            self._drop()
         step.nodes += _torch_private.saving_node() - nodes
         step.watch(outputs)
         return outputs

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections import OrderedDict, deque
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -389,3 +391,49 @@ print(before)
     environment = {name: value for name, value in os.environ.items() if "LOG_LEVEL" not in name}
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("1\n", "")  # 1: the level was found, and is that of warnings
+
+
+def test_hooks_yield_where_they_are_switched_off_and_come_back() -> None:
+    seen: list[str] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append("pack")
+        return tensor
+
+    enable = torch._C._autograd._saved_tensors_hooks_enable
+    weight = torch.ones(2, requires_grad=True)
+    with _torch_private.yielding_hooks((pack, lambda held: held), lambda: seen.append("yielded")):
+        weight.sin()
+        with disable_saved_tensors_hooks("none here"):
+            weight.sin()
+            with disable_saved_tensors_hooks("none here"):
+                weight.sin()
+        weight.sin()
+    weight.sin()
+    assert seen == ["pack", "yielded", "pack"]
+    assert torch._C._autograd._saved_tensors_hooks_enable is enable
+
+
+def test_blocks_of_two_threads_with_yielding_hooks_may_end_in_any_order() -> None:
+    disable = torch._C._autograd._saved_tensors_hooks_disable
+    yielded: list[str] = []
+    inside, over = threading.Event(), threading.Event()
+
+    def block(name: str) -> AbstractContextManager[None]:
+        return _torch_private.yielding_hooks((lambda tensor: tensor, lambda held: held), lambda: yielded.append(name))
+
+    def other() -> None:
+        with block("other"):
+            inside.set()
+            over.wait(10)
+            torch.func.grad(torch.sin)(torch.ones([]))
+
+    thread = threading.Thread(target=other)
+    with block("this"):
+        thread.start()
+        inside.wait(10)
+        torch.func.grad(torch.sin)(torch.ones([]))
+    over.set()
+    thread.join()
+    assert yielded == ["this", "other"]
+    assert torch._C._autograd._saved_tensors_hooks_disable is disable
