@@ -7,13 +7,14 @@ import io
 import itertools
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.loops.models import loss_of, network
+from tests.loops.models import Network, loss_of, network
 from tests.loops.twin import Run, held, steps, swept, train
 
 
@@ -215,3 +216,34 @@ def test_outputs_of_the_last_step_that_live_on(kind: str) -> None:
             run.step(work, batch)
 
     held(network, loop)
+
+
+class Around(nn.Module):
+    """A model around another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Network()
+        self.head = nn.Sequential(nn.Linear(8, 256), nn.GELU(), nn.Linear(256, 8))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        out: Tensor = self.head(self.inner(batch))
+        return out
+
+
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_a_part_that_is_held_to_a_budget_of_its_own(outer_first: bool) -> None:
+    def loop(run: Run) -> None:
+        inner: Any = run.model.inner
+        if run.budget_bytes is not None:
+            if not outer_first:
+                autockpt.remove(run.model)
+            autockpt.apply(inner, run.budget_bytes)
+            if not outer_first:
+                autockpt.apply(run.model, run.budget_bytes)
+        train(run, steps())
+        if run.governed:
+            autockpt.remove(run.model)
+            autockpt.remove(inner)
+
+    held(Around, loop, planned_by=1, excuse="without a plan")

@@ -64,8 +64,9 @@ class Differentiating(Network):
         if self.forwards <= self.after:
             return hidden
         slope = torch.func.grad(lambda x: x.tanh().square().sum())(hidden)
-        wave, pull = torch.func.vjp(torch.sin, hidden)
-        return hidden + slope + wave + pull(torch.ones_like(hidden))[0]
+        pulled: Any = torch.func.vjp(torch.sin, hidden)
+        out: Tensor = hidden + slope + pulled[0] + pulled[1](torch.ones_like(hidden))[0]
+        return out
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

@@ -87,6 +87,7 @@ class Governor:
         self._surprises, self._switches = Surprises(), Switches()
         self._settled = self._idle = self._seen = False
         self._early = False  # whether a step is over with its optimizer's, since the next one runs in another thread
+        self._waited = False  # whether a step was recorded of which a forward had no backward
         self._said: set[str] = set()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
@@ -203,9 +204,14 @@ class Governor:
         elif decision.what == "Time":
             step.way = TimedStep(model, device, begins.arguments)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
-            replan(model, self, ready.plan)
-            plans.current = ready
-            self._surprises.replanned()
+            try:
+                replan(model, self, ready.plan)
+            except NotApplicable as error:
+                self._idle = True
+                self._say(f"the model trains without a plan of its own, and the budget may not hold: {error}")
+            else:
+                plans.current = ready
+                self._surprises.replanned()
         self._step = step
         return step
 
@@ -252,6 +258,9 @@ class Governor:
                 if not step.is_here():
                     self._early = True
                     raise ProfilingError("the next step runs in another thread")
+                if step.waits() and step.backward and not self._waited:
+                    self._waited = True  # the next such one is how the loop is
+                    raise ProfilingError("one of its forwards had no backward, and its outputs are still held")
                 recorded = step.way.close(arguments)
                 if step.way.foreign:
                     self._idle = True

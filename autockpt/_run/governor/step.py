@@ -54,6 +54,10 @@ class Step:
         """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
         return self.is_here() and not self.backward and any(output() is not None for output in self.outputs)
 
+    def waits(self) -> bool:
+        """Whether some forward had no backward, and its outputs are held: an exception may have come between."""
+        return any((each := output()) is not None and not each.begun for output in self.outputs)
+
     def is_here(self) -> bool:
         """Whether it runs in this thread."""
         return self.thread is threading.current_thread()
@@ -84,10 +88,11 @@ class Step:
 class _Begins:
     """A hook on the outputs of a forward, which lives as long as their graph."""
 
-    __slots__ = ("__weakref__", "_tell")
+    __slots__ = ("__weakref__", "_tell", "begun")
 
     def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+        self._tell, self.begun = tell, False
 
     def __call__(self, gradients: Any) -> None:
+        self.begun = True
         self._tell()
