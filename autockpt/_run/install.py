@@ -88,7 +88,7 @@ def uninstall(model: nn.Module) -> None:
     parts, governor = _patched_parts(model, handle), governor_of(model)
     if governor is not None:
         governor.close()
-    _unpatch({"": model, **parts}, handle)
+    _unpatch([("", model), *parts], handle)
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
@@ -195,22 +195,22 @@ def _bound_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def _patched_parts(model: nn.Module, handle: Handle) -> dict[str, nn.Module]:
-    """What the plan behind the root's handle has patched, but the root, by name.
+def _patched_parts(model: nn.Module, handle: Handle) -> list[tuple[str, nn.Module]]:
+    """What the plan behind the root's handle has patched, but the root, each with the name that it had then.
+
+    Where blocks were taken out of the model since, two may have had the same one.
 
     Raises:
         NotApplicable: something else was put over one of them.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
-    ours, covered = {}, []
-    for name in handle.patched:
-        module = modules.get(name)
-        if module is None or module is model:  # None: taken out of the model since
-            continue
+    ours, covered = [], []
+    for name, module in model.named_modules(remove_duplicate=False):
         known = _known_to(module.__dict__.get("forward"))
+        if module is model:
+            continue
         if known is not None and known[1] is handle:
-            ours[name] = module
-        elif "forward" in module.__dict__:
+            ours.append((known[0], module))
+        elif name in handle.patched and "forward" in module.__dict__:
             covered.append(name)
     if covered:
         raise _covered(covered)
@@ -221,12 +221,13 @@ def _covered(names: list[str]) -> NotApplicable:
     return NotApplicable(f"the forward of {listed(names)} was replaced after the plan was applied. Undo that first.")
 
 
-def _unpatch(parts: dict[str, nn.Module], handle: Handle) -> None:
+def _unpatch(parts: list[tuple[str, nn.Module]], handle: Handle) -> None:
     """Give the parts of a model back the forward that they had. Frames have what was over it."""
-    for name, module in parts.items():
+    for name, module in dict.fromkeys(parts):
         patch: functools.partial[Any] = module.__dict__.pop("forward")
-        if handle.patched.pop(name):
+        if handle.patched.get(name):
             module.__dict__["forward"] = patch.args[0]
+    handle.patched.clear()
 
 
 def _known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:

@@ -247,3 +247,18 @@ def test_a_part_that_is_held_to_a_budget_of_its_own(outer_first: bool) -> None:
             autockpt.remove(inner)
 
     held(Around, loop, planned_by=1, excuse="without a plan")
+
+
+def test_removing_after_a_block_was_taken_out() -> None:
+    """Those behind it have other names then."""
+
+    def loop(run: Run) -> None:
+        blocks: Any = run.model.blocks
+        train(run, steps(5))
+        del blocks[0]
+        run.optimizer = torch.optim.AdamW(run.model.parameters(), lr=1e-3)
+        run.settled = 10  # only what is left behind is looked at
+        train(run, steps(5))
+
+    found = held(network, loop)
+    assert not any("forward" in vars(module) for module in found.run.model.modules())
