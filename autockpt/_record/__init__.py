@@ -21,6 +21,7 @@ lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 judged.py       why calls and functions cannot be replayed, once the run is over
 tables.py       the tables of the profile
+stamps.py       stamps at the places that a forward passes
 timing.py       forwards and steps of their own, for the seconds
 spilled.py      a user's own step whose saved tensors wait elsewhere
 in_place.py     such a step that is recorded

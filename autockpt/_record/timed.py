@@ -12,6 +12,7 @@ from .clocks import clock_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
 from .spilled import SpilledStep
+from .stamps import Stamps
 from .tape import storage_address
 from .timing import STAMPED, Place, Seconds
 
@@ -25,36 +26,35 @@ class TimedStep(SpilledStep):
     def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
         super().__init__(model, device, arguments)
         self._clock = clock_of(device)
-        self._kinds: list[str] = []
-        self._stamps: list[object] = []
-        self._open = self._forwards = 0
+        self._stamps = Stamps(self._clock)
+        self._forwards = 0
         self._running = False
         self._static = {storage_address(each) for each in (*model.parameters(), *model.buffers())}
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
-        functions = routed_functions(self._function)
+        functions = routed_functions(self._stamps.on_function)
         self._running = True
         try:
-            with patched_forwards(self.model, self._call, in_place=True), functions:
+            with patched_forwards(self.model, self._stamps.on_call, in_place=True), functions:
                 return super().forward(arguments, lambda: self.call(arguments, run))
         finally:
             self._running = False
             self._forwards += 1
             if self._forwards > 1:
-                self._stamp("exit")  # of the first one, which goes on; see `Observer.on_call`
+                self._stamps.add("exit")  # of the first one, which goes on; see `Observer.on_call`
 
     def call(self, arguments: object, run: Callable[[], Any]) -> Any:
-        return self._call("", self.model, arguments, run)
+        return self._stamps.on_call("", self.model, arguments, run) if self._running else run()
 
     def backward_begins(self) -> None:
-        if "forward_end" not in self._kinds:
-            self._stamp("forward_end")
-        private.after_backward(lambda: self._stamp("backward_end"))
+        if "forward_end" not in self._stamps.kinds:
+            self._stamps.add("forward_end")
+        private.after_backward(lambda: self._stamps.add("backward_end"))
 
     @property
     def complete(self) -> bool:
         """Whether its backward came to an end."""
-        return "backward_end" in self._kinds
+        return "backward_end" in self._stamps.kinds
 
     def seconds(self, run: Run, recorded: Seconds) -> Seconds:
         """Return when what happened in the plain step.
@@ -63,10 +63,10 @@ class TimedStep(SpilledStep):
             run: a recorded step.
             recorded: what that one tells itself, of which only shares count where this step did something else.
         """
-        readings, spent, began = self._clock.seconds(self._stamps), 0.0, 0.0
+        readings, spent, began = self._clock.seconds(self._stamps.readings), 0.0, 0.0
         places: list[tuple[str, float]] = []
         spilling = False
-        for kind, reading in zip(self._kinds, readings, strict=True):
+        for kind, reading in zip(self._stamps.kinds, readings, strict=True):
             if kind == SPILLING:
                 spent += reading - began if spilling else 0.0
                 spilling, began = not spilling, reading
@@ -80,46 +80,22 @@ class TimedStep(SpilledStep):
         at = {place: reading for place, (_, reading) in zip(expected, places, strict=True)}
         return Seconds(at=at, ops=recorded.ops, plain_seconds=total)
 
-    def _stamp(self, kind: str) -> None:
-        self._kinds.append(kind)
-        self._stamps.append(self._clock.stamp())
-
-    def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._running or not torch.is_grad_enabled() or private.transforms_active():
-            return run()
-        self._open += 1
-        self._stamp("enter")
-        try:
-            return run()
-        finally:
-            self._stamp("exit")
-            self._open -= 1
-
-    def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._open or private.transforms_active():
-            return run()
-        self._stamp("begin")
-        try:
-            return run()
-        finally:
-            self._stamp("end")
-
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> Any:
         with private.no_torch_functions():
             static = storage_address(tensor) in self._static
         if not static:
-            self._stamp("pack")
-        self._stamp(SPILLING)
+            self._stamps.add("pack")
+        self._stamps.add(SPILLING)
         try:
             return super()._pack(tensor)
         finally:
-            self._stamp(SPILLING)
+            self._stamps.add(SPILLING)
 
     @private.never_compiled
     def _unpack(self, held: Any) -> torch.Tensor:
-        self._stamp(SPILLING)
+        self._stamps.add(SPILLING)
         try:
             return super()._unpack(held)
         finally:
-            self._stamp(SPILLING)
+            self._stamps.add(SPILLING)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -23,6 +23,7 @@ from .._data.errors import ProfilingError
 from .clocks import Clock
 from .marks import Run
 from .routing import patched_forwards, routed_functions
+from .stamps import Stamps
 from .step import TrainingStep
 from .tape import storage_address
 
@@ -163,9 +164,9 @@ def _fastest(
             since = time.perf_counter()
             watch = _Stopwatch(step, clock, frozenset(kinds), retain=retain)
             host_seconds = time.perf_counter() - since
-            if watch.kinds != kinds:
+            if watch.stamps.kinds[1:] != kinds:
                 return None
-            reading = clock.seconds(watch.stamps)[1:]
+            reading = clock.seconds(watch.stamps.readings)[1:]
             fastest[index] = min(fastest[index] or reading, reading, key=lambda each: each[-1])
             forward = fastest[index][kinds.index("forward_end")]
         if forward >= LONG_SECONDS or ((number or not whole) and time.perf_counter() - began >= enough):
@@ -178,61 +179,35 @@ def _fastest(
 
 
 class _Stopwatch:
-    """One run, stamped where some kinds of places are passed: a forward, or a step."""
+    """One run, stamped as it begins and where some kinds of places are passed: a forward, or a step."""
 
     def __init__(self, step: TrainingStep, clock: Clock, kinds: frozenset[str], *, retain: bool) -> None:
-        self.kinds: list[str] = []
-        self._clock, self._kinds = clock, kinds
-        self._open = 0
+        self.stamps = Stamps(clock)
         self._whole = "backward_end" in kinds
         self._retain = retain or self._whole
         self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
         nothing = contextlib.nullcontext()
         saves = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if "pack" in kinds else nothing
-        calls = patched_forwards(step.model, self._call) if "enter" in kinds else nothing
-        functions = routed_functions(self._function) if "begin" in kinds else nothing
+        calls = patched_forwards(step.model, self.stamps.on_call) if "enter" in kinds else nothing
+        functions = routed_functions(self.stamps.on_function) if "begin" in kinds else nothing
         with calls, functions, saves:  # no stack of contexts: an interrupt inside it would leave one on
-            self.stamps: list[object] = [clock.stamp()]
+            self.stamps.add("forward_begin")
             outputs, scalar = step.forward()
-        self._stamp("forward_end")
+        self.stamps.add("forward_end")
         if self._whole:
             gradients = step.gradients(scalar)
-            self._stamp("backward_end")
+            self.stamps.add("backward_end")
             del gradients
         del outputs, scalar  # and with them what was saved, whose end is no part of forward
-
-    def _stamp(self, kind: str) -> None:
-        self.kinds.append(kind)
-        self.stamps.append(self._clock.stamp())
-
-    def _call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        if not torch.is_grad_enabled() or private.transforms_active():
-            return run()
-        self._open += 1
-        self._stamp("enter")
-        try:
-            return run()
-        finally:
-            self._stamp("exit")
-            self._open -= 1
-
-    def _function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
-        if not self._open or private.transforms_active():
-            return run()
-        self._stamp("begin")
-        try:
-            return run()
-        finally:
-            self._stamp("end")
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
         with private.no_torch_functions():
             if storage_address(tensor) not in self._static:
-                self._stamp("pack")
+                self.stamps.add("pack")
             return tensor.detach() if self._retain else None  # with its node it would hold itself
 
     def _unpack(self, tensor: torch.Tensor | None) -> torch.Tensor:
-        if tensor is None or self.kinds[-1] != "forward_end":
+        if tensor is None or self.stamps.kinds[-1] != "forward_end":
             raise ProfilingError(
                 "forward takes a gradient inside itself, so it cannot be timed. Give autockpt the parts of the model "
                 "that do not, or write a plan by hand."

@@ -44,6 +44,7 @@ def load_compiler() -> None:
 
     That takes two hundred frames of Python's stack, which a model that is deep in its own forward need not have left.
     """
+    import torch._dynamo  # noqa: F401
 
 
 def yields_to_others(end: Callable[[], object]) -> None:
