@@ -38,7 +38,9 @@ class _Switch:
     """Stands before torch's own switch, or before that of another such block, in this thread or another."""
 
     def __init__(self, hooks: Hooks, yielded: Callable[[], None]) -> None:
-        self._hooks, self._yielded, self._taken = hooks, yielded, False
+        self._hooks: Hooks | None = hooks
+        self._yielded: Callable[[], None] | None = yielded
+        self._taken = False
         self._thread = threading.get_ident()
 
     def put_on(self) -> None:
@@ -47,7 +49,11 @@ class _Switch:
         self._stand(self.disable, self.enable)
 
     def take_off(self) -> None:
-        """Take this one out of the row: in other threads others may have come before it."""
+        """Take this one out of the row: in other threads others may have come before it.
+
+        The compiler's tables may keep it for good, if they are made meanwhile: so it lets go of what it was told.
+        """
+        self._hooks = self._yielded = None
         before: Any = getattr(_autograd._saved_tensors_hooks_disable, "__self__", None)
         if before is self:
             self._stand(self._off, self._on)
@@ -60,16 +66,17 @@ class _Switch:
             before = after
 
     def disable(self, message: str, fail_if_non_empty: bool = True) -> None:
-        on = outer_hooks()
-        if fail_if_non_empty and threading.get_ident() == self._thread and on is not None and on[0] is self._hooks[0]:
+        on, own, yielded = outer_hooks(), self._hooks, self._yielded
+        here = threading.get_ident() == self._thread
+        if fail_if_non_empty and here and own and yielded and on is not None and on[0] is own[0]:
             pop_hooks()
             self._taken = True
-            self._yielded()
+            yielded()
         self._off(message, fail_if_non_empty)
 
     def enable(self) -> None:
         self._on()
-        if self._taken and threading.get_ident() == self._thread:
+        if self._taken and self._hooks and threading.get_ident() == self._thread:
             self._taken = False
             push_hooks(*self._hooks)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
 from contextlib import AbstractContextManager
 from typing import Any
@@ -437,3 +439,22 @@ def test_blocks_of_two_threads_with_yielding_hooks_may_end_in_any_order() -> Non
     thread.join()
     assert yielded == ["this", "other"]
     assert torch._C._autograd._saved_tensors_hooks_disable is disable
+
+
+def test_what_stood_before_torchs_switch_keeps_nothing_alive() -> None:
+    """The compiler's tables, made inside the first recorded forward, kept its model for as long as the process ran."""
+
+    class Owner:
+        def pack(self, tensor: Tensor) -> Tensor:
+            return tensor
+
+    owner = Owner()
+    alive = weakref.ref(owner)
+    with _torch_private.yielding_hooks((owner.pack, same), lambda: None):
+        kept = torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable
+    del owner
+    gc.collect()
+    assert alive() is None
+    kept[0]("off", False)  # as torch's own
+    kept[1]()
+    assert _torch_private.outer_hooks() is None
