@@ -10,8 +10,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers import parse_bytes, sweep
 from ..solvers.common import dominated_by
-from ..solvers.frontier import POINTS
-from ..solvers.frontier import SECONDS as TIME_LIMIT_SECONDS
+from ..solvers.frontier import POINTS, SECONDS
 from .bound import BOUND_SECONDS, PeakBound
 from .candidates import find_candidates
 from .solve import believed, make_plan
@@ -26,7 +25,7 @@ def frontier(
     solver: str = "auto",
     points: int = POINTS,
     budgets: Sequence[int | str] | None = None,
-    seconds: float = TIME_LIMIT_SECONDS,
+    seconds: float = SECONDS,
     total_bytes: int | None = None,
 ) -> Frontier:
     """Find what each budget costs, from the plain peak of the step down to the lowest that can be reached.

@@ -28,7 +28,7 @@ from .types import Seconds
 POINTS = 12
 """Fewer than `autockpt.frontier` has: someone waits for it."""
 
-TIME_LIMIT_SECONDS = 2.0
+SECONDS = 2.0
 
 
 @click.command(
@@ -55,7 +55,7 @@ TIME_LIMIT_SECONDS = 2.0
 @click.option(
     "--seconds",
     type=Seconds(),
-    default=TIME_LIMIT_SECONDS,
+    default=SECONDS,
     show_default=True,
     help="Seconds for all budgets together. More, such as 60, may find cheaper plans, and says how far from the least "
     "they are.",

@@ -120,12 +120,12 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 if call in seen:
                     raise InvalidFile(f"call {call!r} stands in the plan twice")
                 seen.add(call)
-            glue = {call for call in segment.calls if split_key(call)[1]}
+            functions = {call for call in segment.calls if split_key(call)[1]}
             for unit in (*segment.keep, *segment.skip):
-                if unit in seen - glue:
+                if unit in seen - functions:
                     raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
                 seen.add(unit)
-                glue.discard(unit)
+                functions.discard(unit)
 
     @classmethod
     def of(cls, segments: Sequence[Sequence[str] | str]) -> Plan:
