@@ -16,28 +16,44 @@ class OptimizerSteps:
     """Tells of each step of an optimizer that trains a model, as it ends, until it is closed or forgotten.
 
     Args:
-        model: the model, which is not kept alive.
-        tell: is told of the optimizer, and whether this was its first step here.
+        tell: is told of the optimizer.
     """
 
-    def __init__(self, model: torch.nn.Module, tell: Callable[[Optimizer, bool], None]) -> None:
-        self._model, self._tell = weakref.ref(model), tell
+    def __init__(self, tell: Callable[[Optimizer], None]) -> None:
+        self._tell, self._newest = tell, ""
         self._heard: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        hook = register_optimizer_step_post_hook(functools.partial(_stepped, weakref.ref(self)))
-        self.close = weakref.finalize(self, hook.remove)
+        self._hook: weakref.finalize[[], Any] | None = None
+
+    def listen(self, model: torch.nn.Module) -> None:
+        """Hear of them from now on, if not yet; the model is not kept alive."""
+        if self._hook is None:
+            self._model = weakref.ref(model)
+            hook = register_optimizer_step_post_hook(functools.partial(_stepped, weakref.ref(self)))
+            self._hook = weakref.finalize(self, hook.remove)
+
+    def close(self) -> None:
+        """Hear of no more."""
+        if self._hook is not None:
+            self._hook()
+            self._hook = None
 
     @property
     def optimizers(self) -> list[Optimizer]:
         """Those that have taken a step, and that somebody still has."""
         return [optimizer for optimizer, ours in self._heard.items() if ours]
 
+    def newest(self) -> str:
+        """Return the class of an optimizer that took its first step since this was asked; empty where none did."""
+        newest, self._newest = self._newest, ""
+        return newest
+
     def stepped(self, optimizer: Optimizer) -> None:
         """Tell of a step, if it is one of this model's."""
-        first = optimizer not in self._heard
-        if first:
+        if optimizer not in self._heard:
             self._heard[optimizer] = self._trains(optimizer)
+            self._newest = type(optimizer).__name__ if self._heard[optimizer] else self._newest
         if self._heard[optimizer]:
-            self._tell(optimizer, first)
+            self._tell(optimizer)
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has a parameter of the model's in groups of its own: wrappers pass on another's."""

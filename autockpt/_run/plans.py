@@ -131,17 +131,17 @@ class Plans:
         """Make plans anew from now on."""
         self._ready, self.current = [], None
 
-    def time(self, kind: Kind, step: TimedStep) -> float | None:
-        """Take the seconds of a timed step for those of the recorded one; return them, if there is one."""
+    def time(self, kind: Kind, step: TimedStep) -> None:
+        """Take the seconds of a timed step for those of the recorded one, if there is one."""
         known = next((each for each in self._known if each.recorded is not None), None)
         if known is None or known.recorded is None or not step.complete:
-            return None
+            return
         recorded = known.recorded.seconds
         seconds = step.seconds(known.recorded.run, recorded)
         alike = known.kind == kind and recorded.plain_seconds > 0
         self._slower = seconds.plain_seconds / recorded.plain_seconds if alike else 1.0
         known.recorded = dataclasses.replace(known.recorded, seconds=seconds.scaled(1 / self._slower))
-        return seconds.plain_seconds
+        _log.info("timed a step: %.3g s without what spilling took", seconds.plain_seconds)
 
     def counts(self, model: torch.nn.Module, device: torch.device, optimizers: Sequence[Optimizer]) -> bool:
         """Whether the newest plan counts all that these optimizers need."""

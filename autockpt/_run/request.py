@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,10 @@ class Request:
     recompute: Patterns = ()
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
+
+    def copied(self) -> Request:
+        """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
+        return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
 
     def solve(self, profile: Profile, *, bounded: bool = True) -> Plan:
         """Return a plan for a recorded step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .._data.errors import ProfilingError
 from .batch import Kind
 
 MOST_TRIES = 4
@@ -18,10 +19,13 @@ class Surprises:
 
     Attributes:
         tries: how often a plan was found wanting, or a recording failed.
+        unknown: whether the last step did what no recording covers.
+        threads: whether a step ran in another thread than the one before: it is over before the next one begins.
     """
 
     def __init__(self) -> None:
-        self.tries = 0
+        self.tries, self.unknown, self.threads = 0, False, False
+        self._waited = self._set_up = False  # whether such a step was met
         self._nodes: dict[tuple[bool, Kind], int] = {}  # of autograd, by whether a plan was on
         self._highest_bytes = 0
 
@@ -43,7 +47,32 @@ class Surprises:
             return False
         self._nodes[planned, kind] = nodes
         self.tries += 1
+        self.unknown = True
         return True
+
+    def refuse(self, *, here: bool, waits: bool) -> None:
+        """Refuse a recorded step that is not as those that come.
+
+        Args:
+            here: whether the next one runs in the same thread.
+            waits: whether one of its forwards had no backward, and its outputs are held. The second such step shows
+                how the loop is.
+
+        Raises:
+            ProfilingError: it is refused, and says why.
+        """
+        if not here:
+            self.threads = True
+            raise ProfilingError("the next step runs in another thread")
+        if waits and not self._waited:
+            self._waited = True
+            raise ProfilingError("one of its forwards had no backward, and its outputs are still held")
+
+    def sets_up(self, changed: bool) -> bool:
+        """Whether a recorded step `changed` attributes of modules, and none has before: what it set up stays."""
+        first = changed and not self._set_up
+        self._set_up = self._set_up or changed
+        return first
 
     def measured_above(self, budget_bytes: int | None, device: torch.device, *, planned: bool) -> int:
         """Return the peak of steps since the last time that stood above the budget; 0 where none did, or none is seen.

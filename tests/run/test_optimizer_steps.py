@@ -30,13 +30,14 @@ class Passing(Optimizer):
 
 def test_those_that_train_the_model_are_heard_of_once_as_new_and_others_never() -> None:
     model, other = nn.Linear(4, 4), nn.Linear(4, 4)
-    heard: list[tuple[Optimizer, bool]] = []
-    steps = OptimizerSteps(model, lambda optimizer, first: heard.append((optimizer, first)))
+    heard: list[tuple[Optimizer, str]] = []
+    steps = OptimizerSteps(lambda optimizer: heard.append((optimizer, steps.newest())))
+    steps.listen(model)
     model(torch.ones(4)).sum().backward()
     own, foreign = torch.optim.SGD(model.parameters()), torch.optim.SGD(other.parameters())
     for optimizer in (own, foreign, Passing(own)):
         optimizer.step()
-    assert heard == [(own, True), (own, False)]
+    assert heard == [(own, "SGD"), (own, "")]
     assert steps.optimizers == [own]
     steps.close()
     own.step()
@@ -46,7 +47,8 @@ def test_those_that_train_the_model_are_heard_of_once_as_new_and_others_never() 
 def test_it_keeps_neither_model_nor_optimizer_alive_and_goes_with_its_owner() -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
-    steps = OptimizerSteps(model, lambda *_: None)
+    steps = OptimizerSteps(lambda _: None)
+    steps.listen(model)
     optimizer.step()
     alive = [weakref.ref(each) for each in (model, optimizer, steps)]
     hooks: Any = vars(importlib.import_module("torch.optim.optimizer"))["_global_optimizer_post_hooks"]

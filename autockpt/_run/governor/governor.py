@@ -38,29 +38,13 @@ from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..request import Request
+from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
 from .decision import Decision, Situation, decide
 from .step import Step
 
 _log = logging.getLogger("autockpt")
-
-HOOKS = (
-    "saved_tensors_hooks (save_on_cpu is one) around the forward put something else in the place of saved tensors, "
-    "which a plan would undo: the model trains without a plan, and the budget does not hold"
-)
-
-UNHOOKED = (
-    "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and recording "
-    "needs them: the model trains without a plan, and the budget does not hold. Write a plan by hand that keeps the "
-    "calls which do (Plan.of)."
-)
-
-UNSEEN = (
-    "an optimizer took a step on a model that is held to a budget, and no training forward of the model itself was "
-    "seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
-    "training_step calls), after whatever replaces its forward, and before torch.compile."
-)
 
 
 class Governor:
@@ -80,38 +64,32 @@ class Governor:
 
     def __init__(self, request: Request) -> None:
         self._request, self._plans = request, Plans(request)
+        self._surprises, self._switches, self._said = Surprises(), Switches(), Said()
+        self._optimizers = OptimizerSteps(self._stepped)
         self._step: Step | None = None
-        self._optimizers: OptimizerSteps | None = None
-        self._newest = ""  # the class of an optimizer that took its first step
-        self._unknown = False  # whether the last step did what no recording covers
-        self._surprises, self._switches = Surprises(), Switches()
-        self._settled = self._idle = self._seen = False
-        self._early = False  # whether a step is over with its optimizer's, since the next one runs in another thread
-        self._waited = False  # whether a step was recorded of which a forward had no backward
-        self._said: set[str] = set()
+        self._idle = False  # whether steps run as they come from now on
+        self._seen = False  # whether a training forward was
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(_without_optimizer(self._request), copy.deepcopy(self.handle, memo))
+        return _restored(self._request.copied(), copy.deepcopy(self.handle, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A loss may be a lambda, and an optimizer would take the weights along a second time.
-        return _restored, (dataclasses.replace(_without_optimizer(self._request), loss=None), self.handle)
+        return _restored, (dataclasses.replace(self._request.copied(), loss=None), self.handle)  # it may be a lambda
 
     def prepare(self, model: nn.Module, inputs: object) -> Plan:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-        request = self._request
-        step = training_step(model, inputs, request.loss)
+        loss, largest = self._request.loss, self._request.plan_for
+        step = training_step(model, inputs, loss)
         begins = Forward(model, model.forward, (step.args, step.kwargs))
-        if request.plan_for:
-            begins = begins._replace(arguments=enlarged(begins, request.plan_for))
-            step = step_of(model, *begins.arguments, request.loss)
+        if largest:
+            begins = begins._replace(arguments=enlarged(begins, largest))
+            step = step_of(model, *begins.arguments, loss)
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
-        return self._plans.given(kind, record_step(step, optimizer=request.optimizer))
+        return self._plans.given(kind, record_step(step, optimizer=self._request.optimizer))
 
     def listen(self, model: nn.Module) -> None:
         """Hear of the steps that optimizers take from now on."""
-        if self._optimizers is None:
-            self._optimizers = OptimizerSteps(model, self._stepped)
+        self._optimizers.listen(model)
 
     def train(
         self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -133,13 +111,12 @@ class Governor:
         if step is None or not step.goes_on():
             step = self._begin(begins, batch)
         step.batches.append(batch)
-        current = self._plans.current
-        if step.way is not None:
-            return self._run(step, functools.partial(step.way.forward, begins.arguments, begins.run))
-        if current is None or not current.kind.covers(step.batches, step.gradient_bytes):
-            self._unknown = True  # more forwards before one backward than the plan counts on
-            spilled = SpilledStep(model, begins.device, begins.arguments)
-            return self._run(step, functools.partial(spilled.forward, begins.arguments, begins.run))
+        way, current = step.way, self._plans.current
+        if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
+            self._surprises.unknown = True  # more forwards before one backward than the plan counts on
+            way = SpilledStep(model, begins.device, begins.arguments)
+        if way is not None:
+            return self._run(step, functools.partial(way.forward, begins.arguments, begins.run))
         with step.counting_on():
             return self._run(step, functools.partial(patched_forward, forward, model, "", self.handle, *args, **kwargs))
 
@@ -157,9 +134,7 @@ class Governor:
         """Let go of everything: the plan is taken off the model."""
         self._drop()
         self._switches.put_back()
-        if self._optimizers is not None:
-            self._optimizers.close()
-            self._optimizers = None
+        self._optimizers.close()
 
     def _run(self, step: Step, run: Callable[[], Any]) -> Any:
         """Run one forward of a step."""
@@ -173,7 +148,7 @@ class Governor:
             step.running = False
         if step.way is not None and step.way.unhooked:
             self._idle = True
-            self._say(UNHOOKED)
+            self._said.once(UNHOOKED)
             self._drop()
         step.nodes += _torch_private.saving_node() - nodes
         step.watch(outputs)
@@ -188,7 +163,7 @@ class Governor:
         ready = plans.ready(batch, held_bytes)
         decision = decide(
             Situation(
-                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not self._unknown,
+                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not self._surprises.unknown,
                 timed=plans.timed,
                 planned=ready is not None,
                 unfit=ready.unfit if ready is not None else "",
@@ -208,7 +183,7 @@ class Governor:
                 replan(model, self, ready.plan)
             except NotApplicable as error:
                 self._idle = True
-                self._say(f"the model trains without a plan of its own, and the budget may not hold: {error}")
+                self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
             else:
                 plans.current = ready
                 self._surprises.replanned()
@@ -222,12 +197,11 @@ class Governor:
                 "a CUDA graph is being captured, and no step can be recorded inside it. Train three steps before."
             )
         refuse_sharded(begins.model)
-        for said in self._switches.off(begins.model):
-            self._say(said)
+        self._said.once(*self._switches.off(begins.model))
         try:
             recording = RecordedStep(begins.model, begins.device, begins.arguments)
         except ProfilingError as error:
-            self._say(f"this step is spilled and not recorded, a later one will be: {error}")
+            self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
             return SpilledStep(begins.model, begins.device, begins.arguments)
         _torch_private.yields_to_others(functools.partial(_pause, weakref.ref(self), weakref.ref(begins.model)))
         return recording
@@ -235,14 +209,14 @@ class Governor:
     def _replanned(self, begins: Forward, held_bytes: int, reason: str) -> Ready:
         """Plan for the step that begins; where the first plan cannot be made the model is left as it was."""
         try:
-            ready = self._plans.make(begins, held_bytes, self._seen_optimizers(), reason)
+            ready = self._plans.make(begins, held_bytes, self._optimizers.optimizers, reason)
         except (Infeasible, TooCostly):
             self._idle = True
             with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
                 uninstall(begins.model)
             raise
         if ready.unfit:
-            self._say(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
+            self._said.once(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
         return ready
 
     def _end(self, model: nn.Module, arguments: object) -> None:
@@ -251,79 +225,59 @@ class Governor:
         if step is None:
             return
         if step.backward and self._surprises.more_calls(step.kind, step.nodes, planned=step.way is None):
-            self._unknown = True
-            self._say("a step made more calls than one of its kind before: from now on the largest seen is planned for")
+            self._said.once(MORE_CALLS)
         if isinstance(step.way, RecordedStep):
             try:
-                if not step.is_here():
-                    self._early = True
-                    raise ProfilingError("the next step runs in another thread")
-                if step.waits() and step.backward and not self._waited:
-                    self._waited = True  # the next such one is how the loop is
-                    raise ProfilingError("one of its forwards had no backward, and its outputs are still held")
-                recorded = step.way.close(arguments)
-                if step.way.foreign:
-                    self._idle = True
-                    self._say(HOOKS)
-                else:
-                    self._learn(step, recorded)
+                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waits())
+                self._learn(step, step.way.close(arguments), foreign=step.way.foreign)
             except ProfilingError as error:
                 step.way.drop()
                 if step.differentiable:
                     self._failed(error)
         elif isinstance(step.way, TimedStep) and step.backward:
-            seconds = self._plans.time(step.kind, step.way)
-            if seconds is not None:
-                _log.info("timed a step: %.3g s without what spilling took", seconds)
+            self._plans.time(step.kind, step.way)
 
-    def _learn(self, step: Step, recorded: Recorded) -> None:
-        """Remember what was recorded."""
-        if recorded.sets_itself_up and not self._settled:
-            self._settled = True
+    def _learn(self, step: Step, recorded: Recorded, *, foreign: bool) -> None:
+        """Remember what was recorded, unless hooks of the user's were on."""
+        if foreign:
+            self._idle = True
+            self._said.once(HOOKS)
+        elif self._surprises.sets_up(recorded.sets_itself_up):
             _log.info("the model set itself up in its first step, so the next one is recorded")
-            return
-        refuse_collectives(recorded.operators)
-        _log.info("recorded a step on batches of %s", step.kind.describe())
-        if self._unknown:
-            self._unknown = False
-            self._plans.forget_plans()
-        self._plans.learn(step.kind, step.nodes, recorded)
+        else:
+            refuse_collectives(recorded.operators)
+            _log.info("recorded a step on batches of %s", step.kind.describe())
+            if self._surprises.unknown:
+                self._surprises.unknown = False
+                self._plans.forget_plans()
+            self._plans.learn(step.kind, step.nodes, recorded)
 
     def _failed(self, error: ProfilingError) -> None:
         """A recording came to nothing."""
         self._surprises.tries += 1
         self._idle = self._surprises.exhausted
-        if self._idle:
-            self._say(f"no step could be recorded, so the model trains without a plan from now on: {error}")
-        else:
-            self._say(f"the recording of a step is dropped, and a later one will be recorded: {error}")
+        self._said.once(f"{FAILED if self._idle else LATER}: {error}")
 
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
-        newest, self._newest = self._newest, ""
+        newest = self._optimizers.newest()
         budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
         peak_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
         if budget_bytes is not None and peak_bytes:
             self._plans.error_bytes += peak_bytes - budget_bytes
             return f"a step measured {format_bytes(peak_bytes)} where the budget is {format_bytes(budget_bytes)}"
-        if newest and not self._plans.counts(model, device, self._seen_optimizers()):
-            return f"{newest} took its first step"
-        return ""
+        counted = not newest or self._plans.counts(model, device, self._optimizers.optimizers)
+        return "" if counted else f"{newest} took its first step"
 
-    def _seen_optimizers(self) -> list[Optimizer]:
-        return self._optimizers.optimizers if self._optimizers is not None else []
-
-    def _stepped(self, optimizer: Optimizer, first: bool) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has taken a step on the model's parameters."""
         step = self._step
         if step is not None and step.way is not None:
             step.way.optimizer_stepped(optimizer)
-            if self._early and step.is_here() and isinstance(step.way, RecordedStep):
+            if self._surprises.threads and step.is_here() and isinstance(step.way, RecordedStep):
                 self._end(step.way.model, ())
-        if first:
-            self._newest = type(optimizer).__name__
         if not self._seen:
-            self._say(UNSEEN)
+            self._said.once(UNSEEN)
 
     def _drop(self) -> None:
         """Forget the step that is under way."""
@@ -331,23 +285,12 @@ class Governor:
         if step is not None and step.way is not None:
             step.way.drop()
 
-    def _say(self, what: str) -> None:
-        """Warn, once of each thing."""
-        if what not in self._said:
-            self._said.add(what)
-            _log.warning("%s", what)
-
 
 def _pause(governor: weakref.ref[Governor], model: weakref.ref[nn.Module]) -> None:
     """End what a governor records, as far as that can be: another recording begins."""
     owner, trained = governor(), model()
     if owner is not None and trained is not None:
         owner.pause(trained, ())
-
-
-def _without_optimizer(request: Request) -> Request:
-    """What a copy of the model can take along: an optimizer by its name, but none that trains the original."""
-    return request if isinstance(request.optimizer, str) else dataclasses.replace(request, optimizer=None)
 
 
 def _restored(request: Request, handle: Handle) -> Governor:

@@ -1,0 +1,44 @@
+"""What a model's user is told while it trains, once of each thing."""
+
+from __future__ import annotations
+
+import logging
+
+_log = logging.getLogger("autockpt")
+
+HOOKS = (
+    "saved_tensors_hooks (save_on_cpu is one) around the forward put something else in the place of saved tensors, "
+    "which a plan would undo: the model trains without a plan, and the budget does not hold"
+)
+
+UNHOOKED = (
+    "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and recording "
+    "needs them: the model trains without a plan, and the budget does not hold. Write a plan by hand that keeps the "
+    "calls which do (Plan.of)."
+)
+
+MORE_CALLS = "a step made more calls than one of its kind before: from now on the largest seen is planned for"
+
+LATER = "the recording of a step is dropped, and a later one will be recorded"
+
+FAILED = "no step could be recorded, so the model trains without a plan from now on"
+
+UNSEEN = (
+    "an optimizer took a step on a model that is held to a budget, and no training forward of the model itself was "
+    "seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
+    "training_step calls), after whatever replaces its forward, and before torch.compile."
+)
+
+
+class Said:
+    """What was said already."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def once(self, *texts: str) -> None:
+        """Warn of what was not said before."""
+        for text in texts:
+            if text not in self._said:
+                self._said.add(text)
+                _log.warning("%s", text)
