@@ -17,10 +17,12 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record.in_place import Recorded
 from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
+from .._record.recorder import record_step
+from .._record.step import step_of, training_step
 from .._record.timed import TimedStep
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
-from .batch import Batch, Forward, Kind
+from .batch import Batch, Forward, Kind, gradient_bytes
 from .headroom import enlarged, grown, headroom
 from .request import Request
 
@@ -104,8 +106,16 @@ class Plans:
         current = [self.current] if self.current is not None else []
         return _covering((*current, *self._ready), batch, gradient_bytes)
 
-    def given(self, kind: Kind, profile: Profile) -> Plan:
-        """Plan for a step that was recorded and timed by itself."""
+    def prepare(self, model: torch.nn.Module, inputs: object) -> Plan:
+        """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
+        loss, largest = self._request.loss, self._request.plan_for
+        step = training_step(model, inputs, loss)
+        begins = Forward(model, model.forward, (step.args, step.kwargs))
+        if largest:
+            begins = begins._replace(arguments=enlarged(begins, largest))
+            step = step_of(model, *begins.arguments, loss)
+        kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
+        profile = record_step(step, optimizer=self._request.optimizer)
         self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
         self.current = Ready(kind=kind, plan=self._request.solve(profile))
         self._ready = [self.current]

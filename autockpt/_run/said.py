@@ -24,8 +24,8 @@ LATER = "the recording of a step is dropped, and a later one will be recorded"
 FAILED = "no step could be recorded, so the model trains without a plan from now on"
 
 UNSEEN = (
-    "an optimizer took a step on a model that is held to a budget, and no training forward of the model itself was "
-    "seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
+    "a model that is held to a budget trains, by a backward or an optimizer's step, and no training forward of its own "
+    "was seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
     "training_step calls), after whatever replaces its forward, and before torch.compile."
 )
 

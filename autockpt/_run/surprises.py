@@ -75,7 +75,7 @@ class Surprises:
         return first
 
     def measured_above(self, budget_bytes: int | None, device: torch.device, *, planned: bool) -> int:
-        """Return the peak of steps since the last time that stood above the budget; 0 where none did, or none is seen.
+        """Return by how much steps since the last time stood above the budget; 0 where none did, or none is seen.
 
         Only CUDA's allocator tells; its statistics are the user's and are not reset.
         """
@@ -86,4 +86,4 @@ class Surprises:
         if not planned or highest <= before or self.exhausted:
             return 0
         self.tries += 1
-        return highest
+        return highest - budget_bytes

@@ -17,6 +17,7 @@ from .frames import (
     function_modes,
     geometry,
     global_hooks,
+    graph_is_alive,
     is_tracing,
     keeping_backward,
     keeps_graph,

@@ -95,6 +95,12 @@ def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:
     return context
 
 
+def graph_is_alive(parameter: Tensor) -> bool:
+    """Whether some graph leads to a parameter: its accumulator holds it, and is there as long as such a graph."""
+    count: int = parameter._use_count()  # type: ignore[attr-defined]
+    return count > 1
+
+
 def storage_key(tensor: Tensor) -> int:
     """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
     try:

@@ -25,15 +25,12 @@ from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.plan import Plan
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives, refuse_sharded
-from ..._record.recorder import record_step
 from ..._record.spilled import SpilledStep
-from ..._record.step import step_of, training_step
 from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
-from ..batch import Batch, Forward, Kind, gradient_bytes
+from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, patched_forward
-from ..headroom import enlarged
 from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
@@ -41,6 +38,7 @@ from ..request import Request
 from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
+from ..unseen import Unseen
 from .decision import Decision, Situation, decide
 from .step import Step
 
@@ -67,8 +65,8 @@ class Governor:
         self._surprises, self._switches, self._said = Surprises(), Switches(), Said()
         self._optimizers = OptimizerSteps(self._stepped)
         self._step: Step | None = None
+        self._unseen = Unseen(functools.partial(self._said.once, UNSEEN))
         self._idle = False  # whether steps run as they come from now on
-        self._seen = False  # whether a training forward was
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
         return _restored(self._request.copied(), copy.deepcopy(self.handle, memo))
@@ -78,18 +76,12 @@ class Governor:
 
     def prepare(self, model: nn.Module, inputs: object) -> Plan:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
-        loss, largest = self._request.loss, self._request.plan_for
-        step = training_step(model, inputs, loss)
-        begins = Forward(model, model.forward, (step.args, step.kwargs))
-        if largest:
-            begins = begins._replace(arguments=enlarged(begins, largest))
-            step = step_of(model, *begins.arguments, loss)
-        kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
-        return self._plans.given(kind, record_step(step, optimizer=self._request.optimizer))
+        return self._plans.prepare(model, inputs)
 
     def listen(self, model: nn.Module) -> None:
-        """Hear of the steps that optimizers take from now on."""
+        """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
         self._optimizers.listen(model)
+        self._unseen.listen(model)
 
     def train(
         self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -100,7 +92,8 @@ class Governor:
             Infeasible: no plan keeps the step to the budget.
             Exception: whatever the model's own forward raises.
         """
-        begins, step, self._seen = Forward(model, forward, (args, kwargs)), self._step, True
+        self._unseen.close()
+        begins, step = Forward(model, forward, (args, kwargs)), self._step
         if self._idle or (step is not None and step.running and step.is_here()):
             if step is not None and step.way is not None:
                 return step.way.call(begins.arguments, begins.run)  # the model calls itself
@@ -126,7 +119,7 @@ class Governor:
         if step is None or step.way is None:
             return
         if step.is_here() and step.backward:
-            self._end(model, arguments)
+            self._end(arguments)
         elif not step.is_alive():
             self._drop()
 
@@ -135,6 +128,7 @@ class Governor:
         self._drop()
         self._switches.put_back()
         self._optimizers.close()
+        self._unseen.close()
 
     def _run(self, step: Step, run: Callable[[], Any]) -> Any:
         """Run one forward of a step."""
@@ -157,7 +151,7 @@ class Governor:
     def _begin(self, begins: Forward, batch: Batch) -> Step:
         """Begin a step: decide how it runs, and prepare that."""
         model, device, plans = begins.model, begins.device, self._plans
-        self._end(model, begins.arguments)
+        self._end(begins.arguments)
         self.listen(model)
         held_bytes = gradient_bytes(model)
         ready = plans.ready(batch, held_bytes)
@@ -219,7 +213,7 @@ class Governor:
             self._said.once(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
         return ready
 
-    def _end(self, model: nn.Module, arguments: object) -> None:
+    def _end(self, arguments: object) -> None:
         """End the step that was under way, as something else begins that has these arguments."""
         step, self._step = self._step, None
         if step is None:
@@ -262,10 +256,10 @@ class Governor:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
         newest = self._optimizers.newest()
         budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
-        peak_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
-        if budget_bytes is not None and peak_bytes:
-            self._plans.error_bytes += peak_bytes - budget_bytes
-            return f"a step measured {format_bytes(peak_bytes)} where the budget is {format_bytes(budget_bytes)}"
+        above_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
+        if above_bytes:
+            self._plans.error_bytes += above_bytes
+            return f"a step measured {format_bytes(above_bytes)} more than the budget"
         counted = not newest or self._plans.counts(model, device, self._optimizers.optimizers)
         return "" if counted else f"{newest} took its first step"
 
@@ -275,9 +269,8 @@ class Governor:
         if step is not None and step.way is not None:
             step.way.optimizer_stepped(optimizer)
             if self._surprises.threads and step.is_here() and isinstance(step.way, RecordedStep):
-                self._end(step.way.model, ())
-        if not self._seen:
-            self._said.once(UNSEEN)
+                self._end(())
+        self._unseen.comes("step")
 
     def _drop(self) -> None:
         """Forget the step that is under way."""

@@ -264,7 +264,8 @@ def test_a_step_that_made_more_calls_than_its_recording_is_planned_for(caplog: p
     assert plan is not None and plan.segments
 
 
-def test_a_step_that_the_model_does_not_see_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("stepping", [True, False], ids=["with an optimizer", "backward alone"])
+def test_a_step_that_the_model_does_not_see_is_said_once(stepping: bool, caplog: pytest.LogCaptureFixture) -> None:
     class Lightning(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -278,9 +279,28 @@ def test_a_step_that_the_model_does_not_see_is_said_once(caplog: pytest.LogCaptu
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model.training_step(BATCH).backward()
+        assert len(caplog.records) == 1  # from the first backward on
+        if stepping:
+            optimizer.step()
+    assert "the step ran without a plan" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("after", ["forward", "backward"])
+def test_a_step_that_was_begun_before_apply_is_not_said(after: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(BATCH).square().mean()
+    if after == "backward":
+        loss.backward()
+    autockpt.apply(model, "1.5MB")
+    if after == "forward":
+        loss.backward()
+    for _ in range(4):
         optimizer.step()
-    (record,) = caplog.records
-    assert "the step ran without a plan" in record.getMessage()
+        optimizer.zero_grad()
+        model(BATCH).square().mean().backward()
+    assert not caplog.records
+    assert autockpt.plan_of(model) is not None
 
 
 def test_a_process_may_end_in_the_midst_of_a_recording() -> None:
