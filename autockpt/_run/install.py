@@ -58,6 +58,7 @@ def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
         NotApplicable: see `install` and `uninstall`; nothing is changed then.
     """
     table, modules = table_of(model, plan)
+    _rename(model, governor.handle)
     _patch_new(modules, governor.handle)
     governor.handle.table = table
 
@@ -174,6 +175,19 @@ def _patch_new(modules: dict[str, nn.Module], handle: Handle) -> None:
         _patch(module, patched_forward, name, handle)
 
 
+def _rename(model: nn.Module, handle: Handle) -> None:
+    """Let patches go by the names that their modules have now: blocks may have been taken out, or put elsewhere."""
+    stale = [
+        (name, module, handle.patched[known[0]])
+        for name, module in model.named_modules()
+        if name and (known := _known_to(vars(module).get("forward"))) and known[1] is handle and known[0] != name
+    ]
+    for name, module, own in stale:
+        _unpatch_one(module, own=own)
+        handle.patched[name] = own
+        _patch(module, patched_forward, name, handle)
+
+
 def _patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of `module`."""
     forward = module.forward
@@ -224,10 +238,14 @@ def _covered(names: list[str]) -> NotApplicable:
 def _unpatch(parts: list[tuple[str, nn.Module]], handle: Handle) -> None:
     """Give the parts of a model back the forward that they had. Frames have what was over it."""
     for name, module in dict.fromkeys(parts):
-        patch: functools.partial[Any] = module.__dict__.pop("forward")
-        if handle.patched.get(name):
-            module.__dict__["forward"] = patch.args[0]
+        _unpatch_one(module, own=handle.patched.get(name, False))
     handle.patched.clear()
+
+
+def _unpatch_one(module: nn.Module, *, own: bool) -> None:
+    patch: functools.partial[Any] = module.__dict__.pop("forward")
+    if own:
+        module.__dict__["forward"] = patch.args[0]
 
 
 def _known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:

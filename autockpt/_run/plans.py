@@ -35,6 +35,10 @@ MOST_ALIKE = 4
 """Kinds that differ in nothing but whole numbers; from then on those are taken to count something."""
 
 
+MOST_UNPLANNED = 4
+"""Kinds that are recorded before a plan; more is said."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Known:
     """A kind of step that was recorded.
@@ -45,6 +49,7 @@ class Known:
         reached: which of the trainable parameters get a gradient, by their number.
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
+        tight: whether no plan holds a larger step to the budget.
     """
 
     kind: Kind
@@ -52,6 +57,7 @@ class Known:
     reached: frozenset[int] = frozenset()
     recorded: Recorded | None = None
     profile: Profile | None = None
+    tight: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +103,17 @@ class Plans:
         """Whether seconds are known."""
         return self._slower is not None
 
-    def knows(self, batch: Batch, gradient_bytes: int) -> bool:
-        """Whether a recording covers a step that begins so."""
-        return _covering(self._known, batch, gradient_bytes) is not None
+    def knows(self, batch: Batch, gradient_bytes: int, *, sizes: bool = True) -> bool:
+        """Whether a recording covers a step that begins so, with headroom where sizes vary; or of whatever `sizes`."""
+        if sizes:
+            return self._recording(batch, gradient_bytes) is not None
+        firsts = [(each.kind, each.kind.batches[0].shapes) for each in self._known]
+        return any(kind.covers([dataclasses.replace(batch, shapes=shapes)], gradient_bytes) for kind, shapes in firsts)
+
+    @property
+    def late(self) -> bool:
+        """Whether so many steps were recorded that there should be a plan."""
+        return self.current is None and len(self._known) >= MOST_UNPLANNED
 
     def ready(self, batch: Batch, gradient_bytes: int) -> Ready | None:
         """Return the plan for a step that begins so: the one that is on the model, where that can stay."""
@@ -175,7 +189,7 @@ class Plans:
             TooCostly: likewise, of a recompute overhead.
         """
         began, first = time.perf_counter(), self._counted is None
-        known = _covering(self._known, begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
+        known = self._recording(begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
         self._counted = self._memory(begins.model, begins.device, known, optimizers)
         profile = self._profile(begins, known, self._counted)
         try:
@@ -221,25 +235,37 @@ class Plans:
             known.profile, optimizer=memory.source, optimizer_step_bytes=memory.step_bytes, static=static
         )
 
-    def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
-        """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""
-        request = self._request
+    def _recording(self, batch: Batch, gradient_bytes: int) -> Known | None:
+        """The recording that covers a step that begins so, or else does with headroom."""
+        roomy = (each for each in self._known if self._roomy(each).covers([batch], gradient_bytes))
+        return _covering(self._known, batch, gradient_bytes) or next(roomy, None)
+
+    def _roomy(self, known: Known) -> Kind:
+        """A kind with headroom where recorded sizes vary."""
         batch, *others = known.kind.batches
+        if others or known.tight:
+            return known.kind
         firsts = [each.kind.batches[0] for each in self._known]
         shapes = headroom(batch.shapes, [each.shapes for each in firsts if each.kind == batch.kind])
-        if request.plan_for:
+        return dataclasses.replace(known.kind, batches=(dataclasses.replace(batch, shapes=shapes),))
+
+    def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
+        """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""
+        request, kind, own = self._request, self._roomy(known), known.kind.batches
+        if request.plan_for and len(own) == 1:
             told = begins._replace(arguments=enlarged(begins, request.plan_for)).batch(numbers=self.numbers).shapes
-            shapes = tuple(tuple(map(max, *pair)) for pair in zip(shapes, told, strict=True))
-        if others or shapes == batch.shapes:
+            shapes = tuple(tuple(map(max, *pair)) for pair in zip(kind.batches[0].shapes, told, strict=True))
+            kind = dataclasses.replace(kind, batches=(dataclasses.replace(own[0], shapes=shapes),))
+        if kind == known.kind:
             return None
-        large = grown(begins, profile, batch.shapes, shapes, request.loss)
-        kind = Kind(batches=(dataclasses.replace(batch, shapes=shapes),), gradient_bytes=known.kind.gradient_bytes)
+        large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
             return Ready(kind=kind, plan=request.solve(large, bounded=not self._ready))
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise
-            return None  # the batch itself may fit
+            known.tight = True  # the batch itself may fit
+            return None
 
 
 class _OfAKind(Protocol):

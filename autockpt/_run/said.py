@@ -13,7 +13,7 @@ HOOKS = (
 
 UNHOOKED = (
     "forward uses torch.func.grad, vjp or jacrev, or switches saved-tensor hooks off in another way, and recording "
-    "needs them: the model trains without a plan, and the budget does not hold. Write a plan by hand that keeps the "
+    "needs them: no plan is made for such steps, and the budget may not hold. Write a plan by hand that keeps the "
     "calls which do (Plan.of)."
 )
 
@@ -22,6 +22,12 @@ MORE_CALLS = "a step made more calls than one of its kind before: from now on th
 LATER = "the recording of a step is dropped, and a later one will be recorded"
 
 FAILED = "no step could be recorded, so the model trains without a plan from now on"
+
+UNPLANNED = (
+    "several steps were recorded, each of another kind or larger than those before by more than a quarter, and no plan "
+    "is made yet. They keep to the budget and are slow, since what forward saves waits elsewhere. apply(model, budget, "
+    "plan_for={'input_ids': (8, 2048)}) tells the largest sizes ahead."
+)
 
 UNSEEN = (
     "a model that is held to a budget trains, by a backward or an optimizer's step, and no training forward of its own "

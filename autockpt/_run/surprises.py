@@ -10,6 +10,9 @@ from .batch import Kind
 MOST_TRIES = 4
 """Recordings that fail, or are made since a step did what the plan does not count on. After them the plan stays."""
 
+MOST_WAITS = 2
+"""Recorded steps with a forward that had no backward and whose outputs are held: more are how the loop is."""
+
 MOST_KINDS = 100
 """Kinds of steps whose numbers of calls are remembered."""
 
@@ -25,7 +28,7 @@ class Surprises:
 
     def __init__(self) -> None:
         self.tries, self.unknown, self.threads = 0, False, False
-        self._waited = self._set_up = False  # whether such a step was met
+        self._waits, self._set_up = 0, False  # such steps that were met
         self._nodes: dict[tuple[bool, Kind], int] = {}  # of autograd, by whether a plan was on
         self._highest_bytes = 0
 
@@ -55,8 +58,8 @@ class Surprises:
 
         Args:
             here: whether the next one runs in the same thread.
-            waits: whether one of its forwards had no backward, and its outputs are held. The second such step shows
-                how the loop is.
+            waits: whether one of its forwards had no backward, and its outputs are held: an exception may have come
+                between, and what is held then is no part of a step.
 
         Raises:
             ProfilingError: it is refused, and says why.
@@ -64,8 +67,8 @@ class Surprises:
         if not here:
             self.threads = True
             raise ProfilingError("the next step runs in another thread")
-        if waits and not self._waited:
-            self._waited = True
+        self._waits += waits
+        if waits and self._waits <= MOST_WAITS:
             raise ProfilingError("one of its forwards had no backward, and its outputs are still held")
 
     def sets_up(self, changed: bool) -> bool:

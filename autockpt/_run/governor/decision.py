@@ -1,8 +1,8 @@
 """What a governor decides as a step begins: one value, by one table.
 
 a plan covers it                                              Keep
+one of its kind is recorded, but no seconds yet               Time, whatever its sizes
 no recording covers it, or the last step made other calls     Record
-recorded, but no seconds yet                                  Time
 recorded and timed, or measured above the budget              Replan
 planned, and no plan fits                                     Lowest
 """
@@ -18,6 +18,7 @@ class Situation:
     """What is known of the step that begins.
 
     Attributes:
+        alike: whether a step was recorded that differs from it in sizes at most.
         recorded: whether a recording covers it.
         timed: whether any step was timed.
         planned: whether a plan covers it.
@@ -25,6 +26,7 @@ class Situation:
         surprise: what the last step showed that the plans did not count on; empty where nothing.
     """
 
+    alike: bool = False
     recorded: bool = False
     timed: bool = False
     planned: bool = False
@@ -48,10 +50,10 @@ class Decision:
 
 def decide(situation: Situation) -> Decision:
     """Decide how the step that begins runs."""
+    if situation.alike and not situation.timed:
+        return Decision("Time")
     if not situation.recorded:
         return Decision("Record")
-    if not situation.timed:
-        return Decision("Time")
     if situation.surprise or not situation.planned:
         return Decision("Replan", situation.surprise or "a step of its kind was recorded")
     if situation.unfit:

@@ -35,7 +35,7 @@ from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..request import Request
-from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNSEEN, Said
+from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNPLANNED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
@@ -154,10 +154,11 @@ class Governor:
         self._end(begins.arguments)
         self.listen(model)
         held_bytes = gradient_bytes(model)
-        ready = plans.ready(batch, held_bytes)
+        ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
         decision = decide(
             Situation(
-                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not self._surprises.unknown,
+                alike=plans.knows(batch, held_bytes, sizes=False) and not unknown,
+                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not unknown,
                 timed=plans.timed,
                 planned=ready is not None,
                 unfit=ready.unfit if ready is not None else "",
@@ -245,6 +246,8 @@ class Governor:
                 self._surprises.unknown = False
                 self._plans.forget_plans()
             self._plans.learn(step.kind, step.nodes, recorded)
+            if self._plans.late:
+                self._said.once(UNPLANNED)
 
     def _failed(self, error: ProfilingError) -> None:
         """A recording came to nothing."""

@@ -10,7 +10,8 @@ import pytest
 from autockpt._run.governor.decision import Decision, Situation, decide
 
 NOTHING: dict[str, Any] = {}
-RECORDED: dict[str, Any] = {"recorded": True}
+ALIKE: dict[str, Any] = {"alike": True}
+RECORDED: dict[str, Any] = {**ALIKE, "recorded": True}
 TIMED = {**RECORDED, "timed": True}
 PLANNED = {**TIMED, "planned": True}
 
@@ -21,6 +22,8 @@ PLANNED = {**TIMED, "planned": True}
         (NOTHING, Decision("Record")),
         ({"timed": True}, Decision("Record")),
         ({"timed": True, "planned": True}, Decision("Record")),  # the last step did what no recording covers
+        (ALIKE, Decision("Time")),  # a larger one
+        ({**ALIKE, "timed": True}, Decision("Record")),
         (RECORDED, Decision("Time")),
         ({**RECORDED, "surprise": "AdamW took its first step"}, Decision("Time")),
         (TIMED, Decision("Replan", "a step of its kind was recorded")),
@@ -38,6 +41,7 @@ def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
     flags = (False, True)
     for recorded, timed, planned, surprised, unfit in product(flags, repeat=5):
         situation = Situation(
+            alike=recorded,
             recorded=recorded,
             timed=timed,
             planned=planned,

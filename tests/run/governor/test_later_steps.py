@@ -86,6 +86,24 @@ def test_the_largest_shapes_can_be_told_before_they_come() -> None:
     assert plan_of(loop) is first
 
 
+def test_a_batch_that_grows_at_every_step_ends_with_a_plan_that_has_headroom() -> None:
+    budget = round(0.7 * plain_peak(tokens_of(4, 160)))
+    loop = Loop(autockpt.apply(language_model(), budget), inside)
+    decisions = []
+    for length in range(96, 176, 8):
+        loop.losses([tokens_of(4, length)])
+        decisions.append(decision(loop))
+    first = ["Record", "Time", "Record", "Replan", "Keep", "Keep"]
+    assert decisions == [*first, "Record", "Replan", "Keep", "Keep"]
+
+
+def test_batches_that_grow_by_more_than_the_headroom_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop(autockpt.apply(language_model(), "1GB"), inside)
+    loop.losses([tokens_of(1, 2**size) for size in range(1, 9)])
+    (record,) = caplog.records
+    assert "plan_for" in record.getMessage() and autockpt.plan_of(loop.model) is None
+
+
 @pytest.mark.parametrize("shapes", [{"input_idds": (4, 128)}, {"input_ids": (4, 128, 3)}])
 def test_shapes_that_the_batch_does_not_have(shapes: Any) -> None:
     loop = Loop(autockpt.apply(language_model(), "60MB", plan_for=shapes), inside)
