@@ -23,11 +23,10 @@ class Surprises:
     Attributes:
         tries: how often a plan was found wanting, or a recording failed.
         unknown: whether the last step did what no recording covers.
-        threads: whether a step ran in another thread than the one before: it is over before the next one begins.
     """
 
     def __init__(self) -> None:
-        self.tries, self.unknown, self.threads = 0, False, False
+        self.tries, self.unknown = 0, False
         self._waits, self._set_up = 0, False  # such steps that were met
         self._nodes: dict[tuple[bool, Kind], int] = {}  # of autograd, by whether a plan was on
         self._highest_bytes = 0
@@ -65,7 +64,6 @@ class Surprises:
             ProfilingError: it is refused, and says why.
         """
         if not here:
-            self.threads = True
             raise ProfilingError("the next step runs in another thread")
         self._waits += waits
         if waits and self._waits <= MOST_WAITS:

@@ -134,8 +134,9 @@ def test_sft_of_trl(lora: bool, checkpointing: bool, tmp_path: Path) -> None:
         )
         trainer.train()
 
-    # It puts a fused head over forward; with few weights to train that is most of what no plan changes.
-    held(build, loop, budget=1.2 if checkpointing else 0.8 if lora else 0.6, excuse="forward")
+    # With LoRA its head is inside the step that we see, and takes 66 MB at once for logits of 32,768 tokens, however
+    # few there are: 0.72 of the peak, which no plan changes. Without, its forward lies over ours, and that is said.
+    held(build, loop, budget=1.2 if checkpointing else 0.75 if lora else 0.6, excuse="forward")
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

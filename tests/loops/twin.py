@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from benchmarks.in_place.allocator import LOADED, Allocator
 from tests.end_to_end.reference import storage_bytes
 from tests.loops.models import loss_of
 
@@ -25,10 +27,12 @@ __all__ = ["Found", "Run", "digest", "held", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
-ours count their forwards, and what a model sets up in its first step may be recorded in its second."""
+ours count their forwards. After one step a counter looks like a flag that a first forward sets, and calls that set
+flags could never be recomputed; so the second step is recorded, and what has not changed again was only set up."""
 
 SETTLED = 4
-"""Steps before the first that is measured: the meter runs torch's profiler, with which no step can be recorded."""
+"""Steps before the first that is measured: the meter runs torch's profiler, with which no step can be recorded.
+`test_from_step_1.py` has another meter, and measures every step."""
 
 BUDGET = 0.6
 """Of what the plain step adds to what was there."""
@@ -75,11 +79,11 @@ class Run:
     def step(self, work: Callable[[], Tensor], batch: object = ()) -> None:
         """Run one step, from its first forward to the end of the optimizer's, and note its loss."""
         number, losses = len(self.planned) + 1, []
-        if number > self.settled and (not self.governed or autockpt.plan_of(self.model) is not None):
+        settled = number > self.settled and (not self.governed or autockpt.plan_of(self.model) is not None)
+        if settled or read_from_outside():
             static_bytes = storage_bytes([*self._held(), *_tensors(batch)])
-            measured = autockpt.measure(lambda: losses.append(work().detach()), device="cpu")
             self.static_bytes.append(static_bytes)
-            self.peak_bytes.append(static_bytes + measured.step_bytes)
+            self.peak_bytes.append(static_bytes + _added_bytes(lambda: losses.append(work().detach())))
         else:
             losses.append(work().detach())
         self.note(f"loss of step {number}", losses[0])
@@ -201,9 +205,11 @@ def held(
     found = Found(plain=plain, run=run, budget_bytes=budget_bytes, said="\n".join(said))
     differing = [name for name in {**plain.noted, **run.noted} if plain.noted.get(name) != run.noted.get(name)]
     assert differing == [], f"{len(differing)} of {len(plain.noted)} differ, such as {differing[:3]}"
-    over = [peak for peak in run.peak_bytes if peak > budget_bytes]
-    share = f"{len(over)} of {len(run.peak_bytes)} steps"
-    assert over == [], f"{share} above the budget of {budget_bytes} (plain {peak}), the highest {max(over)}"
+    measured = run.peak_bytes
+    if read_from_outside() and excuse is not None:  # every step is measured, and those without a plan are excused
+        measured = [peak for peak, planned in zip(measured, run.planned, strict=True) if planned]
+    shares = [round(each / budget_bytes, 3) for each in measured if each > budget_bytes]
+    assert shares == [], f"of {len(measured)} steps over the budget of {budget_bytes} (plain {peak}): {shares}"
     if not run.planned[planned_by - 1]:
         assert excuse is not None, f"no plan by step {planned_by}: {run.planned}; said: {found.said or 'nothing'}"
         assert found.said and excuse in found.said, f"no plan by step {planned_by}, and nobody said why"
@@ -226,6 +232,22 @@ def _run(build: Callable[[], nn.Module], loop: Loop, optimizer: MakeOptimizer, b
         autockpt.remove(run.model)
     run.note_all()
     return run
+
+
+def read_from_outside() -> bool:
+    """Whether this process has a reader of the allocator beside torch, so that every step can be measured."""
+    return "allocator" in os.environ.get(LOADED, "")
+
+
+def _added_bytes(work: Callable[[], object]) -> int:
+    """Do some work, and return by how much memory rose above what was there."""
+    if not read_from_outside():
+        return autockpt.measure(work, device="cpu").step_bytes
+    allocator = Allocator()
+    before = allocator.level_bytes()
+    allocator.begin()
+    work()
+    return allocator.peak_bytes() - before
 
 
 @contextmanager

@@ -271,7 +271,7 @@ class Governor:
         step = self._step
         if step is not None and step.way is not None:
             step.way.optimizer_stepped(optimizer)
-            if self._surprises.threads and step.is_here() and isinstance(step.way, RecordedStep):
+            if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
                 self._end(())
         self._unseen.comes("step")
 

@@ -62,6 +62,10 @@ class Step:
         """Whether it runs in this thread."""
         return self.thread is threading.current_thread()
 
+    def may_be_the_last_here(self) -> bool:
+        """Whether the next one may run in another thread, where this one's recording cannot be ended."""
+        return self.is_here() and self.thread is not threading.main_thread()
+
     def is_alive(self) -> bool:
         """Whether the thread that runs it is there."""
         return self.thread.is_alive()
