@@ -180,18 +180,18 @@ def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> Optimi
 
 
 def _known_bytes(optimizer: Optimizer, device_type: str) -> int:
-    """State that exists, or, before the first step, the state that the optimizer's options imply."""
-    if optimizer.state:
-        held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
-        storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
-        return sum(allocated(size, device_type) for size in storages.values())
+    """State that exists, or that the options imply: before the first step, and for a history at its full length."""
+    held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
+    storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
     total = 0
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
+        if "history_size" in group:  # LBFGS: pairs; while its closure runs two directions, two gradients, q
+            moments += 2 * group["history_size"] + 5
         sizes = [allocated(parameter.nbytes, device_type) for parameter in group["params"] if parameter.requires_grad]
         total += moments * sum(sizes)
-    return total
+    return max(total, sum(allocated(size, device_type) for size in storages.values()))
 
 
 def _said(error: Exception) -> str:

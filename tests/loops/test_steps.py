@@ -135,7 +135,6 @@ def lbfgs(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=2)
 
 
-@pytest.mark.xfail(strict=False, reason="4 % above the budget: its history grows from step to step")
 def test_a_closure_of_lbfgs() -> None:
     def loop(run: Run) -> None:
         for batch in steps(rows=2048):
