@@ -11,7 +11,7 @@ MOST_TRIES = 4
 """Recordings that fail, or are made since a step did what the plan does not count on. After them the plan stays."""
 
 MOST_WAITS = 2
-"""Recorded steps with a forward that had no backward and whose outputs are held: more are how the loop is."""
+"""Recorded steps with a forward that had no backward: more are how the loop is."""
 
 MOST_KINDS = 100
 """Kinds of steps whose numbers of calls are remembered."""
@@ -57,8 +57,8 @@ class Surprises:
 
         Args:
             here: whether the next one runs in the same thread.
-            waits: whether one of its forwards had no backward, and its outputs are held: an exception may have come
-                between, and what is held then is no part of a step.
+            waits: whether one of its forwards had no backward: an exception may have come between, and what was held
+                of it then is no part of a step.
 
         Raises:
             ProfilingError: it is refused, and says why.
@@ -67,7 +67,7 @@ class Surprises:
             raise ProfilingError("the next step runs in another thread")
         self._waits += waits
         if waits and self._waits <= MOST_WAITS:
-            raise ProfilingError("one of its forwards had no backward, and its outputs are still held")
+            raise ProfilingError("one of its forwards had no backward, and its outputs were held")
 
     def sets_up(self, changed: bool) -> bool:
         """Whether a recorded step `changed` attributes of modules, and none has before: what it set up stays."""

@@ -196,14 +196,18 @@ def test_submodules_that_are_compiled(backend: str) -> None:
 
 
 @pytest.mark.parametrize("failing", [(1,), (5,), (0, 1), (1, 2)], ids=str)
-def test_outputs_of_a_step_that_failed_are_held(failing: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("until", ["the next one fails", "the step is over"])
+def test_outputs_of_a_step_that_failed_are_held(failing: tuple[int, ...], until: str) -> None:
     """So the recording beside them holds two graphs, which no plan does."""
 
     def loop(run: Run) -> None:
+        outputs: list[Tensor] = []
         for number, batch in enumerate(steps(10)):
             if number in failing:
-                outputs = run.model(batch)
-                assert outputs.requires_grad  # here it fails, and the loop goes on to the next batch
+                outputs = [run.model(batch)]
+                assert outputs[0].requires_grad  # here it fails, and the loop goes on to the next batch
             run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
+            if until == "the step is over":
+                outputs.clear()
 
     held(network, loop, planned_by=4 + len(failing))

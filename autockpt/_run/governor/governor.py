@@ -223,7 +223,7 @@ class Governor:
             self._said.once(MORE_CALLS)
         if isinstance(step.way, RecordedStep):
             try:
-                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waits())
+                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
                 self._learn(step, step.way.close(arguments), foreign=step.way.foreign)
             except ProfilingError as error:
                 step.way.drop()

@@ -28,6 +28,7 @@ class Step:
         nodes: how many nodes of autograd its forwards made.
         backward: whether a backward has begun.
         differentiable: whether one can: some output leads to a parameter.
+        waiting: how many of its forwards had no backward yet.
         outputs: what tells of each forward's graph whether it is alive.
         running: whether one of its forwards is.
         thread: that runs it.
@@ -40,6 +41,7 @@ class Step:
     nodes: int = 0
     backward: bool = False
     differentiable: bool = False
+    waiting: int = 0
     outputs: list[weakref.ref[_Begins]] = field(default_factory=list)
     running: bool = False
     thread: threading.Thread = field(default_factory=threading.current_thread)
@@ -53,10 +55,6 @@ class Step:
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
         return self.is_here() and not self.backward and any(output() is not None for output in self.outputs)
-
-    def waits(self) -> bool:
-        """Whether some forward had no backward, and its outputs are held: an exception may have come between."""
-        return any((each := output()) is not None and not each.begun for output in self.outputs)
 
     def is_here(self) -> bool:
         """Whether it runs in this thread."""
@@ -77,14 +75,17 @@ class Step:
     def watch(self, outputs: object) -> None:
         """Learn when the backward of a forward begins, and whether it never can."""
         begins = _Begins(self._begins)
-        for tensor in tensors(outputs):
-            if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(begins)
-                self.differentiable = True
+        nodes = [tensor.grad_fn for tensor in tensors(outputs) if tensor.grad_fn is not None]
+        for node in nodes:
+            node.register_prehook(begins)
+        if nodes:
+            self.differentiable = True
+            self.waiting += 1
         self.outputs.append(weakref.ref(begins))
 
-    def _begins(self) -> None:
+    def _begins(self, first: bool) -> None:
         self.backward = True
+        self.waiting -= first
         if self.way is not None:
             self.way.backward_begins()
 
@@ -92,11 +93,11 @@ class Step:
 class _Begins:
     """A hook on the outputs of a forward, which lives as long as their graph."""
 
-    __slots__ = ("__weakref__", "_tell", "begun")
+    __slots__ = ("__weakref__", "_first", "_tell")
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell, self.begun = tell, False
+    def __init__(self, tell: Callable[[bool], None]) -> None:
+        self._tell, self._first = tell, True
 
     def __call__(self, gradients: Any) -> None:
-        self.begun = True
-        self._tell()
+        first, self._first = self._first, False
+        self._tell(first)
