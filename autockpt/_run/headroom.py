@@ -23,6 +23,7 @@ from .._data.profile import Profile
 from .._record.fake import profile_fake
 from .._record.step import Arguments, Loss
 from .._record.tape import CUDA_GRAIN_BYTES
+from .._torch_private import quiet_fake_tensors
 from ..solvers.errors import AutockptError, BudgetError
 from .batch import Forward, by_name
 
@@ -64,7 +65,7 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
     Heuristic; O(two fake recordings).
     """
     try:
-        with _bare(begins):
+        with _bare(begins), quiet_fake_tensors():
             small, large = (_sizes(_fake(begins, each, loss)) for each in (shapes, larger))
     except (AutockptError, RuntimeError, TypeError, ValueError) as error:  # whatever a model does with fake tensors
         _log.info("larger batches are guessed, since fake tensors do not run through the model: %s", error)

@@ -66,6 +66,7 @@ from .recorder import (
     no_torch_functions,
     outside_modes,
     profiler_is_running,
+    quiet_fake_tensors,
     saving_node,
     sleep_on,
     start_memory_profiler,

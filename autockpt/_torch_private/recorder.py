@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -197,6 +198,17 @@ def fake_mode_of(tensor: Tensor) -> Any:
 def new_fake_mode() -> FakeTensorMode:
     """Return a mode whose tensors have shapes and no values; constants that a model makes may be real."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Keep fake tensors from logging errors that they raise as well."""
+    logger = logging.getLogger(FakeTensorMode.__module__)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def has_reentrant_checkpoint(scalar: Tensor) -> bool:
