@@ -39,6 +39,7 @@ _CONTAINERS = (dict, list, set, deque)
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _NUMBERS = (int, float, complex, str, tuple)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
+_OWN = frozenset(torch.nn.Module().__dict__) - {"_forward_hooks", "_forward_pre_hooks"}
 _MISSING = object()
 
 
@@ -75,13 +76,15 @@ class Contents:
 
     Args:
         roots: the objects, by name.
+        bare: modules whose attributes somebody else puts back: only what is inside those is looked at.
 
     Attributes:
         tensors: that were found, parameters and buffers too, with the name of where.
         generators: torch's, that were found.
     """
 
-    def __init__(self, roots: Mapping[str, object]) -> None:
+    def __init__(self, roots: Mapping[str, object], bare: Iterable[torch.nn.Module] = ()) -> None:
+        self._bare = set(map(id, bare))
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: list[torch.Generator] = []
         self._kept: list[_Kept] = []
@@ -103,6 +106,10 @@ class Contents:
         """Name what changed and cannot be put back."""
         return [each.name for each in self._kept if each.write is None and each.changed]
 
+    def changed(self) -> list[str]:
+        """Name what holds something else now."""
+        return [each.name for each in self._kept if each.changed]
+
     def _enter(self, name: str, value: Any) -> None:
         if isinstance(value, dict):
             self._keep(name, lambda: [*value.keys(), *value.values()], partial(_fill_dict, value))
@@ -111,7 +118,10 @@ class Contents:
         elif isinstance(value, torch.Tensor):
             self.tensors.append((name, value))
         elif isinstance(value, torch.nn.Module):
-            self._enter(name, vars(value))
+            if id(value) in self._bare:
+                self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
+            else:
+                self._enter(name, vars(value))
             self._class(name, type(value))
         elif isinstance(value, _RANDOM):
             self._random(name, value)

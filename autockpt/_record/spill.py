@@ -62,7 +62,7 @@ class _File:
         except OSError as error:
             raise NoRoom(
                 f"the step's saved tensors wait in a file in {tempfile.gettempdir()}, which took {place:,} bytes and "
-                f"not {_span_bytes(tensor):,} more ({error.strerror}). Set TMPDIR to a folder with more room."
+                f"not {span_bytes(tensor):,} more ({error.strerror}). Set TMPDIR to a folder with more room."
             ) from error
         return place
 
@@ -98,11 +98,8 @@ class _Host:
 
     @staticmethod
     def _as_copied(tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor's bytes, which a device copies without memory of its own.
-
-        On a CPU its elements, where others lie between them: queries beside keys and values.
-        """
-        return tensor.detach() if tensor.is_cpu and _span_bytes(tensor) > tensor.nbytes else _flat(tensor)
+        """A tensor's bytes, which a device copies without memory of its own; on a CPU its elements, if need be."""
+        return flat(tensor) if is_dense(tensor) or not tensor.is_cpu else tensor.detach()
 
     def close(self) -> None:
         """Do nothing: memory goes with the last tensor in it."""
@@ -121,7 +118,7 @@ class _Nowhere:
         """Do nothing."""
 
 
-def _span_bytes(tensor: torch.Tensor) -> int:
+def span_bytes(tensor: torch.Tensor) -> int:
     """Bytes from a tensor's first element to its last."""
     if not tensor.numel():
         return 0
@@ -129,14 +126,20 @@ def _span_bytes(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.itemsize
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether nothing lies between a tensor's elements, as values do between queries and keys."""
+    return span_bytes(tensor) <= tensor.nbytes
+
+
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor on the host, in place."""
-    return memoryview((ctypes.c_char * _span_bytes(tensor)).from_address(tensor.data_ptr())).cast("B")
+    return memoryview((ctypes.c_char * span_bytes(tensor)).from_address(tensor.data_ptr())).cast("B")
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, in place, as a tensor."""
     begin, empty = tensor.storage_offset() * tensor.itemsize, torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(tensor.untyped_storage(), begin, (_span_bytes(tensor),), (1,))
+    return empty.set_(tensor.untyped_storage(), begin, (span_bytes(tensor),), (1,))
 
 
 class SpilledTensor:
@@ -175,7 +178,7 @@ class Spill:
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
-        if tensor.device.type != self._device.type or not _told_by_bytes(tensor):
+        if tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor
         key = private.storage_key(tensor)  # none in a transform of `torch.func`
         if not key or key in self._held or not tensor.untyped_storage().nbytes():
@@ -189,7 +192,7 @@ class Spill:
         return spilled
 
 
-def _told_by_bytes(tensor: torch.Tensor) -> bool:
+def told_by_bytes(tensor: torch.Tensor) -> bool:
     """Whether bytes, type, sizes and strides are all that there is to a tensor."""
     return (
         (type(tensor) in (torch.Tensor, torch.nn.Parameter) or private.fake_mode_of(tensor) is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 
@@ -16,6 +16,7 @@ from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_lazy
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
+from .frames import Check
 from .governor import Governor
 from .install import govern, install, installed_plan, uninstall
 from .request import Request
@@ -37,6 +38,7 @@ def apply(
     keep: Patterns = (),
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
+    check: Check = "sampled",
     strict: bool = False,
 ) -> M:
     """Make `model` train within `budget`, by recomputing what costs least to run again.
@@ -74,6 +76,10 @@ def apply(
         recompute: patterns of calls that must run again.
         plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. Plans are
             made for them. Without it, once sizes have been seen to vary, plans have headroom for a quarter more.
+        check: which replays are compared with what forward saved. Whatever it is but ``"never"``, the first replay of
+            each segment is a rehearsal: where it differs, backward goes on with what forward saved, and the call is
+            kept from then on, with a warning. Later ``"sampled"`` compares one segment a step in turn, for about 1 % of
+            its time, and ``"always"`` all of them; where one differs, backward raises `ReplayError`.
         strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
             plan, with a warning.
 
@@ -107,11 +113,13 @@ def apply(
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
         )
+    if check not in get_args(Check):
+        raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Check)))}")
     refuse_lazy(model)
     if plan is not None:
         refuse_pins(keep, recompute)
         refuse_units(model, [segment.calls for segment in plan.segments])
-        install(model, plan)
+        install(model, plan, check)
         return model
     refuse_sharded(model)
     named(solver)  # before anything runs
@@ -125,9 +133,11 @@ def apply(
         recompute=recompute,
         plan_for=plan_for or {},
         strict=strict,
+        check=check,
     )
     governor = Governor(request)
-    govern(model, governor, governor.prepare(model, inputs) if inputs is not None else None)
+    plan = governor.prepare(model, inputs) if inputs is not None else None
+    govern(model, governor, plan, governor.nets)
     governor.listen(model)
     return model
 

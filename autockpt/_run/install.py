@@ -19,45 +19,47 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from .frames import Governor, Handle, Table, governed_forward, patched_forward
+from .frames import Check, Governor, Handle, Nets, Table, governed_forward, patched_forward
 from .patch_targets import listed, table_of
 
 
-def install(model: nn.Module, plan: Plan) -> None:
+def install(model: nn.Module, plan: Plan, check: Check = "never") -> None:
     """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.
 
     Args:
         model: the root that the plan's names are relative to.
         plan: what to recompute.
+        check: which replays are compared with their forwards.
 
     Raises:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    _put_on(model, None, plan)
+    _put_on(model, None, plan, Nets.of(plan, check, governed=False))
 
 
-def govern(model: nn.Module, governor: Governor, plan: Plan | None = None) -> None:
+def govern(model: nn.Module, governor: Governor, plan: Plan | None = None, nets: Nets | None = None) -> None:
     """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
 
     Args:
         model: the root.
         governor: is asked before each training step; its handle is set here.
         plan: to begin with; None recomputes nothing.
+        nets: what compares its replays; None for nothing.
 
     Raises:
         NotApplicable: see `install`.
     """
-    _put_on(model, governor, plan)
+    _put_on(model, governor, plan, nets)
 
 
-def replan(model: nn.Module, governor: Governor, plan: Plan) -> None:
+def replan(model: nn.Module, governor: Governor, plan: Plan, nets: Nets | None) -> None:
     """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
 
     Raises:
         NotApplicable: see `install` and `uninstall`; nothing is changed then.
     """
-    table, modules = table_of(model, plan)
+    table, modules = table_of(model, plan, nets)
     _rename(model, governor.handle)
     _patch_new(modules, governor.handle)
     governor.handle.table = table
@@ -121,20 +123,18 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     Raises:
         NotApplicable: see `uninstall`.
     """
-    plan, governor = installed_plan(model), governor_of(model)
+    plan, governor, known = installed_plan(model), governor_of(model), _known_to(model.__dict__.get("forward"))
     uninstall(model)
     try:
         yield plan
     finally:
-        if governor is not None:
-            govern(model, governor, plan)
-        elif plan is not None:
-            install(model, plan)
+        if known is not None and not known[0]:
+            _put_on(model, governor, plan, known[1].table.nets)
 
 
-def _put_on(model: nn.Module, governor: Governor | None, plan: Plan | None) -> None:
+def _put_on(model: nn.Module, governor: Governor | None, plan: Plan | None, nets: Nets | None) -> None:
     _refuse_replicas(model)
-    table, modules = (Table(), {}) if plan is None else table_of(model, plan)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets)
     uninstall(model)
     handle = Handle(table)
     modules.pop("", None)

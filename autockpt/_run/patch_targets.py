@@ -10,11 +10,18 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
-from .frames import Buffers, Place, Table
+from .frames import Buffers, Nets, Place, Table
 
 
-def table_of(model: nn.Module, plan: Plan) -> tuple[Table, dict[str, nn.Module]]:
+def table_of(
+    model: nn.Module, plan: Plan, nets: Nets | None = None
+) -> tuple[Table, dict[str, nn.Module]]:
     """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
+
+    Args:
+        model: the root.
+        plan: the plan.
+        nets: what is to compare its replays; None for nothing.
 
     Raises:
         NotApplicable: the plan does not fit the model.
@@ -31,6 +38,7 @@ def table_of(model: nn.Module, plan: Plan) -> tuple[Table, dict[str, nn.Module]]
         functions=targets.functions,
         names={name_of(key) for key in map(_call_of, targets.members)},
         inside={name_of(key) for key in map(_call_of, targets.leaves)},
+        nets=nets,
     )
     wanted = {"", *table.parents, *table.names, *table.inside, *targets.children}
     return table, {name: targets.modules[name] for name in targets.names.values() if name in wanted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -23,7 +23,9 @@ from .._record.timed import TimedStep
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
 from .batch import Batch, Forward, Kind, gradient_bytes
+from .frames import Nets
 from .headroom import enlarged, grown, headroom
+from .refusing import refusing
 from .request import Request
 
 _log = logging.getLogger("autockpt")
@@ -68,11 +70,13 @@ class Ready:
         kind: the kind.
         plan: the plan.
         unfit: why it does not hold the step to the budget, where no plan does; else empty.
+        nets: what compares its replays.
     """
 
     kind: Kind
     plan: Plan
     unfit: str = ""
+    nets: Nets | None = None
 
 
 class Plans:
@@ -97,6 +101,7 @@ class Plans:
         self.error_bytes = 0
         self._slower: float | None = None  # a timed step over what its recording told of seconds
         self._counted: OptimizerMemory | None = None  # in the newest plan
+        self._refused: dict[str, str] = {}  # calls that cannot be replayed, beside those of which profiles know
 
     @property
     def timed(self) -> bool:
@@ -131,7 +136,7 @@ class Plans:
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
         profile = record_step(step, optimizer=self._request.optimizer)
         self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
-        self.current = Ready(kind=kind, plan=self._request.solve(profile))
+        self.current = self._ready_for(kind, self._request.solve(profile))
         self._ready = [self.current]
         return self.current.plan
 
@@ -150,6 +155,11 @@ class Plans:
             largest.kind = largest.kind.without_numbers()
             self._known = [largest]
             self.forget_plans()
+
+    def refuse(self, faults: Mapping[str, str]) -> None:
+        """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""
+        self._refused |= faults
+        self.forget_plans()
 
     def forget_plans(self) -> None:
         """Make plans anew from now on."""
@@ -194,11 +204,11 @@ class Plans:
         profile = self._profile(begins, known, self._counted)
         try:
             ready = self._with_headroom(begins, known, profile)
-            ready = ready or Ready(kind=known.kind, plan=self._request.solve(profile, bounded=first))
+            ready = ready or self._ready_for(known.kind, self._request.solve(profile, bounded=first))
         except (Infeasible, TooCostly) as error:
             if first or self._request.strict:
                 raise
-            ready = Ready(kind=known.kind, plan=error.plan, unfit=str(error))
+            ready = self._ready_for(known.kind, error.plan, str(error))
         self._ready = [ready, *self._ready[: MOST_KINDS - 1]]
         plan = ready.plan
         _log.info(
@@ -211,6 +221,9 @@ class Plans:
             100 * (plan.recompute_overhead or 0.0),
         )
         return ready
+
+    def _ready_for(self, kind: Kind, plan: Plan, unfit: str = "") -> Ready:
+        return Ready(kind=kind, plan=plan, unfit=unfit, nets=Nets.of(plan, self._request.check, governed=True))
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
@@ -232,7 +245,10 @@ class Plans:
             other_bytes=known.profile.static.other_bytes + self.error_bytes,
         )
         return msgspec.structs.replace(
-            known.profile, optimizer=memory.source, optimizer_step_bytes=memory.step_bytes, static=static
+            refusing(known.profile, self._refused),
+            optimizer=memory.source,
+            optimizer_step_bytes=memory.step_bytes,
+            static=static,
         )
 
     def _recording(self, batch: Batch, gradient_bytes: int) -> Known | None:
@@ -260,7 +276,7 @@ class Plans:
             return None
         large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
-            return Ready(kind=kind, plan=request.solve(large, bounded=not self._ready))
+            return self._ready_for(kind, request.solve(large, bounded=not self._ready))
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise

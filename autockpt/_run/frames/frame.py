@@ -13,19 +13,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ... import _torch_private
 from ..._data.errors import ReplayError
-from .around import Around, States
+from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
 from .saved import Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
+from .trial import Trial
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +53,8 @@ class Call:
     refs: list[Ref]
     module: ModuleState
     around: Around
-    random: States
-    generators: list[torch.Generator]
+    random: States = field(default_factory=list)
+    generators: list[Generator] = field(default_factory=list)
     end: int | None = None
     leaves: Recorded | None = None
 
@@ -69,11 +69,13 @@ class Frame:
         calls: the calls so far, in order.
         boundary: the tensors from outside.
         slots: what the calls packed, in order; None for what needs no replay.
+        trial: what its replay is compared by; None where it is not.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots", "trial")
 
-    def __init__(self) -> None:
+    def __init__(self, trial: Trial | None) -> None:
+        self.trial = trial
         self.closed = False
         self.calls: list[Call] = []
         self.boundary: list[Detached | Packed] = []
@@ -91,7 +93,10 @@ class Frame:
             backward = _torch_private.keeping_backward()
             last = self._last_empty(backward)
             if last >= 0:
-                Replay(self, last, backward).run()
+                if self.trial is None:
+                    Replay(self, last, backward).run()
+                else:
+                    self.trial.replay(self, last, backward)
                 # Where every slot that lives is full, it stays so: nothing will ask for another replay.
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
@@ -105,6 +110,8 @@ class Frame:
                         if other is not None:
                             other.given = None
                 self.replay()
+            if slot.proof is not None and slot.proof.stands:
+                return slot.proof.tensor()
             if slot.value is None:
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
             return slot.value
@@ -113,7 +120,9 @@ class Frame:
         for number in range(len(self.slots) - 1, -1, -1):
             reference = self.slots[number]
             slot = None if reference is None else reference()
-            if slot is not None and slot.value is None and slot.given != backward:
+            if slot is None or slot.value is not None or slot.given == backward:
+                continue
+            if slot.proof is None or not slot.proof.stands:
                 return number
         return -1
 

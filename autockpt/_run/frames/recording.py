@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from .leaves import Inputs, Recorded
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
 from .thread import Scope, mismatch, thread
+
+if TYPE_CHECKING:
+    from .nets import Nets
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
 
@@ -42,17 +45,22 @@ class Arguments:
 class Recording:
     """An open frame, with what is needed only while it is open.
 
-    Attributes:
+    Args:
         segment: number of the plan's segment.
+        nets: what compares its replay; None where nothing does.
+
+    Attributes:
+        segment: the same.
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_frame", "_generators", "_known", "position", "segment")
+    __slots__ = ("_frame", "_generators", "_known", "_nets", "position", "segment")
 
-    def __init__(self, segment: int) -> None:
+    def __init__(self, segment: int, nets: Nets | None) -> None:
         self.segment = segment
         self.position = -1
-        self._frame = Frame()
+        self._nets = nets
+        self._frame = Frame(None if nets is None else nets.trial(segment))
         self._generators = GeneratorTrack()
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
@@ -91,10 +99,14 @@ class Recording:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
-        before = states_of(generators_of(devices, not_simple(arguments.templates)))
-        around, generators = Around(devices), [generator for generator, _ in before]
-        call = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, around, before, generators)
-        number = len(frame.calls)
+        call, number = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, Around(devices)), len(frame.calls)
+        generators = generators_of(devices, not_simple(arguments.templates))
+        if self._nets is not None:
+            generators += self._nets.generators(self.segment)
+        if frame.trial is not None:
+            generators = list(dict.fromkeys([*generators, *frame.trial.begins(call)]))
+        before = states_of(generators)
+        call.random, call.generators = before, generators
         if linked and number and all(ref.call == BOUNDARY for ref in refs):
             mismatch(key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
@@ -117,6 +129,8 @@ class Recording:
         state.settle()
         call.end = len(frame.slots)
         call.random = self._generators.needed(before)
+        if frame.trial is not None:
+            frame.trial.ends(call)
         for index, tensor in enumerate(tensors(result)):
             self._know(tensor, Ref(number, index))
         return result
@@ -181,6 +195,8 @@ class Pack:
             return Detached(tensor, "a tensor that a kept call saved")
         slot = Slot(frame, tensor)
         frame.slots.append(weakref.ref(slot))
+        if frame.trial is not None:
+            frame.trial.saves(slot, tensor)
         return slot
 
     def close(self) -> None:

@@ -31,6 +31,9 @@ class Replay:
     call 0 ──▶ call 1 ──▶ call 2 ─┤ last slot: stop
       │          ▲
       └─ values ─┘   results wait here for their last reader
+
+    Attributes:
+        call: the one that runs, or ran last.
     """
 
     def __init__(self, frame: Frame, last: int, backward: int) -> None:
@@ -40,7 +43,7 @@ class Replay:
         self._backward = backward
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
-        self._call = frame.calls[0]
+        self.call = frame.calls[0]
         self._next = 0
         self._entry = 0
         self._hollow: list[str] = []
@@ -80,17 +83,17 @@ class Replay:
                 torch.set_autocast_cache_enabled(False)
             _torch_private.set_grad_enabled(True)
             for number, call in enumerate(calls):
-                self._call = call
+                self.call = call
                 self._keep(number, self._run(call, undo))
                 if self._stopped:
                     break
         except (Changed, ReplayError) as error:
-            error.args = (f"in the replay of {self._call.key}: {error}{self._hint()}",)
+            error.args = (f"in the replay of {self.call.key}: {error}{self._hint()}",)
             raise
         except Exception as error:
             if sys.version_info >= (3, 11):
                 error.add_note(
-                    f"This was raised in the replay of {self._call.key}, which is recomputed in backward.{self._hint()}"
+                    f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self._hint()}"
                 )
             raise
         finally:
@@ -101,7 +104,7 @@ class Replay:
                     take_back(undo)
         if self._problem is not None:
             raise ReplayError(
-                f"the replay of {self._call.key} {self._problem}. Something that it reads is not as it was in "
+                f"the replay of {self.call.key} {self._problem}. Something that it reads is not as it was in "
                 f"forward: keep this call, or make its forward repeat itself.{self._hint()}"
             )
 
@@ -149,20 +152,20 @@ class Replay:
     @property
     def handle(self) -> Handle | None:
         """That of the model; None where the current call has no leaves."""
-        return None if self._call.leaves is None else self._call.leaves.handle
+        return None if self.call.leaves is None else self.call.leaves.handle
 
     @property
     def table(self) -> Table:
         """The table that the frame was made under."""
-        assert self._call.leaves is not None
-        return self._call.leaves.table
+        assert self.call.leaves is not None
+        return self.call.leaves.table
 
     def _take(self, name: str) -> Entry:
         """Return what forward noted at this place of the current call."""
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
-        assert self._call.leaves is not None
-        entries = self._call.leaves.entries
+        assert self.call.leaves is not None
+        entries = self.call.leaves.entries
         if self._entry >= len(entries):
             self._stop(f"runs {name!r} where its forward ran no more")
         entry = entries[self._entry]
@@ -173,10 +176,10 @@ class Replay:
 
     def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fill the slots of a leaf's arguments, and return its result without running it."""
-        assert self._call.leaves is not None
+        assert self.call.leaves is not None
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        generators = self._call.leaves.generators
+        generators = self.call.leaves.generators
         if others:
             generators = [*generators, *given_among(others)]
         if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
@@ -226,7 +229,7 @@ class Replay:
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
         number, self._next = self._next, self._next + 1
-        if self._call.end is not None and number >= self._call.end:
+        if self.call.end is not None and number >= self.call.end:
             self._stop("saved more tensors than its forward did")
         # With its graph it would hold the replay's, and that would hold the slots; without one it stays what it is.
         value = tensor.detach() if tensor.requires_grad else tensor

@@ -17,7 +17,7 @@ from ..._data.errors import NotApplicable
 from .leaves import Function, FunctionWatch, as_leaf, own_code
 from .recording import Arguments, Recording
 from .state import ModuleState
-from .thread import Handle, Place, Scope, mismatch, thread
+from .thread import Handle, Place, Scope, Table, mismatch, thread
 
 
 def patched_forward(
@@ -53,7 +53,7 @@ def patched_forward(
             return forward(*args, **kwargs)
         key, table = f"{name}#{occurrence}", outer.table
         place = table.members.get(key)
-        if place is not None and grad and _can_record():
+        if place is not None and grad and _can_record() and not _is_refused(table, place):
             return _member(outer, forward, ModuleState(module, place.buffers), key, place, args, kwargs)
         if name not in table.parents:
             return forward(*args, **kwargs)
@@ -64,6 +64,8 @@ def patched_forward(
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
             return forward(*args, **kwargs)
         scope = Scope(handle, None)
+        if table.nets is not None:
+            table.nets.begin()
         if thread.carried is not None:
             (scope.counts, scope.begun), thread.carried = thread.carried, None
         occurrence = scope.counts.get("", 0)
@@ -157,6 +159,11 @@ def _can_record() -> bool:
     )
 
 
+def _is_refused(table: Table, place: Place) -> bool:
+    """Whether a call is kept since a replay of its segment went wrong."""
+    return table.nets is not None and place.segment in table.nets.refused
+
+
 def _function_member(
     scope: Scope,
     module: nn.Module,
@@ -169,7 +176,7 @@ def _function_member(
     """Run a torch function of a parent's own code as a member."""
     key = f"{caller}/{numbered}"
     place = scope.table.members.get(key)
-    if place is None or not torch.is_grad_enabled() or not _can_record():
+    if place is None or not torch.is_grad_enabled() or not _can_record() or _is_refused(scope.table, place):
         return function(*args, **kwargs)
     given = tensors((args, kwargs))
     own = {id(buffer) for buffer in module._buffers.values()}
@@ -211,7 +218,7 @@ def _member(
             mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
-        recording = scope.recording = Recording(place.segment)
+        recording = scope.recording = Recording(place.segment, table.nets)
     recording.position = place.position
     if key in table.leaves:
         forward = functools.partial(as_leaf, key, forward)

@@ -11,6 +11,7 @@ saved tensor, so what is cheap to write twice is not worth a call.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import tensors
+from ..._record.spill import SpilledTensor
+from .witness import Witness
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -38,14 +41,16 @@ class Slot:
         value: the tensor, after the replay. It lives here and dies with the slot, or when it is given to a backward
             that keeps its graph: another one replays again.
         given: number of that backward.
+        proof: what forward saved here, where that is compared.
     """
 
-    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "given", "value")
+    __slots__ = ("__weakref__", "_look", "_node", "_version", "frame", "given", "proof", "value")
 
     def __init__(self, frame: Frame, tensor: Tensor) -> None:
         self.frame = frame
         self.value: Tensor | None = None
         self.given: int | None = None
+        self.proof: Proof | None = None
         self._version = 0
         try:
             self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
@@ -94,6 +99,8 @@ class Slot:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
+        if self.proof is not None and self.proof.stands:
+            return self.proof.tensor()
         value = self.value
         if value is None:
             value = self.frame.replayed(self)
@@ -104,6 +111,33 @@ class Slot:
             if backward >= 0:
                 self.value, self.given = None, backward
         return value
+
+
+class Proof:
+    """What a forward saved, for the comparison with what its replay makes.
+
+    Attributes:
+        witness: its checksum; None where there is none.
+        spilled: its bytes, where the replay is a rehearsal.
+        stands: whether backward is to have these, since the replay did not make them.
+    """
+
+    __slots__ = ("_saved", "_version", "spilled", "stands", "witness")
+
+    def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
+        self.witness = witness
+        self.spilled = spilled
+        self.stands = False
+        self._saved = weakref.ref(tensor)
+        self._version = _torch_private.version(tensor)
+
+    def tensor(self) -> Tensor:
+        """Return what was saved."""
+        assert self.spilled is not None
+        saved = self._saved()
+        if saved is not None:
+            check_unchanged(saved, self._version, "a tensor")
+        return self.spilled.restore()
 
 
 class OwnedSlot:

@@ -28,6 +28,7 @@ class ModuleState:
     """What a member's modules are when its forward begins.
 
     Attributes:
+        member: the module whose forward it is; None for a torch function.
         owners: parameters and buffers, by the keys of their storages.
         devices: devices other than the CPU that hold some of them.
     """
@@ -36,10 +37,11 @@ class ModuleState:
         """Take the state of `module`.
 
         Args:
-            module: the member; None for a torch function.
+            module: the member.
             changing: buffers that its forward changes; None if that is not known.
             given: further tensors of the model's own, which no replay brings back.
         """
+        self.member = module
         self._tree: list[Found] = []
         self._tensors = list(given)
         self._changing: list[Tensor] = []

@@ -13,6 +13,7 @@ from ..._data.plan import Plan
 
 if TYPE_CHECKING:
     from .leaves import FunctionWatch, Leaves
+    from .nets import Nets
     from .recording import Recording
 
 
@@ -54,6 +55,7 @@ class Table:
         functions: by the key of a call, those of its own code that are members or leaves.
         names: names of the modules that `members` has calls of.
         inside: names of the modules that `leaves` has calls of, or functions of whose code.
+        nets: what compares replays with their forwards; None where nothing does.
     """
 
     plan: Plan | None = None
@@ -63,6 +65,7 @@ class Table:
     functions: Mapping[str, Collection[str]] = field(default_factory=dict)
     names: Collection[str] = frozenset()
     inside: Collection[str] = frozenset()
+    nets: Nets | None = None
 
 
 class Handle:

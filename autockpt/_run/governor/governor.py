@@ -30,9 +30,10 @@ from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes
-from ..frames import Handle, patched_forward
+from ..frames import Handle, Nets, patched_forward
 from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
+from ..patch_targets import listed
 from ..plans import Plans, Ready
 from ..request import Request
 from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNPLANNED, UNSEEN, Said
@@ -73,6 +74,11 @@ class Governor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (dataclasses.replace(self._request.copied(), loss=None), self.handle)  # it may be a lambda
+
+    @property
+    def nets(self) -> Nets | None:
+        """What compares the replays of the plan that is on the model."""
+        return self._plans.current.nets if self._plans.current is not None else None
 
     def prepare(self, model: nn.Module, inputs: object) -> Plan:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -175,7 +181,7 @@ class Governor:
             step.way = TimedStep(model, device, begins.arguments)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
             try:
-                replan(model, self, ready.plan)
+                replan(model, self, ready.plan, ready.nets)
             except NotApplicable as error:
                 self._idle = True
                 self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
@@ -258,6 +264,9 @@ class Governor:
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
         newest = self._optimizers.newest()
+        if self.nets is not None and (faults := self.nets.take_faults()):
+            self._plans.refuse(faults)
+            return f"{listed(list(faults))} cannot be replayed"
         budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
         above_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
         if above_bytes:

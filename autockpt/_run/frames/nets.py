@@ -1,0 +1,135 @@
+"""What is compared of the replays of a plan, and what follows where they differ.
+
+    a segment's first frame    rehearsed: what it drops is spilled too, and backward gets that where the replay differs
+    later ones                 one segment a step, in turn: the replay's checksums must be those of forward
+    found to differ            the segment's calls are kept from then on; who made the plan is told to make another
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from torch import Tensor
+
+from ..._data.plan import Plan
+from ..._record.spill import NoRoom, Spill, SpilledTensor, open_spill
+from .around import Generator
+from .trial import Trial
+
+_log = logging.getLogger("autockpt")
+
+Check: TypeAlias = Literal["sampled", "always", "never"]
+
+LEAST_PERIOD = 16
+"""Steps in which every segment is checked once, where there are no more segments than that."""
+
+
+class Nets:
+    """What is compared of the replays of one plan.
+
+    Args:
+        always: whether all segments are checked in every step, or else one.
+        n_segments: of the plan.
+        governed: whether somebody makes another plan where this one is at fault.
+
+    Attributes:
+        refused: numbers of the segments that are kept, since a replay of them differed.
+    """
+
+    def __init__(self, n_segments: int, *, always: bool, governed: bool) -> None:
+        self.refused: set[int] = set()
+        self._faults: dict[str, str] = {}  # calls that cannot be replayed, not told of yet
+        self._drawn_from: dict[int, list[Generator]] = {}
+        self._n_segments, self._always, self._governed = n_segments, always, governed
+        self._unrehearsed = set(range(n_segments))
+        self._unrepeating: set[int] = set()
+        self._turn = 0
+        self._spill: Spill | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _anew, (self._n_segments, self._always, self._governed)  # copies rehearse by themselves
+
+    @classmethod
+    def of(cls, plan: Plan, check: Check, *, governed: bool) -> Nets | None:
+        """Return what a plan is checked by; None where nothing is."""
+        if check == "never":
+            return None
+        return cls(len(plan.segments), always=check == "always", governed=governed)
+
+    def begin(self) -> None:
+        """Begin another forward of the model."""
+        self._turn += 1
+
+    def trial(self, segment: int) -> Trial | None:
+        """Return what compares the next frame of a segment; None where nothing does."""
+        if segment in self._unrehearsed:
+            return Trial(self, segment, rehearses=True)
+        turn = self._turn % max(self._n_segments, LEAST_PERIOD)
+        checked = (self._always or turn == segment) and segment not in self._unrepeating
+        return Trial(self, segment, rehearses=False) if checked else None
+
+    def generators(self, segment: int) -> list[Generator]:
+        """Return those besides the devices' own that a segment's calls were seen to draw from."""
+        return self._drawn_from.get(segment, [])
+
+    def drew(self, segment: int, generators: Iterable[Generator]) -> None:
+        """Note generators that a segment's calls drew from."""
+        known = self._drawn_from.setdefault(segment, [])
+        known += [each for each in generators if each not in known]
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        """Put a tensor's bytes where there is room; None where they do not say all that it is.
+
+        Raises:
+            NoRoom: there is none.
+        """
+        if self._spill is None:
+            self._spill = open_spill(tensor.device, ())
+        spilled = self._spill.take(tensor)
+        return spilled if isinstance(spilled, SpilledTensor) else None
+
+    def rehearsed(self, segment: int) -> None:
+        """Note that a frame of a segment was compared."""
+        self._unrehearsed.discard(segment)
+        if not self._unrehearsed:
+            self._spill = None
+
+    def no_room(self, segment: int, error: NoRoom) -> None:
+        """Go on without a rehearsal: what the segment drops fits nowhere."""
+        if segment in self._unrehearsed:
+            self.rehearsed(segment)
+            _log.warning("a segment is not rehearsed: %s", error)
+
+    def unrepeating(self, segment: int, key: str) -> None:
+        """Note that two replays of one frame differ: nothing can be told from a third."""
+        if segment not in self._unrepeating:
+            self._unrepeating.add(segment)
+            _log.warning(
+                "two replays of %s differ, so a kernel in it does not repeat itself, nor would a plain step. It is "
+                "recomputed all the same, and not checked any more.",
+                key,
+            )
+
+    def take_faults(self) -> dict[str, str]:
+        """Return the calls that were found at fault since the last time, with the reasons."""
+        faults, self._faults = self._faults, {}
+        return faults
+
+    def fault(self, segment: int, key: str, reason: str) -> None:
+        """Keep a segment's calls from now on: its call `key` cannot be replayed."""
+        self.refused.add(segment)
+        if key in self._faults:
+            return
+        self._faults[key] = reason
+        then = (
+            "another plan is made before the next step"
+            if self._governed
+            else "so are the others of its segment, and the plan may need more memory than it predicts"
+        )
+        _log.warning("%s is kept from now on, since it %s; %s", key, reason, then)
+
+
+def _anew(n_segments: int, always: bool, governed: bool) -> Nets:
+    return Nets(n_segments, always=always, governed=governed)

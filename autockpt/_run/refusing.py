@@ -1,0 +1,47 @@
+"""Calls that turned out not to be repeatable, written into the profile that the next plan is made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from .._data.profile import Profile
+from .._data.tables import RefusedPart
+
+
+def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
+    """Return a profile that refuses some calls, and those around them, whose replay would run them too.
+
+    Where two of structurally identical calls are at fault, all of them are: the next plan would only turn to the others.
+
+    Args:
+        profile: of the step.
+        faults: keys of calls, with the reasons. Those that the step does not have count for nothing.
+    """
+    if not faults:
+        return profile
+    calls, functions = profile.calls, profile.functions
+    numbers = {call.key: number for number, call in enumerate(calls)}
+    at_fault = {key: numbers[caller] for key in faults if (caller := key.partition("/")[0]) in numbers}
+    places = zip(functions.call, functions.name, functions.occurrence, strict=True)
+    functions_by_key = {(call, f"{name}#{n}"): number for number, (call, name, n) in enumerate(places)}
+    times = Counter((calls[call].signature, key.partition("/")[2]) for key, call in at_fault.items())
+    refused: dict[int, str] = {}
+    parts: dict[int, RefusedPart] = {}
+    for key, call in at_fault.items():
+        function = key.partition("/")[2]
+        several = times[calls[call].signature, function] > 1
+        for number, other in enumerate(calls):
+            if number != call and not (several and other.signature == calls[call].signature):
+                continue
+            if (number, function) in functions_by_key:
+                index = functions_by_key[number, function]
+                parts[index] = RefusedPart("function", index, faults[key])
+            while number >= 0:
+                refused.setdefault(number, faults[key])
+                number = calls[number].parent
+    known = profile.refused("call")
+    new = (RefusedPart("call", number, reason) for number, reason in refused.items() if number not in known)
+    return msgspec.structs.replace(profile, refusals=(*profile.refusals, *parts.values(), *new))
