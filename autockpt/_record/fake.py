@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
+from .._calls.spill import spilling
 from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
@@ -23,7 +24,6 @@ from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
 from .runs import watch_step
 from .sandbox import Sandbox
-from .spill import spilling
 from .step import Loss, training_step
 from .storages import StorageTape
 from .timing import recorded_seconds

@@ -20,13 +20,13 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._calls.contents import Contents
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from . import refusals
 from .clocks import clock_of
-from .contents import Contents
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
+from .._calls.spill import Spill, SpilledTensor
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .checks import Checks
 from .clocks import Clock
 from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
-from .spill import Spill, SpilledTensor
 from .tape import Tape
 
 Hooked: TypeAlias = Callable[

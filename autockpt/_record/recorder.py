@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from .. import _torch_private as private
+from .._calls.spill import spilling
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
@@ -25,7 +26,6 @@ from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, o
 from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes, uncompiled
-from .spill import spilling
 from .step import Loss, TrainingStep, training_step
 from .tables import make_tables
 from .tape import AllocatorTape

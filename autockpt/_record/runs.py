@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from .. import _torch_private as private
+from .._calls.spill import Spill, bytes_of
 from .._calls.values import tensors
 from . import refusals
 from .clocks import Clock
 from .marks import Run
 from .observer import Observer
-from .spill import Spill, bytes_of
 from .step import TrainingStep
 from .tape import Tape
 

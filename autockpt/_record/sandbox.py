@@ -12,8 +12,8 @@ import numpy
 import torch
 
 from .. import _torch_private as private
+from .._calls.contents import Contents
 from .._calls.values import tensors
-from .contents import Contents
 
 _log = logging.getLogger("autockpt")
 

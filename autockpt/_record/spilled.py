@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._calls.spill import SpilledTensor, open_spill
 from .._calls.values import tensors
-from .spill import SpilledTensor, open_spill
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]

@@ -53,7 +53,7 @@ def govern(model: nn.Module, governor: Governor, plan: Plan | None = None, nets:
     _put_on(model, governor, plan, nets)
 
 
-def replan(model: nn.Module, governor: Governor, plan: Plan, nets: Nets | None) -> None:
+def replan(model: nn.Module, governor: Governor, plan: Plan, nets: Nets | None = None) -> None:
     """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
 
     Raises:

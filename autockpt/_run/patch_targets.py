@@ -13,9 +13,7 @@ from .._data.plan import Plan, Segment
 from .frames import Buffers, Nets, Place, Table
 
 
-def table_of(
-    model: nn.Module, plan: Plan, nets: Nets | None = None
-) -> tuple[Table, dict[str, nn.Module]]:
+def table_of(model: nn.Module, plan: Plan, nets: Nets | None = None) -> tuple[Table, dict[str, nn.Module]]:
     """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
 
     Args:

@@ -14,7 +14,7 @@ from .._data.tables import RefusedPart
 def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
     """Return a profile that refuses some calls, and those around them, whose replay would run them too.
 
-    Where two of structurally identical calls are at fault, all of them are: the next plan would only turn to the others.
+    Where two of structurally identical calls are at fault, all are refused: the next plan would turn to the others.
 
     Args:
         profile: of the step.

@@ -86,7 +86,7 @@ def test_what_passes_between_the_calls_of_a_run_is_not_held(way: str) -> None:
 def test_a_tensor_changed_in_place_after_the_call_raises(way: str) -> None:
     model = Wrapping(WAYS[way])
     model.spoil = True
-    autockpt.apply(model, plan=RUN)
+    autockpt.apply(model, plan=RUN, check="never")
     loss = model(batch(4, WIDTH)).sum()
     with pytest.raises(RuntimeError, match=r"layers\.0#0: .* modified by an inplace operation"):
         loss.backward()

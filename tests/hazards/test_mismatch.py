@@ -132,7 +132,7 @@ def test_tensors_of_another_shape_than_forward_saved_raise_with_the_name_of_the_
             return x[: self.rows].exp()
 
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Cutting(), nn.Tanh())
-    autockpt.apply(model, plan=Plan.of([["1", "2"]]))
+    autockpt.apply(model, plan=Plan.of([["1", "2"]]), check="never")
     loss = summed(model)
     Cutting.rows = 2
     with pytest.raises(autockpt.ReplayError, match=r"the replay of 1#0 saved a tensor of shape \(2, 8\)"):

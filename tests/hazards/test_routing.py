@@ -80,7 +80,7 @@ def test_tokens_go_to_the_same_experts_again(how: str, plan: Any, device: str) -
 @pytest.mark.parametrize("how", ["topk", "argmax", "sort"])
 def test_routing_that_comes_out_differently_raises_and_names_the_call(how: str, disturb: int) -> None:
     module = model(how)
-    autockpt.apply(module, plan=Plan.of([["1", "2"]]))
+    autockpt.apply(module, plan=Plan.of([["1", "2"]]), check="never")
     total = loss(module)
     for mixture in mixtures(module):
         mixture.disturb[0] = disturb

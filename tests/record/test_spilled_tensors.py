@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from autockpt._record.spill import SpilledTensor, spilling
+from autockpt._calls.spill import SpilledTensor, spilling
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "whole": lambda x: x,

@@ -38,17 +38,16 @@ class HostGenerator:
     Attributes:
         read: returns its state.
         write: sets it.
-        device: where it is.
     """
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
-    device: torch.device = torch.device("cpu")
 
 
 PYTHON = HostGenerator(random.getstate, random.setstate)
 NUMPY = HostGenerator(
-    lambda: pickle.dumps(numpy.random.get_state(legacy=False)), lambda state: numpy.random.set_state(pickle.loads(state))
+    lambda: pickle.dumps(numpy.random.get_state(legacy=False)),
+    lambda state: numpy.random.set_state(pickle.loads(state)),
 )
 
 Generator: TypeAlias = torch.Generator | HostGenerator
@@ -156,7 +155,7 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
     the CPU takes bytes from torch's allocator, at the end of a replay, where the peak may stand.
     """
     for generator, state in states.items():
-        if generator.device.type == "cpu" or _state(generator) != state:
+        if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or _state(generator) != state:
             set_states([(generator, state)])
 
 

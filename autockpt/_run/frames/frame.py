@@ -74,7 +74,7 @@ class Frame:
 
     __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots", "trial")
 
-    def __init__(self, trial: Trial | None) -> None:
+    def __init__(self, trial: Trial | None = None) -> None:
         self.trial = trial
         self.closed = False
         self.calls: list[Call] = []

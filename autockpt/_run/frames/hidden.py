@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ... import _torch_private
+from ..._calls.contents import Contents
 from ..._calls.values import kept_whole
-from ..._record.contents import Contents
 
 if TYPE_CHECKING:
     from .frame import Call
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Hidden:
     """What some calls can reach, as it is now.
 
-    Attributes of their modules are no part of it, but for what is inside those: a replay has them as forward found them.
+    Attributes of their modules are no part of it, but what is inside those is: a replay has them as forward found them.
 
     Attributes:
         generators: torch's, among it.

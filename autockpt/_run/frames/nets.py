@@ -1,8 +1,8 @@
 """What is compared of the replays of a plan, and what follows where they differ.
 
-    a segment's first frame    rehearsed: what it drops is spilled too, and backward gets that where the replay differs
-    later ones                 one segment a step, in turn: the replay's checksums must be those of forward
-    found to differ            the segment's calls are kept from then on; who made the plan is told to make another
+a segment's first frame    rehearsed: what it drops is spilled too, and backward gets that where the replay differs
+later ones                 one segment a step, in turn: the replay's checksums must be those of forward
+found to differ            the segment's calls are kept from then on; who made the plan is told to make another
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
+from ..._calls.spill import NoRoom, Spill, SpilledTensor, open_spill
 from ..._data.plan import Plan
-from ..._record.spill import NoRoom, Spill, SpilledTensor, open_spill
 from .around import Generator
 from .trial import Trial
 

@@ -99,7 +99,10 @@ class Recording:
             if not leaf.is_cpu:
                 devices.add(leaf.device)
         refs = [self._refer(leaf) for leaf in arguments.leaves]
-        call, number = Call(key, forward, arguments.templates, tuple(kwargs), refs, state, Around(devices)), len(frame.calls)
+        call, number = (
+            Call(key, forward, arguments.templates, tuple(kwargs), refs, state, Around(devices)),
+            len(frame.calls),
+        )
         generators = generators_of(devices, not_simple(arguments.templates))
         if self._nets is not None:
             generators += self._nets.generators(self.segment)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import _torch_private
 from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
-from .around import Undo, given_among, restore_states, set_states, states_of, take_back
+from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
 from .hollow import Hollow
 from .leaves import Entry, Function, Leaf, watched
 from .saved import Changed, Ref
@@ -49,7 +49,7 @@ class Replay:
         self._hollow: list[str] = []
         self._stopped = False
         self._problem: str | None = None
-        self._states: dict[torch.Generator, bytes] = {}  # as they were before it
+        self._states: dict[Generator, Any] = {}  # as they were before it
 
     def run(self) -> None:
         """Run the calls.

@@ -11,7 +11,6 @@ saved tensor, so what is cheap to write twice is not worth a call.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,11 +18,10 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import tensors
-from ..._record.spill import SpilledTensor
-from .witness import Witness
 
 if TYPE_CHECKING:
     from .frame import Frame
+    from .trial import Proof
 
 
 _keeps_graph = _torch_private.keeps_graph
@@ -111,33 +109,6 @@ class Slot:
             if backward >= 0:
                 self.value, self.given = None, backward
         return value
-
-
-class Proof:
-    """What a forward saved, for the comparison with what its replay makes.
-
-    Attributes:
-        witness: its checksum; None where there is none.
-        spilled: its bytes, where the replay is a rehearsal.
-        stands: whether backward is to have these, since the replay did not make them.
-    """
-
-    __slots__ = ("_saved", "_version", "spilled", "stands", "witness")
-
-    def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
-        self.witness = witness
-        self.spilled = spilled
-        self.stands = False
-        self._saved = weakref.ref(tensor)
-        self._version = _torch_private.version(tensor)
-
-    def tensor(self) -> Tensor:
-        """Return what was saved."""
-        assert self.spilled is not None
-        saved = self._saved()
-        if saved is not None:
-            check_unchanged(saved, self._version, "a tensor")
-        return self.spilled.restore()
 
 
 class OwnedSlot:

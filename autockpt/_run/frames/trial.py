@@ -12,6 +12,7 @@ some, no replay runs.
 from __future__ import annotations
 
 import contextvars
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,12 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
+from ..._calls.spill import NoRoom, SpilledTensor
 from ..._data.errors import ReplayError
-from ..._record.spill import NoRoom
 from .around import NUMPY, PYTHON, Generator
 from .hidden import Hidden
 from .replay import Replay
-from .saved import Proof, Slot
+from .saved import Slot, check_unchanged
 from .witness import Witness, same, witness_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,33 @@ if TYPE_CHECKING:
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
 CHANGES = "changes {}, which a replay would do again"
 FAILS = "fails in its replay ({}: {})"
+
+
+class Proof:
+    """What a forward saved, for the comparison with what its replay makes.
+
+    Attributes:
+        witness: its checksum; None where there is none.
+        spilled: its bytes, where the replay is a rehearsal.
+        stands: whether backward is to have these, since the replay did not make them.
+    """
+
+    __slots__ = ("_saved", "_version", "spilled", "stands", "witness")
+
+    def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
+        self.witness = witness
+        self.spilled = spilled
+        self.stands = False
+        self._saved = weakref.ref(tensor)
+        self._version = _torch_private.version(tensor)
+
+    def tensor(self) -> Tensor:
+        """Return what was saved."""
+        assert self.spilled is not None
+        saved = self._saved()
+        if saved is not None:
+            check_unchanged(saved, self._version, "a tensor")
+        return self.spilled.restore()
 
 
 class Trial:
@@ -133,7 +161,7 @@ class Trial:
         self._nets.rehearsed(self._segment)
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: list[tuple[int, Slot]]) -> bool:
-        """Whether another replay makes the same as the one before; else a kernel of the device does not repeat itself."""
+        """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
         made: list[tuple[Slot, Witness | None]] = []
         for _, slot in wrong:
             if slot.value is not None and not slot.value.is_cpu:
@@ -143,7 +171,10 @@ class Trial:
             return True
         Replay(frame, last, backward).run()
         repeated = all(
-            slot.value is not None and before is not None and (now := witness_of(slot.value)) is not None and same(now, before)
+            slot.value is not None
+            and before is not None
+            and (now := witness_of(slot.value)) is not None
+            and same(now, before)
             for slot, before in made
         )
         if not repeated:

@@ -4,8 +4,8 @@
                             w1021  w1022  ...  w2041      mixed and weighted by its place, and so are the words that
                             ...                           are left: swapped values and flipped signs are seen
 
-Source: none; a weighted sum by column. Heuristic: tensors that differ have the same with a chance of 2**-64, unless they
-differ by design. O(bytes), 12 to 30 GB/s on a CPU, and 6 microseconds a tensor.
+Source: none; a weighted sum by column. Heuristic: tensors that differ have the same one with a chance of
+2**-64, unless they differ by design. O(bytes), 12 to 30 GB/s on a CPU, and 6 microseconds a tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from ..._record.spill import bytes_of, flat, is_dense, told_by_bytes
+from ..._calls.spill import bytes_of, flat, is_dense, told_by_bytes
 
 COLUMNS = 1021
 """A prime: rows of a tensor have round lengths, and so do not fall on the same columns. Their sums fit into a cache."""
@@ -31,8 +31,8 @@ Witness: TypeAlias = "tuple[object, ...] | Tensor"
 def witness_of(tensor: Tensor) -> Witness | None:
     """Return the checksum of a tensor; None where its bytes do not say all that it is.
 
-    The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none. On a
-    CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
+    The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
+    On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
     """
     if not told_by_bytes(tensor) or (tensor.dtype is torch.uint8 and tensor.dim() == 1) or not tensor.numel():
         return None
@@ -42,7 +42,7 @@ def witness_of(tensor: Tensor) -> Witness | None:
     octets = numpy.frombuffer(bytes_of(tensor), dtype=numpy.uint8)
     if not is_dense(tensor):
         size, strides = tensor.itemsize, tensor.stride()
-        items = octets[: len(octets) // size * size].view(_ITEMS[size])
+        items: Any = octets[: len(octets) // size * size].view(_ITEMS[size])
         octets = as_strided(items, tensor.shape, [size * each for each in strides]).copy().reshape(-1).view(numpy.uint8)
     whole = len(octets) // 8 * 8
     sums = _sums(octets[:whole].view(numpy.int64), _weights())

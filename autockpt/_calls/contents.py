@@ -39,7 +39,7 @@ _CONTAINERS = (dict, list, set, deque)
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace)
 _NUMBERS = (int, float, complex, str, tuple)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
-_OWN = frozenset(torch.nn.Module().__dict__) - {"_forward_hooks", "_forward_pre_hooks"}
+_OWN = frozenset(torch.nn.Module().__dict__)
 _MISSING = object()
 
 
@@ -76,7 +76,7 @@ class Contents:
 
     Args:
         roots: the objects, by name.
-        bare: modules whose attributes somebody else puts back: only what is inside those is looked at.
+        bare: modules whose attributes somebody else puts back: only what is inside those is looked at, and no hooks.
 
     Attributes:
         tensors: that were found, parameters and buffers too, with the name of where.
@@ -119,7 +119,9 @@ class Contents:
             self.tensors.append((name, value))
         elif isinstance(value, torch.nn.Module):
             if id(value) in self._bare:
-                self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
+                self._todo += [
+                    (f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN
+                ]
             else:
                 self._enter(name, vars(value))
             self._class(name, type(value))
