@@ -27,7 +27,7 @@ LEFT_OF = {
     "solvers": set[str](),
     "_torch_private": set[str](),
     "_data": set[str](),
-    "_calls": {"_torch_private"},
+    "_calls": {"_data", "_torch_private"},
     "_record": {"_data", "_torch_private", "_calls"},
     "_choose": {"_data", "solvers"},
     "_run": {"_data", "_torch_private", "_calls", "_record", "solvers", "_choose"},

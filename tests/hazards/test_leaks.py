@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
+from autockpt._run.frames import Check
 from autockpt._run.frames.frame import Frame
 from tests.run.frames.comparing import steps
 from tests.run.frames.models import WIDTH, Tower, batch, summed
@@ -38,8 +39,8 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     plain = Frame.__init__
 
-    def init(self: Frame) -> None:
-        plain(self)
+    def init(self: Frame, *given: Any) -> None:
+        plain(self, *given)
         alive.add(self)
 
     monkeypatch.setattr(Frame, "__init__", init)
@@ -50,9 +51,9 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())  # isinstance asks lazy proxies
 
 
-def planned() -> Any:
+def planned(check: Check = "always") -> Any:
     """A model with code and random numbers between its members."""
-    return autockpt.apply(Tower(), plan=PLAN)
+    return autockpt.apply(Tower(), plan=PLAN, check=check)
 
 
 def trained(model: nn.Module) -> None:
@@ -126,7 +127,7 @@ WAYS: dict[str, Callable[[nn.Module], None]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_hundred_steps_leave_nothing_behind(way: str, frames: weakref.WeakSet[Any]) -> None:
-    model = planned()
+    model = planned("never" if way == "RuntimeError in replay" else "always")  # no error leaves a rehearsal
     step = WAYS[way]
     for _ in range(3):
         step(model)
@@ -142,7 +143,7 @@ def test_two_hundred_steps_leave_nothing_behind(way: str, frames: weakref.WeakSe
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_is_as_good_as_new_after_steps_of_any_kind(way: str) -> None:
-    model = planned()
+    model = planned("never" if way == "RuntimeError in replay" else "always")  # no error leaves a rehearsal
 
     def both() -> None:
         for _ in range(3):
@@ -167,7 +168,7 @@ def test_a_frame_is_not_kept_by_the_outputs_of_its_calls(frames: weakref.WeakSet
 
 
 def test_two_threads_share_no_frame(frames: weakref.WeakSet[Any]) -> None:
-    models = [planned(), planned()]
+    models = [planned("never"), planned("never")]  # they draw from one generator, in turns that differ
     turns = threading.Barrier(2)
     seen: list[list[Any]] = [[], []]
     errors: list[BaseException] = []
@@ -191,6 +192,30 @@ def test_two_threads_share_no_frame(frames: weakref.WeakSet[Any]) -> None:
     assert errors == []
     assert not frames
     assert seen == [[False] * 20] * 2
+
+
+def test_threads_that_draw_from_one_generator_end_in_a_named_error() -> None:
+    """A replay draws what one thread would have; the other one's draws in between are not to be had again."""
+
+    class Between(nn.Module):
+        steps = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * torch.rand_like(x)
+            if self.steps and not autockpt.is_recomputing():
+                thread = threading.Thread(target=torch.rand, args=(3,))
+                thread.start()
+                thread.join()
+            return x * torch.rand_like(x)
+
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Between(), nn.Tanh())
+    autockpt.apply(model, plan=Plan.of(["1"]), check="always")
+    summed(model).backward()
+    Between.steps = 1
+    loss = summed(model)
+    with pytest.raises(autockpt.ReplayError, match=r"1#0 saved other values .* keep='1'"):
+        loss.backward()
+    summed(model).backward()  # the call is kept from now on
 
 
 def test_one_thread_replays_while_the_other_is_in_forward() -> None:

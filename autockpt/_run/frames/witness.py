@@ -34,7 +34,8 @@ def witness_of(tensor: Tensor) -> Witness | None:
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
     On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
     """
-    if not told_by_bytes(tensor) or (tensor.dtype is torch.uint8 and tensor.dim() == 1) or not tensor.numel():
+    is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
+    if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
     tensor = tensor.detach()
     if not tensor.is_cpu:

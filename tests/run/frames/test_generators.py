@@ -54,8 +54,8 @@ def test_states_are_kept_where_nothing_leads_to_them(
 ) -> None:
     frames: list[Frame] = []
 
-    def made() -> Frame:
-        frames.append(Frame())
+    def made(*given: object) -> Frame:
+        frames.append(Frame(*given))  # type: ignore[arg-type]
         return frames[-1]
 
     monkeypatch.setattr(recording, "Frame", made)

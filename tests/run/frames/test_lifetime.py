@@ -152,8 +152,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     original = Frame.__init__
 
-    def init(self: Frame) -> None:
-        original(self)
+    def init(self: Frame, *given: Any) -> None:
+        original(self, *given)
         alive.add(self)
 
     monkeypatch.setattr(Frame, "__init__", init)

@@ -1,0 +1,85 @@
+"""Checksums of tensors: equal for equal bits, whatever the layout, and different for whatever else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from autockpt._run.frames.witness import COLUMNS, on_device, same, witness_of
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool]
+SIZES = st.one_of(st.integers(1, 40), st.sampled_from([COLUMNS - 1, COLUMNS, 2 * COLUMNS, 4 * COLUMNS + 3, 60_000]))
+
+
+def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(size, generator=generator, dtype=torch.float64).mul(100).to(dtype)
+
+
+def both(one: Tensor, other: Tensor) -> set[bool]:
+    """What both ways say of two tensors: that of a CPU, and that of a device."""
+    return {
+        same(witness_of(one), witness_of(other)),  # type: ignore[arg-type]
+        same(on_device(one), on_device(other)),
+    }
+
+
+@given(SIZES, st.sampled_from(DTYPES), st.integers(0, 9))
+@settings(deadline=None)
+def test_equal_bits_have_the_same(size: int, dtype: torch.dtype, seed: int) -> None:
+    tensor = values(size, dtype, seed)
+    shifted = torch.cat([tensor[:1], tensor])[1:]  # other memory, and in it at another place
+    assert both(tensor, shifted) == {True}
+
+
+@given(SIZES, st.sampled_from(DTYPES), st.integers(0, 9), st.data())
+@settings(deadline=None)
+def test_one_changed_bit_is_seen(size: int, dtype: torch.dtype, seed: int, data: st.DataObject) -> None:
+    tensor = values(size, dtype, seed)
+    other = tensor.clone()
+    octets = other.view(torch.uint8)
+    place, bit = data.draw(st.integers(0, octets.numel() - 1)), data.draw(st.integers(0, 7))
+    octets[place] ^= 1 << bit
+    assert both(tensor, other) == {False}
+
+
+@given(st.sampled_from([1000, 8 * 1000, 3 * 2048, 64 * 1024]), st.sampled_from(DTYPES[:4]), st.integers(0, 9))
+@settings(deadline=None)
+def test_swapped_values_swapped_rows_and_flipped_signs_are_seen(size: int, dtype: torch.dtype, seed: int) -> None:
+    tensor = values(size, dtype, seed).abs() + 1
+    swapped, rows = tensor.clone(), tensor[: size // 8 * 8].view(8, -1)
+    swapped[0], swapped[-1] = tensor[-1], tensor[0]
+    signs = torch.where(values(size, torch.float64, seed + 1) > 0, 1, -1).to(dtype)
+    halves = torch.cat([-tensor[: size // 2], tensor[size // 2 :]])
+    for other in (swapped, tensor * signs, -tensor, halves):
+        assert both(tensor, other) == ({False} if not torch.equal(tensor, other) else {True})
+    assert both(rows, rows.flip(0).contiguous()) == {False}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex128])
+def test_what_lies_between_the_elements_of_a_view_counts_for_nothing(dtype: torch.dtype) -> None:
+    whole = values(8 * 96, dtype, 0).view(8, 96)
+    queries = whole[:, :32]
+    before = witness_of(queries), on_device(queries)
+    whole[:, 32:] = 0
+    assert same(before[0], witness_of(queries)) and same(before[1], on_device(queries))  # type: ignore[arg-type]
+    whole[3, 3] += 1
+    assert not same(before[0], witness_of(queries)) and not same(before[1], on_device(queries))  # type: ignore[arg-type]
+
+
+def test_minus_zero_is_not_zero_and_one_nan_is_not_another() -> None:
+    zero, nan = torch.zeros(5), torch.full((5,), float("nan"))
+    assert both(zero, -zero) == {False}
+    other = nan.clone()
+    other.view(torch.int32)[2] ^= 1
+    assert both(nan, nan.clone()) == {True}
+    assert both(nan, other) == {False}
+
+
+def test_a_workspace_has_none_and_neither_has_what_bytes_do_not_tell() -> None:
+    assert witness_of(torch.zeros(9, dtype=torch.uint8)) is None
+    assert witness_of(torch.eye(3).to_sparse()) is None
+    assert witness_of(torch.empty(3, device="meta")) is None
