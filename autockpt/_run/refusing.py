@@ -11,6 +11,17 @@ from .._data.profile import Profile
 from .._data.tables import RefusedPart
 
 
+MOST_NAMED = 3
+"""Calls that are named in one warning."""
+
+
+def told(faults: Mapping[str, str]) -> str:
+    """Say which calls are kept from now on, and why."""
+    named = [f"{key} {reason}" for key, reason in list(faults.items())[:MOST_NAMED]]
+    more = f"; and {len(faults) - MOST_NAMED} more, which the plan names" if len(faults) > MOST_NAMED else ""
+    return f"calls that no replay repeats are kept from now on, and another plan is made: {'; '.join(named)}{more}"
+
+
 def refusing(profile: Profile, faults: Mapping[str, str]) -> Profile:
     """Return a profile that refuses some calls, and those around them, whose replay would run them too.
 

@@ -38,14 +38,17 @@ class Hidden:
 
     def changed(self) -> list[str]:
         """Name what is not as it was."""
-        versions = _torch_private.versions(self._tensors)
-        written = [
-            name
-            for (name, _), before, now in zip(self._contents.tensors, self._versions, versions, strict=True)
-            if before != now
-        ]
-        return [*self._contents.changed(), *written]
+        return [*self._contents.changed(), *self._written()]
+
+    def lost(self) -> list[str]:
+        """Name what is not as it was and cannot be put back."""
+        return [*self._contents.lost(), *self._written()]
 
     def put_back(self) -> None:
-        """Have it as it was, but for what is in tensors."""
+        """Have it as it was, but for what is lost."""
         self._contents.restore()
+
+    def _written(self) -> list[str]:
+        versions = _torch_private.versions(self._tensors)
+        found = zip(self._contents.tensors, self._versions, versions, strict=True)
+        return [name for (name, _), before, now in found if before != now]

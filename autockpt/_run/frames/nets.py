@@ -118,17 +118,15 @@ class Nets:
         return faults
 
     def fault(self, segment: int, key: str, reason: str) -> None:
-        """Keep a segment's calls from now on: its call `key` cannot be replayed."""
+        """Keep a segment's calls from now on: its call `key` cannot be replayed. Whoever makes another plan says so."""
         self.refused.add(segment)
-        if key in self._faults:
-            return
-        self._faults[key] = reason
-        then = (
-            "another plan is made before the next step"
-            if self._governed
-            else "so are the others of its segment, and the plan may need more memory than it predicts"
-        )
-        _log.warning("%s is kept from now on, since it %s; %s", key, reason, then)
+        if not self._governed and key not in self._faults:
+            _log.warning(
+                "%s is kept from now on, with its segment, since it %s. The plan may need more memory than it predicts.",
+                key,
+                reason,
+            )
+        self._faults.setdefault(key, reason)
 
 
 def _anew(n_segments: int, always: bool, governed: bool) -> Nets:

@@ -5,8 +5,8 @@
     equal         go on                                           go on
     differs       backward gets those bytes, the call is kept     ReplayError, the call is kept
 
-A rehearsal leaves no trace: what the replay has changed of Python objects is put back. Where forward itself has changed
-some, no replay runs.
+A rehearsal leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where
+forward has changed what cannot be put back, such as an iterator, no replay runs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Trial:
         self._why: dict[str, str] = {}  # calls that must not run again
 
     def begins(self, call: Call) -> list[Generator]:
-        """Look at what a call's forward may change; return generators besides the devices' that it may draw from."""
+        """Look at what a call can reach; return the generators in it that are no device's own."""
         self._others = [PYTHON, NUMPY]
         if self._rehearses:
             self._hidden = Hidden([call])
@@ -92,10 +92,10 @@ class Trial:
         return self._others
 
     def ends(self, call: Call) -> None:
-        """Look at what a call's forward has changed, and from what it drew."""
+        """Look at what a call's forward has changed for good, and from what it drew."""
         hidden, self._hidden = self._hidden, None
-        if hidden is not None and (changed := hidden.changed()):
-            self._why[call.key] = CHANGES.format(changed[0])
+        if hidden is not None and (lost := hidden.lost()):
+            self._why[call.key] = CHANGES.format(lost[0])
         self._nets.drew(self._segment, [generator for generator, _ in call.random if generator in self._others])
 
     @_torch_private.never_compiled

@@ -33,8 +33,8 @@ from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, Nets, patched_forward
 from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
-from ..patch_targets import listed
 from ..plans import Plans, Ready
+from ..refusing import told
 from ..request import Request
 from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNPLANNED, UNSEEN, Said
 from ..surprises import Surprises
@@ -266,7 +266,8 @@ class Governor:
         newest = self._optimizers.newest()
         if self.nets is not None and (faults := self.nets.take_faults()):
             self._plans.refuse(faults)
-            return f"{listed(list(faults))} cannot be replayed"
+            self._said.once(told(faults))
+            return "some calls cannot be replayed"
         budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
         above_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
         if above_bytes:
