@@ -10,7 +10,6 @@ import msgspec
 from .._data.profile import Profile
 from .._data.tables import RefusedPart
 
-
 MOST_NAMED = 3
 """Calls that are named in one warning."""
 

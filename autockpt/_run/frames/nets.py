@@ -122,7 +122,7 @@ class Nets:
         self.refused.add(segment)
         if not self._governed and key not in self._faults:
             _log.warning(
-                "%s is kept from now on, with its segment, since it %s. The plan may need more memory than it predicts.",
+                "%s is kept from now on, with its segment, since it %s. The plan may need more than it predicts.",
                 key,
                 reason,
             )
