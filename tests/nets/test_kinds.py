@@ -1,0 +1,60 @@
+"""Every kind of hidden state ends as its row says: exact, refused by name, or in an error in the step itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+import torch
+
+import autockpt
+from tests.nets.arguments import ARGUMENTS
+from tests.nets.attributes import ATTRIBUTES
+from tests.nets.generators import GENERATORS, LaterInAttribute
+from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Network, layers, plain_step
+from tests.nets.surroundings import SURROUNDINGS
+from tests.nets.twin import expected, outcome
+
+KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *SURROUNDINGS)
+
+
+def rows() -> Iterator[object]:
+    for kind in KINDS:
+        for way in EVERY_WAY:
+            marks = [pytest.mark.xfail(reason=kind.waits[way], strict=True)] if way in kind.waits else []
+            yield pytest.param(kind, way, id=f"{kind.name}, {way}", marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "way"), [*rows()])
+def test_a_kind_ends_as_its_row_says(kind: Kind, way: str) -> None:
+    found = outcome(kind, way)
+    assert found in expected(kind, way), found.value
+
+
+def raised(check: Literal["sampled", "always", "never"], block: int, steps: int) -> int:
+    """Train a model of which one block changes behind the rehearsal's back; return the step that raised, or `steps`."""
+    torch.manual_seed(0)
+    model = Network(LaterInAttribute).train()
+    autockpt.apply(model, plan=autockpt.Plan.of(BLOCKS), check=check)
+    for number in range(steps):
+        [*layers(model)][block].late = number > 0
+        model.zero_grad()
+        try:
+            plain_step(model, number, False)
+        except autockpt.ReplayError:
+            return number
+    return steps
+
+
+def test_always_checks_every_segment_in_every_step() -> None:
+    assert [raised("always", block, 8) for block in range(4)] == [1, 1, 1, 1]
+
+
+def test_sampled_checks_one_segment_a_step_in_turn() -> None:
+    found = [raised("sampled", block, 64) for block in range(4)]
+    assert len({*found}) == 4 and max(found) <= 16
+
+
+def test_never_compares_nothing() -> None:
+    assert raised("never", 0, 40) == 40

@@ -1,0 +1,197 @@
+"""A kind of hidden state trained under a plan, beside a twin that no plan touches."""
+
+from __future__ import annotations
+
+import logging
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from tests.loops.twin import digest
+from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Outcome
+from tests.run.frames.comparing import counted_replays
+
+__all__ = ["WAYS", "expected", "outcome"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a model is held to a plan.
+
+    Attributes:
+        apply: does it.
+        rehearsed: number of steps until every segment was rehearsed.
+    """
+
+    apply: Callable[[nn.Module], object]
+    rehearsed: int
+
+
+def _given(*segments: str | list[str]) -> Callable[[nn.Module], object]:
+    return lambda model: autockpt.apply(model, plan=autockpt.Plan.of(segments), check="always")
+
+
+def _planned(model: nn.Module) -> None:
+    autockpt.apply(model, "min", check="always")
+
+
+_PLANNED = Way(apply=_planned, rehearsed=5)  # recorded, timed, rehearsed; once more for a plan that refuses
+_EACH, _ALL = (Way(apply=_given(*segments), rehearsed=1) for segments in (BLOCKS, [[*BLOCKS]]))
+
+WAYS: Mapping[str, Way] = MappingProxyType(dict(zip(EVERY_WAY, (_EACH, _ALL, _PLANNED), strict=True)))
+
+AFTER = 4
+"""Steps after the rehearsal."""
+
+
+@dataclass
+class _Training:
+    """One training: what it left behind, step by step.
+
+    Attributes:
+        noted: digests by name.
+        error: of the step that raised.
+        said: what the library warned of.
+        refused: calls that the last plan refuses.
+    """
+
+    noted: dict[str, object] = field(default_factory=dict)
+    error: autockpt.ReplayError | None = None
+    said: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def outcome(kind: Kind, way: str) -> Outcome:
+    """Train plain and planned, and say what became of it.
+
+    Raises:
+        AssertionError: it is none of the outcomes, or nothing was recomputed.
+        Exception: a step raises something else than a ReplayError.
+    """
+    plain, again = (_train(kind, WAYS[way], on=False) for _ in range(2))
+    with counted_replays() as replays:
+        planned = _train(kind, WAYS[way], on=True)
+    assert plain.noted == again.noted, "the plain training does not repeat itself"
+    if planned.error is not None:
+        assert "keep='layers" in str(planned.error), planned.error
+        differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
+        assert not differing, f"raised after a step that differs in {differing[:3]}"
+        return Outcome.RAISES
+    differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
+    named = [each for each in [*planned.refused, *planned.said] if "layers." in each]
+    assert not differing, f"{len(differing)} differ, such as {differing[:3]}; named: {named}"
+    assert named or replays(), "nothing was recomputed, and nobody said why"
+    return Outcome.REFUSED if named else Outcome.EXACT
+
+
+def expected(kind: Kind, way: str) -> tuple[Outcome, ...]:
+    """Return what may become of a kind."""
+    return (kind.given,) if way.startswith("given") else kind.planned
+
+
+def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
+    kind.begin()
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    found = _Training()
+    with _listening() as found.said:
+        model = kind.network(kind.block).train()
+        if on:
+            try:
+                way.apply(model)
+            except autockpt.NotApplicable as error:
+                found.refused = [str(error)]
+                return found
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for number in range(way.rehearsed + AFTER):
+            late = number >= way.rehearsed + 1
+            try:
+                loss = kind.step(model, number, late)
+            except autockpt.ReplayError as error:
+                found.error = error
+                _goes_on(kind, model, number)
+                return found
+            found.noted |= _left(model, kind, number, loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        plan = autockpt.plan_of(model) if on else None
+        found.refused = [each.call for each in plan.refused] if plan is not None else []
+    return found
+
+
+def _goes_on(kind: Kind, model: nn.Module, number: int) -> None:
+    """After the error the call is kept: the next steps raise no other, one for each of the other blocks apart."""
+    for _ in range(4):
+        model.zero_grad()
+        try:
+            kind.step(model, number + 1, True)
+        except autockpt.ReplayError:
+            continue
+        return
+    raise AssertionError("a step raises however often calls were refused")
+
+
+def _left(model: nn.Module, kind: Kind, number: int, loss: Tensor) -> dict[str, object]:
+    """All that a step leaves behind, as it begins to be another training if it differs."""
+    tensors = {f"gradient of {name}": each.grad for name, each in model.named_parameters()}
+    tensors |= {f"parameter {name}": each for name, each in model.named_parameters()}
+    tensors |= {f"buffer {name}": each for name, each in model.named_buffers()}
+    tensors |= {"loss": loss, "torch's generator": torch.get_rng_state()}
+    left: dict[str, object] = {name: None if each is None else digest(each) for name, each in tensors.items()}
+    left |= {"Python's generator": random.getstate(), "numpy's generator": repr(np.random.get_state())}
+    for name, module in model.named_modules():
+        own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        left[f"attributes of {name}"] = told(own)
+    left |= {"outside": told(kind.outside())}
+    return {f"step {number}, {name}": each for name, each in left.items()}
+
+
+def told(value: Any) -> object:
+    """What a Python object says of itself, down to numbers; the same for a twin's."""
+    if isinstance(value, Tensor):
+        return digest(value)
+    if isinstance(value, torch.Generator):
+        return digest(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, Mapping):
+        return [(key, told(each)) for key, each in value.items() if key != "forward"]
+    if isinstance(value, (list, tuple, set)) or type(value).__name__ == "deque":
+        return [told(each) for each in value]
+    if isinstance(value, (nn.Module, type)) or (callable(value) and not hasattr(value, "__dict__")):
+        return type(value).__name__
+    slots = {name: getattr(value, name) for name in getattr(type(value), "__slots__", ())}
+    if slots or hasattr(value, "__dict__"):
+        return told({**slots, **getattr(value, "__dict__", {})})
+    return repr(value)
+
+
+@contextmanager
+def _listening() -> Iterator[list[str]]:
+    """Collect what the library warns of by its logger."""
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener, logger = Listener(logging.WARNING), logging.getLogger("autockpt")
+    logger.addHandler(listener)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about what the kinds do
+            yield said
+    finally:
+        logger.removeHandler(listener)
