@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.environment import RESULTS, environment, table
 from benchmarks.in_place.allocator import environment_with_reader
-from benchmarks.in_place.others import OTHERS
 from benchmarks.models import SMALL
+from benchmarks.others import UNLABELLED
 
 FOLDER = Path(__file__).parent
 
@@ -72,7 +72,7 @@ def worker(module: str, *arguments: object, **variables: str) -> dict[str, Any]:
 
 def run_models(asked: list[str] | None) -> Any:
     """Each model plain, and then under a budget."""
-    for name in [each for each in (*SMALL, *OTHERS) if not asked or each in asked]:
+    for name in [each for each in (*SMALL, *UNLABELLED) if not asked or each in asked]:
         yield name, run_model(name)
 
 

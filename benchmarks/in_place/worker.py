@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 import autockpt
-from benchmarks import models
-from benchmarks.in_place import others
+from benchmarks import models, others
 from benchmarks.in_place.allocator import Allocator
 from tests.loops.twin import Run
 from tests.zoo import Case

@@ -23,7 +23,7 @@ import autockpt
 from autockpt import Infeasible, Profile
 from benchmarks.environment import environment, table
 from benchmarks.models import SMALL
-from benchmarks.recording.others import OTHERS
+from benchmarks.others import LABELLED
 
 ROOT = Path(__file__).parents[2]
 OLD = ROOT / ".venv-old" / "bin" / "python"
@@ -36,7 +36,7 @@ WAY = (0.12, 0.35, 0.65)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=[*SMALL, *OTHERS])
+    parser.add_argument("models", nargs="*", default=[*SMALL, *LABELLED])
     parser.add_argument("--store", action="store_true", help="write down the rows and the table")
     arguments = parser.parse_args()
     rows = []

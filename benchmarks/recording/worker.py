@@ -19,8 +19,7 @@ def main() -> None:
     sys.path.append(checkout)
     import torch
 
-    from benchmarks import models
-    from benchmarks.recording import others
+    from benchmarks import models, others
     from tests.zoo import loss_of
 
     warnings.simplefilter("ignore")

@@ -1,4 +1,7 @@
-"""Twenty models of other people that nothing else in this project trains: transformers' own, with random weights."""
+"""Models of other people in small sizes: transformers' own, with random weights.
+
+Those without labels are trained by nothing else in this project.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,22 @@ import torch
 from tests.zoo import Case
 
 VOCABULARY = 500
-TEXT = {
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
+TOWER = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SHALLOW = TOWER | {"vocab_size": VOCABULARY, "max_position_embeddings": 128}
+TEXT = SHALLOW | TOKENS | {"num_hidden_layers": 4}
+GROUPED = {"num_key_value_heads": 2, "use_cache": False}
+SEQUENCES = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
-GROUPED = {"num_key_value_heads": 2, "use_cache": False}
 SPEECH = {
     "hidden_size": 64,
     "num_hidden_layers": 4,
@@ -36,11 +43,12 @@ SPEECH = {
     "vocab_size": 32,
     "mask_time_length": 4,
 }
-TOWER = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128}
 PICTURES = TOWER | {"image_size": 64, "patch_size": 8}
 WORDS = TOWER | {"vocab_size": VOCABULARY, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
 
 Batch = dict[str, torch.Tensor]
+Other = tuple[str, dict[str, Any], Callable[[], Batch]]
+"""Of a model its class, what its configuration has, and what makes its batch."""
 
 
 def text(length: int = 64, batch: int = 8) -> Batch:
@@ -51,15 +59,79 @@ def texts() -> Batch:
     return text() | {"decoder_input_ids": torch.randint(5, VOCABULARY, (8, 64))}
 
 
-def images(size: int = 64) -> Batch:
-    return {"pixel_values": torch.randn(8, 3, size, size)}
+def images(batch: int = 8) -> Batch:
+    return {"pixel_values": torch.randn(batch, 3, 64, 64)}
 
 
 def sound() -> Batch:
     return {"input_values": torch.randn(4, 8000)}
 
 
-OTHERS: dict[str, tuple[str, dict[str, Any], Callable[[], Batch]]] = {
+def labelled(batch: Batch) -> Batch:
+    ids = batch.get("input_ids")
+    return batch | {"labels": torch.randint(2, (len(batch["pixel_values"]),)) if ids is None else ids}
+
+
+LABELLED: dict[str, Other] = {
+    "albert": ("AlbertForMaskedLM", SHALLOW | {"embedding_size": 32}, lambda: labelled(text())),
+    "bart": ("BartForConditionalGeneration", SEQUENCES | TOKENS, lambda: labelled(text())),
+    "big-bird": ("BigBirdForMaskedLM", SHALLOW, lambda: labelled(text())),
+    "bloom": (
+        "BloomForCausalLM",
+        {"hidden_size": 64, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY},
+        lambda: labelled(text()),
+    ),
+    "deberta": ("DebertaV2ForMaskedLM", SHALLOW, lambda: labelled(text())),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {"dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128, "vocab_size": VOCABULARY},
+        lambda: labelled(text()),
+    ),
+    "electra": ("ElectraForMaskedLM", SHALLOW | {"embedding_size": 32}, lambda: labelled(text())),
+    "gemma": ("GemmaForCausalLM", SHALLOW | {"num_key_value_heads": 2, "head_dim": 16}, lambda: labelled(text())),
+    "gpt-neox": ("GPTNeoXForCausalLM", SHALLOW, lambda: labelled(text())),
+    "mamba": (
+        "MambaForCausalLM",
+        {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": VOCABULARY},
+        lambda: labelled(text(16)),
+    ),
+    "mistral": ("MistralForCausalLM", SHALLOW | {"num_key_value_heads": 2}, lambda: labelled(text())),
+    "mixtral": (
+        "MixtralForCausalLM",
+        SHALLOW | {"num_key_value_heads": 2, "num_local_experts": 4},
+        lambda: labelled(text()),
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 128, "vocab_size": VOCABULARY},
+        lambda: labelled(text()),
+    ),
+    "pegasus": ("PegasusForConditionalGeneration", SEQUENCES | TOKENS, lambda: labelled(text())),
+    "phi": ("PhiForCausalLM", SHALLOW, lambda: labelled(text())),
+    "qwen2": ("Qwen2ForCausalLM", SHALLOW | {"num_key_value_heads": 2}, lambda: labelled(text())),
+    "roformer": ("RoFormerForMaskedLM", SHALLOW | {"embedding_size": 64}, lambda: labelled(text())),
+    "squeezebert": ("SqueezeBertForMaskedLM", SHALLOW | {"embedding_size": 64}, lambda: labelled(text())),
+    "xlnet": (
+        "XLNetLMHeadModel",
+        {"d_model": 64, "n_layer": 3, "n_head": 4, "d_inner": 128, "vocab_size": VOCABULARY},
+        lambda: labelled(text()),
+    ),
+    "beit": ("BeitForImageClassification", PICTURES, lambda: labelled(images(4))),
+    "dinov2": ("Dinov2ForImageClassification", PICTURES, lambda: labelled(images(4))),
+    "regnet": (
+        "RegNetForImageClassification",
+        {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 64], "depths": [1, 2, 2, 1], "groups_width": 8},
+        lambda: labelled(images(4)),
+    ),
+    "mobilenet": ("MobileNetV2ForImageClassification", {"depth_multiplier": 0.35}, lambda: labelled(images(4))),
+    "segformer": (
+        "SegformerForImageClassification",
+        {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1], "decoder_hidden_size": 32},
+        lambda: labelled(images(4)),
+    ),
+}
+
+UNLABELLED: dict[str, Other] = {
     "modernbert": ("ModernBertForMaskedLM", TEXT | {"local_attention": 32, "cls_token_id": 1, "sep_token_id": 2}, text),
     "convbert": ("ConvBertForMaskedLM", TEXT | {"embedding_size": 64}, text),
     "funnel": (
@@ -178,6 +250,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Callable[[], Batch]]] = {
         lambda: {"past_values": torch.randn(8, 256, 4)},
     ),
 }
+
+OTHERS = LABELLED | UNLABELLED
 
 
 def build(name: str) -> Case:
