@@ -138,6 +138,8 @@ class Contents:
             self._todo += [(name, item) for item in value]
         elif isinstance(value, types.MethodType):
             self._todo += [(name, value.__self__), (name, value.__func__)]
+        elif isinstance(value, types.BuiltinMethodType):
+            self._todo.append((name, value.__self__))
         elif isinstance(value, partial):
             self._todo += [(name, item) for item in (value.func, *value.args, *value.keywords.values())]
         elif isinstance(value, types.FunctionType):

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._calls.spill import SpilledTensor, open_spill
 from .._calls.values import tensors
+from .._data.errors import NotApplicable
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
@@ -97,5 +98,13 @@ class SpilledStep:
 
     @private.never_compiled
     def _unpack(self, held: Any) -> torch.Tensor:
-        tensor: torch.Tensor = held.restore() if isinstance(held, SpilledTensor) else held
-        return tensor
+        if not isinstance(held, SpilledTensor):
+            tensor: torch.Tensor = held
+            return tensor
+        if private.reads_late_writes():
+            raise NotApplicable(
+                "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as "
+                "it does in a step that is recorded. Skip the optimizer's step and give a batch: apply(model, budget, "
+                "inputs=batch)."
+            )
+        return held.restore()

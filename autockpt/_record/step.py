@@ -198,6 +198,20 @@ def refuse_lazy(model: torch.nn.Module) -> None:
             )
 
 
+def refuse_late_writes(model: torch.nn.Module) -> None:
+    """Refuse a model of which no step can wait elsewhere until its backward.
+
+    Raises:
+        NotApplicable: it is such a model.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.RReLU):
+            raise NotApplicable(
+                f"{name} is an RReLU, which draws its noise after autograd has saved it, so your first step cannot be "
+                "recorded while it trains. Give a batch: apply(model, budget, inputs=batch), which keeps such calls."
+            )
+
+
 def _has_graph(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and not tensor.is_leaf
 

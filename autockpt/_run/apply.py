@@ -13,10 +13,10 @@ from .._data.goal import Goal, Patterns
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
-from .._record.step import refuse_lazy
+from .._record.step import refuse_late_writes, refuse_lazy
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
-from .frames import Check
+from .frames import Checking
 from .governor import Governor
 from .install import govern, install, installed_plan, uninstall
 from .request import Request
@@ -38,7 +38,7 @@ def apply(
     keep: Patterns = (),
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
-    check: Check = "sampled",
+    check: Checking = "sampled",
     strict: bool = False,
 ) -> M:
     """Make `model` train within `budget`, by recomputing what costs least to run again.
@@ -92,7 +92,7 @@ def apply(
             help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
             as the errors below, with the model as it was before `apply`.
         NotApplicable: the plan names calls that the model does not have, or the model cannot be planned: it has nothing
-            to train, or lazy modules that have not run yet.
+            to train, lazy modules that have not run yet, or an RReLU where no inputs are given.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
@@ -113,8 +113,8 @@ def apply(
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
         )
-    if check not in get_args(Check):
-        raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Check)))}")
+    if check not in get_args(Checking):
+        raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Checking)))}")
     refuse_lazy(model)
     if plan is not None:
         refuse_pins(keep, recompute)
@@ -122,6 +122,8 @@ def apply(
         install(model, plan, check)
         return model
     refuse_sharded(model)
+    if inputs is None:
+        refuse_late_writes(model)
     named(solver)  # before anything runs
     request = Request(
         goal=goal_for(model, budget, max_overhead),

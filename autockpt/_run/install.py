@@ -19,11 +19,11 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from .frames import Check, Governor, Handle, Nets, Table, governed_forward, patched_forward
+from .frames import Checking, Governor, Handle, Nets, Table, governed_forward, patched_forward
 from .patch_targets import listed, table_of
 
 
-def install(model: nn.Module, plan: Plan, check: Check = "never") -> None:
+def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
     """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.
 
     Args:

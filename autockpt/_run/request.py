@@ -13,7 +13,7 @@ from .._data.goal import Asked, Goal, Patterns, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record.optimizer import Optimizers
-from .frames import Check
+from .frames import Checking
 
 CACHING_MARGIN = 0.03
 """Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""
@@ -45,7 +45,7 @@ class Request:
     recompute: Patterns = ()
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
-    check: Check = "sampled"
+    check: Checking = "sampled"
 
     def copied(self) -> Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""

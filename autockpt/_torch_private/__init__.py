@@ -31,6 +31,7 @@ from .frames import (
     preserved_version,
     push_function_mode,
     push_hooks,
+    reads_late_writes,
     set_dispatch_modes,
     set_flags,
     set_function_modes,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._run.frames import Check
+from autockpt._run.frames import Checking
 from autockpt._run.frames.frame import Frame
 from tests.run.frames.comparing import steps
 from tests.run.frames.models import WIDTH, Tower, batch, summed
@@ -51,7 +51,7 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())  # isinstance asks lazy proxies
 
 
-def planned(check: Check = "always") -> Any:
+def planned(check: Checking = "always") -> Any:
     """A model with code and random numbers between its members."""
     return autockpt.apply(Tower(), plan=PLAN, check=check)
 

@@ -45,7 +45,7 @@ put one back.
 from __future__ import annotations
 
 from .frame import watching_replays as watching_replays
-from .nets import Check as Check
+from .nets import Checking as Checking
 from .nets import Nets as Nets
 from .routing import Governor as Governor
 from .routing import governed_forward as governed_forward

@@ -10,6 +10,7 @@ import torch
 from ... import _torch_private
 from ..._calls.contents import Contents
 from ..._calls.values import kept_whole
+from .witness import Witness, same, witness_of
 
 if TYPE_CHECKING:
     from .frame import Call
@@ -20,11 +21,15 @@ class Hidden:
 
     Attributes of their modules are no part of it, but what is inside those is: a replay has them as forward found them.
 
+    Args:
+        calls: the calls.
+        weights: whether their modules' parameters are part of it.
+
     Attributes:
         generators: torch's, among it.
     """
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, calls: Iterable[Call], *, weights: bool = False) -> None:
         modules: dict[str, torch.nn.Module] = {}
         roots: dict[str, object] = {}
         for call in calls:
@@ -35,14 +40,21 @@ class Hidden:
         self.generators = self._contents.generators
         self._tensors = [tensor for _, tensor in self._contents.tensors]
         self._versions = _torch_private.versions(self._tensors)
+        self._weights = {
+            f"{name}.{key}": (weight, witness_of(weight))
+            for name, module in modules.items()
+            for key, weight in module._parameters.items()
+            if weights and weight is not None
+        }
 
     def changed(self) -> list[str]:
         """Name what is not as it was."""
         return [*self._contents.changed(), *self._written()]
 
     def lost(self) -> list[str]:
-        """Name what is not as it was and cannot be put back."""
-        return [*self._contents.lost(), *self._written()]
+        """Name what is not as it was and cannot be put back. Not every write to a weight is counted as a version."""
+        written = [name for name, (weight, before) in self._weights.items() if not _is(weight, before)]
+        return [*written, *self._contents.lost(), *self._written()]
 
     def put_back(self) -> None:
         """Have it as it was, but for what is lost."""
@@ -52,3 +64,8 @@ class Hidden:
         versions = _torch_private.versions(self._tensors)
         found = zip(self._contents.tensors, self._versions, versions, strict=True)
         return [name for (name, _), before, now in found if before != now]
+
+
+def _is(weight: torch.Tensor, before: Witness | None) -> bool:
+    now = witness_of(weight)
+    return before is None or now is None or same(before, now)

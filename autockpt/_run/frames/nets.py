@@ -16,11 +16,12 @@ from torch import Tensor
 from ..._calls.spill import NoRoom, Spill, SpilledTensor, open_spill
 from ..._data.plan import Plan
 from .around import Generator
-from .trial import Trial
+from .rehearsal import Rehearsal
+from .trial import Check, Trial
 
 _log = logging.getLogger("autockpt")
 
-Check: TypeAlias = Literal["sampled", "always", "never"]
+Checking: TypeAlias = Literal["sampled", "always", "never"]
 
 LEAST_PERIOD = 16
 """Steps in which every segment is checked once, where there are no more segments than that."""
@@ -46,13 +47,14 @@ class Nets:
         self._unrehearsed = set(range(n_segments))
         self._unrepeating: set[int] = set()
         self._turn = 0
+        self._told_no_room = False
         self._spill: Spill | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _anew, (self._n_segments, self._always, self._governed)  # copies rehearse by themselves
 
     @classmethod
-    def of(cls, plan: Plan, check: Check, *, governed: bool) -> Nets | None:
+    def of(cls, plan: Plan, check: Checking, *, governed: bool) -> Nets | None:
         """Return what a plan is checked by; None where nothing is."""
         if check == "never":
             return None
@@ -62,13 +64,13 @@ class Nets:
         """Begin another forward of the model."""
         self._turn += 1
 
-    def trial(self, segment: int) -> Trial | None:
-        """Return what compares the next frame of a segment; None where nothing does."""
+    def trial(self, segment: int) -> Trial:
+        """Return what is to be noted of the next frame of a segment."""
         if segment in self._unrehearsed:
-            return Trial(self, segment, rehearses=True)
+            return Rehearsal(self, segment)
         turn = self._turn % max(self._n_segments, LEAST_PERIOD)
         checked = (self._always or turn == segment) and segment not in self._unrepeating
-        return Trial(self, segment, rehearses=False) if checked else None
+        return Check(self, segment) if checked else Trial(self, segment)
 
     def generators(self, segment: int) -> list[Generator]:
         """Return those besides the devices' own that a segment's calls were seen to draw from."""
@@ -96,11 +98,11 @@ class Nets:
         if not self._unrehearsed:
             self._spill = None
 
-    def no_room(self, segment: int, error: NoRoom) -> None:
-        """Go on without a rehearsal: what the segment drops fits nowhere."""
-        if segment in self._unrehearsed:
-            self.rehearsed(segment)
-            _log.warning("a segment is not rehearsed: %s", error)
+    def no_room(self, error: NoRoom) -> None:
+        """Note that what a frame drops fits nowhere: where its replay goes wrong, there is an error."""
+        if not self._told_no_room:
+            self._told_no_room = True
+            _log.warning("a rehearsal has only checksums to go by: %s", error)
 
     def unrepeating(self, segment: int, key: str) -> None:
         """Note that two replays of one frame differ: nothing can be told from a third."""

@@ -54,12 +54,11 @@ class Recording:
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_frame", "_generators", "_known", "_nets", "position", "segment")
+    __slots__ = ("_frame", "_generators", "_known", "position", "segment")
 
     def __init__(self, segment: int, nets: Nets | None) -> None:
         self.segment = segment
         self.position = -1
-        self._nets = nets
         self._frame = Frame(None if nets is None else nets.trial(segment))
         self._generators = GeneratorTrack()
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
@@ -104,8 +103,6 @@ class Recording:
             len(frame.calls),
         )
         generators = generators_of(devices, not_simple(arguments.templates))
-        if self._nets is not None:
-            generators += self._nets.generators(self.segment)
         if frame.trial is not None:
             generators = list(dict.fromkeys([*generators, *frame.trial.begins(call)]))
         before = states_of(generators)
@@ -198,7 +195,7 @@ class Pack:
             return Detached(tensor, "a tensor that a kept call saved")
         slot = Slot(frame, tensor)
         frame.slots.append(weakref.ref(slot))
-        if frame.trial is not None:
+        if frame.trial is not None and frame.trial.compares:
             frame.trial.saves(slot, tensor)
         return slot
 

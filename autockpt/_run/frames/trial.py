@@ -1,31 +1,25 @@
 """The trial of one frame: does its replay make what its forward saved?
 
-                  rehearsal                                       check
-    saved         checksum, and the bytes where there is room     checksum
-    equal         go on                                           go on
-    differs       backward gets those bytes, the call is kept     ReplayError, the call is kept
-
-A rehearsal leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where
-forward has changed what cannot be put back, such as an iterator, no replay runs.
+rehearsal                                       check
+saved         checksum, and the bytes where there is room     checksum
+equal         go on                                           go on
+differs       backward has those bytes, the call is kept      ReplayError, the call is kept
 """
 
 from __future__ import annotations
 
-import contextvars
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.spill import NoRoom, SpilledTensor
+from ..._calls.spill import SpilledTensor
 from ..._data.errors import ReplayError
 from .around import NUMPY, PYTHON, Generator
-from .hidden import Hidden
 from .replay import Replay
-from .saved import Slot, check_unchanged
+from .saved import Changed, Slot, check_unchanged
 from .witness import Witness, same, witness_of
 
 if TYPE_CHECKING:
@@ -33,8 +27,13 @@ if TYPE_CHECKING:
     from .nets import Nets
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
-CHANGES = "changes {}, which a replay would do again"
-FAILS = "fails in its replay ({}: {})"
+
+LATE_WRITE = (
+    "a replay went wrong, and what forward saved cannot be had again: an RReLU draws its noise after that was saved. "
+    "Skip the optimizer's step; the call is kept from the next forward on."
+)
+
+Numbered: TypeAlias = tuple[int, Slot]
 
 
 class Proof:
@@ -56,8 +55,14 @@ class Proof:
         self._version = _torch_private.version(tensor)
 
     def tensor(self) -> Tensor:
-        """Return what was saved."""
+        """Return what was saved.
+
+        Raises:
+            ReplayError: it was written after it had been saved, so that its bytes are not what backward reads.
+        """
         assert self.spilled is not None
+        if _torch_private.reads_late_writes():
+            raise ReplayError(LATE_WRITE)
         saved = self._saved()
         if saved is not None:
             check_unchanged(saved, self._version, "a tensor")
@@ -65,102 +70,90 @@ class Proof:
 
 
 class Trial:
-    """Compares what a frame's replay makes with what its forward saved.
+    """What is noted of one frame. Here that is nothing but errors of its replay, after which its calls are kept.
 
     Args:
         nets: of the plan.
         segment: number of the frame's segment.
-        rehearses: whether backward is to go on where they differ.
+
+    Attributes:
+        compares: whether `saves` is to be called.
     """
 
-    __slots__ = ("_hidden", "_nets", "_others", "_rehearses", "_segment", "_why")
+    __slots__ = ("nets", "others", "segment")
+    compares = False
 
-    def __init__(self, nets: Nets, segment: int, *, rehearses: bool) -> None:
-        self._nets = nets
-        self._segment = segment
-        self._rehearses = rehearses
-        self._hidden: Hidden | None = None  # of the call that is running
-        self._others: list[Generator] = []  # that it may draw from, besides the devices' own
-        self._why: dict[str, str] = {}  # calls that must not run again
+    def __init__(self, nets: Nets, segment: int) -> None:
+        self.nets = nets
+        self.segment = segment
+        self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
 
     def begins(self, call: Call) -> list[Generator]:
-        """Look at what a call can reach; return the generators in it that are no device's own."""
-        self._others = [PYTHON, NUMPY]
-        if self._rehearses:
-            self._hidden = Hidden([call])
-            self._others += self._hidden.generators
-        return self._others
+        """Look at what is there before a call's forward; return generators to watch besides the devices' own."""
+        self.others = self.nets.generators(self.segment)
+        return self.others
 
     def ends(self, call: Call) -> None:
-        """Look at what a call's forward has changed for good, and from what it drew."""
-        hidden, self._hidden = self._hidden, None
-        if hidden is not None and (lost := hidden.lost()):
-            self._why[call.key] = CHANGES.format(lost[0])
-        self._nets.drew(self._segment, [generator for generator, _ in call.random if generator in self._others])
+        """Look at what a call's forward has done."""
 
-    @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Keep what shows whether a replay makes `tensor` for `slot`."""
-        with _torch_private.no_torch_functions():
-            spilled = None
-            if self._rehearses:
-                try:
-                    spilled = self._nets.spilled(tensor)
-                except NoRoom as error:
-                    self._rehearses = False
-                    self._nets.no_room(self._segment, error)
-            witness = witness_of(tensor)
-            if witness is not None or spilled is not None:
-                slot.proof = Proof(tensor, witness, spilled)
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
-        """Replay a frame and compare.
+        """Replay a frame, and compare.
 
         Raises:
             ReplayError: it makes other values than its forward did, and backward has nothing else to go on with.
             Exception: see `Replay.run`.
         """
-        if self._rehearses:
-            self._rehearse(frame, last, backward)
-            return
-        Replay(frame, last, backward).run()
-        wrong = [(number, slot) for number, slot in _alive(frame) if _compared(slot) is False]
-        if wrong and self._repeats(frame, last, backward, wrong):
-            key = _call_at(frame, wrong[0][0]).key
-            self._nets.fault(self._segment, key, OTHER_VALUES)
-            raise ReplayError(
-                f"{key} {OTHER_VALUES}. The gradients of this step would be wrong, so skip the optimizer's step. The "
-                f"call is kept from the next forward on; from the first on with keep={key.rpartition('#')[0]!r}."
-            )
-
-    def _rehearse(self, frame: Frame, last: int, backward: int) -> None:
-        """Replay a frame, and let backward have what was spilled where that makes something else."""
-        hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
+        replay = Replay(frame, last, backward)
         try:
-            if not self._why or not all(slot.proof and slot.proof.spilled for _, slot in _alive(frame)):
-                contextvars.copy_context().run(replay.run)
-        except torch.OutOfMemoryError:
+            replay.run()
+        except (Changed, ReplayError) as error:
+            self.nets.fault(self.segment, replay.call.key, f"cannot be replayed ({error})")
             raise
-        except Exception as error:
-            if not all(slot.value is not None or (slot.proof and slot.proof.spilled) for _, slot in _alive(frame)):
-                raise
-            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
-        finally:
-            changed = hidden.changed()
-            hidden.put_back()
-        if changed:
-            self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
-        wrong = [(number, slot) for number, slot in _alive(frame) if _compared(slot) is False]
-        if wrong and self._repeats(frame, last, backward, wrong):
-            self._why.setdefault(_call_at(frame, wrong[0][0]).key, OTHER_VALUES)
-        for key, reason in self._why.items():
-            self._nets.fault(self._segment, key, reason)
-        for _, slot in _alive(frame):
-            if slot.proof is not None and slot.proof.spilled is not None:
-                slot.proof.stands, slot.value = True, None
-        self._nets.rehearsed(self._segment)
 
-    def _repeats(self, frame: Frame, last: int, backward: int, wrong: list[tuple[int, Slot]]) -> bool:
+
+class Check(Trial):
+    """A frame whose replay is compared by checksums."""
+
+    __slots__ = ()
+    compares = True
+
+    def begins(self, call: Call) -> list[Generator]:
+        self.others = list(dict.fromkeys([PYTHON, NUMPY, *self.nets.generators(self.segment)]))
+        return self.others
+
+    def ends(self, call: Call) -> None:
+        self.nets.drew(self.segment, [generator for generator, _ in call.random if generator in self.others])
+
+    @_torch_private.never_compiled
+    def saves(self, slot: Slot, tensor: Tensor) -> None:
+        with _torch_private.no_torch_functions():
+            witness = witness_of(tensor)
+            if witness is not None:
+                slot.proof = Proof(tensor, witness, None)
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        super().replay(frame, last, backward)
+        wrong = self.wrong(frame, last, backward)
+        if wrong:
+            raise self.error(call_at(frame, wrong[0][0]))
+
+    def error(self, call: Call) -> ReplayError:
+        """Return the error of a call that made other values, and have it kept from the next forward on."""
+        self.nets.fault(self.segment, call.key, OTHER_VALUES)
+        return ReplayError(
+            f"{call.key} {OTHER_VALUES}. The gradients of this step would be wrong, so skip the optimizer's step. The "
+            f"call is kept from the next forward on; from the first on with keep={call.key.rpartition('#')[0]!r}."
+        )
+
+    def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
+        """Return the slots for which the replay made something else than forward saved; the others need no proof."""
+        wrong = [(number, slot) for number, slot in alive(frame) if not _proven(slot)]
+        return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
+
+    def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
         """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
         made: list[tuple[Slot, Witness | None]] = []
         for _, slot in wrong:
@@ -170,19 +163,13 @@ class Trial:
         if not made:  # kernels of a CPU repeat themselves
             return True
         Replay(frame, last, backward).run()
-        repeated = all(
-            slot.value is not None
-            and before is not None
-            and (now := witness_of(slot.value)) is not None
-            and same(now, before)
-            for slot, before in made
-        )
-        if not repeated:
-            self._nets.unrepeating(self._segment, _call_at(frame, wrong[0][0]).key)
-        return repeated
+        if all(_made_again(slot, before) for slot, before in made):
+            return True
+        self.nets.unrepeating(self.segment, call_at(frame, wrong[0][0]).key)
+        return False
 
 
-def _alive(frame: Frame) -> Iterator[tuple[int, Slot]]:
+def alive(frame: Frame) -> Iterator[Numbered]:
     """Slots that some node still has, with their numbers."""
     for number, reference in enumerate(frame.slots):
         slot = None if reference is None else reference()
@@ -190,20 +177,24 @@ def _alive(frame: Frame) -> Iterator[tuple[int, Slot]]:
             yield number, slot
 
 
-def _compared(slot: Slot) -> bool | None:
-    """Whether a replay has made for a slot what forward saved; None where there is nothing to compare."""
+def call_at(frame: Frame, number: int) -> Call:
+    """The call that fills a slot."""
+    return next(call for call in frame.calls if call.end is None or call.end > number)
+
+
+def _proven(slot: Slot) -> bool:
+    """Whether nothing speaks against what a replay has made for a slot."""
     proof = slot.proof
     if proof is None or slot.value is None:
-        return None
-    if proof.witness is not None:
-        with _torch_private.no_torch_functions():
-            made = witness_of(slot.value)
-        if made is None or not same(made, proof.witness):
-            return False
+        return True
+    if proof.witness is not None and not _made_again(slot, proof.witness):
+        return False
     slot.proof = None
     return True
 
 
-def _call_at(frame: Frame, number: int) -> Call:
-    """The call that fills a slot."""
-    return next(call for call in frame.calls if call.end is None or call.end > number)
+def _made_again(slot: Slot, witness: Witness | None) -> bool:
+    """Whether what is in a slot has this checksum."""
+    with _torch_private.no_torch_functions():
+        made = None if slot.value is None else witness_of(slot.value)
+    return made is not None and witness is not None and same(made, witness)
