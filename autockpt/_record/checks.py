@@ -1,4 +1,4 @@
-"""What objects tell of a call or a function while it runs: generators, attributes, containers, bound buffers.
+"""What objects tell of a call or a function while it runs: generators, containers, bound parameters and buffers.
 
 Each check compares what was there at the begin with what is there at the end, and gives a reason where a replay would
 not do the same. What storages tell is judged when the run is over (`flow.py`).
@@ -7,22 +7,19 @@ not do the same. What storages tell is judged when the run is over (`flow.py`).
 from __future__ import annotations
 
 import operator
-import random
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy
 import torch
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._calls.unrepeatable import why_unrepeatable
-from .._calls.values import encode, kept_whole, tensors
+from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from . import refusals
-from .fingerprint import PLAIN, attributes_of, fingerprint
+from .fingerprint import PLAIN, attributes_of
 from .marks import SeenCall, SeenFunction
 
 States = list[tuple[torch.Generator, torch.Tensor]]
@@ -38,12 +35,8 @@ class _Open:
     leaves: list[torch.Tensor]
     states: States
     devices: set[torch.device]
-    host_random: tuple[Any, Any]
-    opaque: list[tuple[object, object]]
     parameters: list[int]
     buffers: dict[tuple[str, str], weakref.ref[torch.Tensor] | None]
-    # Generators drawn from in the state of the call's start, be it because they were seeded with the same number again.
-    drew_first: set[torch.Generator] = field(default_factory=set)
 
 
 class Checks:
@@ -55,82 +48,46 @@ class Checks:
     """
 
     def __init__(self, model: torch.nn.Module, generators: Sequence[torch.Generator]) -> None:
-        self._generators = generators
-        self._default_generators = [*filter(_is_default, self._generators)]
+        self._generators = [*filter(_is_default, generators)]
         self._devices: set[torch.device] = set()  # of what the function was given
-        self._stack: list[_Open] = []
-        self._attributes: dict[torch.nn.Module, object] = {}  # of each module, as last seen
-        for module in model.modules():
-            self._attributes[module] = attributes_of(module)
+        self._attributes = {module: attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
 
     def opened(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> _Open:
         """Note what is there as a call begins."""
-        leaves: list[torch.Tensor] = []
-        opaque = [each for each in kept_whole(encode((arguments,), leaves)) if not isinstance(each, (int, *PLAIN))]
+        leaves = tensors((arguments,))
         shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
         call.shapes = f"{type(module).__qualname__}{shapes}"
         call.checkpointed = private.foreign_checkpoint_active()
-        self._look(module)
-        opened = _Open(
+        return _Open(
             call=call,
             module=module,
             given=arguments,
             leaves=leaves,
             states=[(generator, generator.get_state()) for generator in self._generators],
             devices={tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())},
-            host_random=_host_random(),
-            opaque=[(each, fingerprint(each)) for each in opaque],
             parameters=[*map(private.storage_key, module.parameters())],
             buffers={place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)},
         )
-        self._stack.append(opened)
-        return opened
-
-    def failed(self, opened: _Open) -> None:
-        """Forget a call that raised."""
-        self._look(*opened.module.modules())
-        self._stack.pop()
 
     def closed(self, opened: _Open) -> None:
         """Compare, as a call ends."""
         call = opened.call
-        self._look(*opened.module.modules())
-        self._stack.pop()
         call.reasons += [reason for reason in self._reasons_of(opened) if reason]
         call.bound = [*_bound(opened)]
         leaves = tensors(opened.given)
         call.refilled = len(leaves) != len(opened.leaves) or not all(map(operator.is_, leaves, opened.leaves))
 
-    def _drew(self, moved: States) -> None:
-        """Note that a function drew from generators that were in these states before."""
-        for generator, before in moved:
-            for opened in self._stack:
-                if any(own is generator and torch.equal(state, before) for own, state in opened.states):
-                    opened.drew_first.add(generator)
-
-    def _look(self, *modules: torch.nn.Module) -> None:
-        """Refuse the open calls if the attributes of modules are not what they were."""
-        for module in modules:
-            now = attributes_of(module)
-            if self._attributes.setdefault(module, now) != now:
-                self._attributes[module] = now
-                for opened in self._stack:
-                    opened.call.reasons.append(refusals.CHANGES_ATTRIBUTE)
+    def sets_itself_up(self) -> bool:
+        """Whether modules changed their attributes, as many do in a first forward and never again."""
+        return any(attributes_of(module) != before for module, before in self._attributes.items())
 
     def _reasons_of(self, opened: _Open) -> Iterator[str]:
         for generator, state in opened.states:
-            if torch.equal(generator.get_state(), state):
-                yield refusals.PUTS_BACK if generator in opened.drew_first else ""
-            elif not _is_default(generator):
-                yield refusals.OWN_GENERATOR
-            else:
+            if not torch.equal(generator.get_state(), state):
                 opened.call.draws = True
                 elsewhere = generator.device.type != "cpu" and generator.device not in opened.devices
                 yield refusals.DRAWS_ELSEWHERE.format(generator.device) if elsewhere else ""
-        yield "" if _same_random(_host_random(), opened.host_random) else refusals.HOST_RANDOM
-        for each, before in opened.opaque:
-            yield refusals.CHANGES_ARGUMENT.format(type(each).__name__) if fingerprint(each) != before else ""
         bound = [*map(private.storage_key, opened.module.parameters())] != opened.parameters
         yield refusals.CHANGES_PARAMETER if bound else ""
         if opened.module not in self._reasons:
@@ -143,7 +100,7 @@ class Checks:
         self._devices = {tensor.device for tensor in given}
         function.unrepeatable = _why_not_alone(arguments, given)
         function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
-        return [(generator, generator.get_state()) for generator in self._default_generators]
+        return [(generator, generator.get_state()) for generator in self._generators]
 
     def ended(self, function: SeenFunction, states: States, output: object, *, untraced: bool) -> None:
         """Compare, as a function ends.
@@ -155,7 +112,6 @@ class Checks:
             untraced: whether some tensor of that has no storage.
         """
         moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
-        self._drew(moved)
         function.draws = bool(moved)
         for generator, _ in moved:
             if generator.device.type != "cpu" and generator.device not in self._devices:
@@ -218,11 +174,3 @@ def _is_default(generator: torch.Generator) -> bool:
     return generator is torch.default_generator or (
         generator.device.type == "cuda" and generator in torch.cuda.default_generators
     )
-
-
-def _host_random() -> tuple[Any, Any]:
-    return random.getstate(), numpy.random.get_state()
-
-
-def _same_random(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
-    return bool(a[0] == b[0] and a[1][2] == b[1][2] and numpy.array_equal(a[1][1], b[1][1]))

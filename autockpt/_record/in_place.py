@@ -25,7 +25,6 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
-from . import refusals
 from .clocks import clock_of
 from .marks import Run
 from .observer import Observer
@@ -54,11 +53,6 @@ class Recorded:
     seconds: Seconds
     static: Static
     reached: frozenset[int]
-
-    @property
-    def sets_itself_up(self) -> bool:
-        """Whether modules changed their attributes, as many do in a first forward and never again."""
-        return any(refusals.CHANGES_ATTRIBUTE in call.reasons for call in self.run.calls)
 
     @property
     def operators(self) -> list[tuple[str, str]]:

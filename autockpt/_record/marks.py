@@ -202,7 +202,7 @@ class Run:
         parameters: storages of the model's parameters.
         buffer_names: qualified names of the model's buffers, by storage.
         reached: which of the step's leaves get a gradient.
-        digest: of the outputs, where the run changed attributes or is compared with one that did.
+        sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
     """
 
     events: list[Event]
@@ -214,13 +214,8 @@ class Run:
     parameters: frozenset[int]
     buffer_names: dict[int, tuple[str, ...]]
     reached: frozenset[int] = frozenset()
-    digest: str = ""
+    sets_itself_up: bool = False
 
     def in_order(self) -> list[Mark]:
         """The markers as they lie on the tape: their numbers may be out of turn."""
         return [self.marks[event.key] for event in self.events if event.kind == "mark"]
-
-    def words(self, call: int) -> list[str]:
-        """What the operators inside a call did, in order, to be compared with another run's."""
-        inside = range(call, self.calls[call].stop)
-        return [op.words for op in self.ops if op.call in inside]

@@ -75,7 +75,7 @@ class Observer:
         self._occurrences: dict[str, int] = {}
         self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._thread = threading.get_ident()
+        self._thread, self.sets_itself_up = threading.get_ident(), False
 
     @contextmanager
     def watching(self, *, in_place: bool = False, hooked: Hooked | None = None) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Observer:
 
     def end_forward(self) -> None:
         """Say that forward, loss included, is over: calls made from now on are recomputations in backward."""
-        self._in_forward = False
+        self._in_forward, self.sets_itself_up = False, self._checks.sets_itself_up()
         self.mark("forward_end", 0, self._clock.stamp())
 
     def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
@@ -174,7 +174,6 @@ class Observer:
         except BaseException:  # the model may catch it and go on
             call.reasons = ["raised an exception that its caller caught"]
             self.mark("exit", index, self._clock.stamp())
-            self._checks.failed(check)
             raise
         else:
             with self._own_work() as stamp:

@@ -17,7 +17,6 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._run.install import set_aside
-from . import refusals
 from .clocks import clock_of
 from .flow import Flow
 from .lifetimes import lifetimes
@@ -120,18 +119,18 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
 
-    def watch(*, again: bool = False) -> Run:
+    def watch() -> Run:
         try:
             with spilling(step.device, step.inputs(), roomy=whole) as spill:
                 tape = AllocatorTape(step.device)
                 remember, own = sandbox.remember, sandbox.generators
-                return watch_step(step, tape, clock, spill, generators=own, again=again, changing=remember)
+                return watch_step(step, tape, clock, spill, generators=own, changing=remember)
         finally:
             sandbox.rewind()
 
     run = watch()
-    if any(map(_changed_attributes, run.calls)):
-        run = _settled(run, watch(again=True))
+    if run.sets_itself_up:
+        run = watch()
     seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
     with step.gradients_aside():
         seconds = timed_seconds(step, run, clock, seconds, whole=whole)
@@ -141,27 +140,6 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     return build_profile(
         step.model, step.device, run, seconds, optimizer=optimizer, static=static, notes=sandbox.notes()
     )
-
-
-def _changed_attributes(call: SeenCall) -> bool:
-    return refusals.CHANGES_ATTRIBUTE in call.reasons
-
-
-def _settled(first: Run, again: Run) -> Run:
-    """Return the second run of a model whose first one changed attributes of modules.
-
-    The first step of a training will change them too, and its replays will find them changed. Where both runs came to
-    the same outputs, so will a call that ran the same operators; else it stays refused.
-    """
-    same_outputs = bool(first.digest) and first.digest == again.digest
-    numbers = {(call.name, call.occurrence): i for i, call in enumerate(again.calls)}
-    for call, seen in enumerate(first.calls):
-        number = numbers.get((seen.name, seen.occurrence))
-        if number is None or not _changed_attributes(seen):
-            continue
-        if not (same_outputs and first.words(call) == again.words(number)):
-            again.calls[number].reasons.append(refusals.CHANGES_ATTRIBUTE)
-    return again
 
 
 GENERATOR_BYTES = torch.default_generator.get_state().nbytes

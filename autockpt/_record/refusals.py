@@ -15,19 +15,9 @@ CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or 
 
 CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
 
-CHANGES_ATTRIBUTE = "changes an attribute of a module, which a replay would do again"
-
-CHANGES_ARGUMENT = "changes an argument of type {} (a cache?), which a replay would do again"
-
 CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would do again"
 
 GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
-
-OWN_GENERATOR = "draws from a torch.Generator of its own"
-
-HOST_RANDOM = "draws from the random generators of Python or numpy"
-
-PUTS_BACK = "draws random numbers and puts the generator back (fork_rng), so that a replay would draw others"
 
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 

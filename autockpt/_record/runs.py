@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from .. import _torch_private as private
-from .._calls.spill import Spill, bytes_of
-from .._calls.values import tensors
-from . import refusals
+from .._calls.spill import Spill
 from .clocks import Clock
 from .marks import Run
 from .observer import Observer
@@ -25,7 +22,6 @@ def watch_step(
     spill: Spill,
     *,
     generators: Sequence[torch.Generator] = (),
-    again: bool = False,
     changing: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> Run:
     """Run the whole step, watched.
@@ -36,20 +32,16 @@ def watch_step(
         clock: stamps them.
         spill: where what forward saves waits.
         generators: that it may draw from; none where tensors have no values (fake mode).
-        again: whether this is to be compared with a run before.
         changing: is told of tensors before an operator of forward changes them.
     """
     observer = Observer(step.model, tape, clock, spill, generators=generators, changing=changing)
     existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
-    digest = ""
     with step.gradients_aside(), tape:
         hooks = [leaf.register_hook(_Ready(observer, index)) for index, leaf in enumerate(existing)]
         try:
             with observer.watching():
                 outputs, scalar = step.forward()
             observer.end_forward()
-            if again or any(refusals.CHANGES_ATTRIBUTE in call.reasons for call in observer.calls):
-                digest = _digest(outputs) if generators else ""
             gradients = step.gradients(scalar)
             reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             copies = _copies_of_shared(gradients)
@@ -59,10 +51,10 @@ def watch_step(
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return run_of(observer, tape, reached, digest)
+    return run_of(observer, tape, reached)
 
 
-def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset(), digest: str = "") -> Run:
+def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()) -> Run:
     """Return what an observer saw of a run that is over, with its tape; the rest as in `Run`."""
     return Run(
         events=tape.events(),
@@ -74,18 +66,8 @@ def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()
         parameters=observer.parameters,
         buffer_names=observer.buffer_names,
         reached=reached,
-        digest=digest,
+        sets_itself_up=observer.sets_itself_up,
     )
-
-
-def _digest(outputs: object) -> str:
-    """What tells the outputs of two runs apart, bit by bit; takes no memory of their device."""
-    digest = hashlib.sha1(usedforsecurity=False)
-    for tensor in tensors(outputs):
-        if tensor.layout == torch.strided and tensor.numel():
-            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            digest.update(bytes_of(tensor if tensor.device.type == "cpu" else tensor.detach().cpu()))
-    return digest.hexdigest()
 
 
 def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -28,9 +28,7 @@ class Told(nn.Module):
     def __init__(self, between: Callable[[Told, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.first, self.last, self.between = nn.Linear(8, 8), nn.Linear(8, 8), between
-        self.count = 0
         self.seen: torch.Tensor | None = None
-        self.own = torch.Generator().manual_seed(0)
         self.norm = nn.BatchNorm1d(8)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -50,24 +48,6 @@ def refused(profile: Profile) -> dict[str, str]:
 
 def predicted_step_bytes(profile: Profile) -> int:
     return simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
-
-
-def own_generator(told: Told, hidden: torch.Tensor) -> torch.Tensor:
-    return hidden * torch.rand(8, generator=told.own)
-
-
-def counter(told: Told, hidden: torch.Tensor) -> torch.Tensor:
-    told.count += 1
-    return hidden * told.count
-
-
-def test_a_generator_of_a_child_refuses_the_calls_around_it_too() -> None:
-    reasons = refused(autockpt.profile(inside(Told(own_generator), nn.Tanh()), BATCH))
-    assert "torch.Generator" in reasons["1#0"] and "torch.Generator" in reasons["1.0#0"]
-
-
-def test_a_python_counter_that_forward_reads_refuses_the_call() -> None:
-    assert "attribute" in refused(autockpt.profile(inside(Told(counter)), BATCH))["1#0"]
 
 
 def test_a_buffer_that_a_child_changes_without_gradients_belongs_to_the_segment() -> None:

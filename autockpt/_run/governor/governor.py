@@ -243,7 +243,7 @@ class Governor:
         if foreign:
             self._idle = True
             self._said.once(HOOKS)
-        elif self._surprises.sets_up(recorded.sets_itself_up):
+        elif self._surprises.sets_up(recorded.run.sets_itself_up):
             _log.info("the model set itself up in its first step, so the next one is recorded")
         else:
             refuse_collectives(recorded.operators)
