@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from tests.nets.kind import EVERY_WAY, LOUD, Block, Kind, Outcome, layers, plain_step
+from tests.nets.kind import LOUD, Block, Kind, Outcome, layers, plain_step
 
 __all__ = ["GENERATORS"]
 
@@ -158,7 +158,6 @@ GENERATORS: tuple[Kind, ...] = (
         "a method of a random.Random",
         lambda: Scaled(PYTHONS.random),
         Outcome.REFUSED,
-        waits=dict.fromkeys(EVERY_WAY, "what a method written in C is bound to is not seen"),
     ),
     _kind("a generator of numpy's of a file", lambda: Scaled(lambda: float(NUMPYS.uniform())), Outcome.REFUSED),
     _kind("a generator of torch's of a file", lambda: Masked(lambda _: GLOBAL), Outcome.EXACT),

@@ -84,9 +84,9 @@ class Rehearsal(Check):
                 raise self.error(call_at(frame, wrong[0][0]))
         for key, reason in self._why.items():
             self.nets.fault(self.segment, key, reason)
-        for _, slot in alive(frame):
+        for number, slot in alive(frame):
             if slot.proof is not None and slot.proof.spilled is not None:
-                slot.proof.stands, slot.value = True, None
+                slot.proof.stands, slot.value = call_at(frame, number).key, None
         self.nets.rehearsed(self.segment)
 
 

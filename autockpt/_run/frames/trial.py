@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
 
-LATE_WRITE = (
-    "a replay went wrong, and what forward saved cannot be had again: an RReLU draws its noise after that was saved. "
-    "Skip the optimizer's step; the call is kept from the next forward on."
-)
+LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
 Numbered: TypeAlias = tuple[int, Slot]
+
+
+def kept(key: str, why: str) -> ReplayError:
+    """Return the error of a call that is kept from the next forward on."""
+    return ReplayError(
+        f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
+        f"the next forward on; from the first on with keep={key.rpartition('#')[0]!r}."
+    )
 
 
 class Proof:
@@ -42,7 +47,7 @@ class Proof:
     Attributes:
         witness: its checksum; None where there is none.
         spilled: its bytes, where the replay is a rehearsal.
-        stands: whether backward is to have these, since the replay did not make them.
+        stands: key of the call that saved it, where backward is to have these bytes; else empty.
     """
 
     __slots__ = ("_saved", "_version", "spilled", "stands", "witness")
@@ -50,7 +55,7 @@ class Proof:
     def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
         self.witness = witness
         self.spilled = spilled
-        self.stands = False
+        self.stands = ""
         self._saved = weakref.ref(tensor)
         self._version = _torch_private.version(tensor)
 
@@ -62,7 +67,7 @@ class Proof:
         """
         assert self.spilled is not None
         if _torch_private.reads_late_writes():
-            raise ReplayError(LATE_WRITE)
+            raise kept(self.stands, LATE_WRITE)
         saved = self._saved()
         if saved is not None:
             check_unchanged(saved, self._version, "a tensor")
@@ -111,7 +116,7 @@ class Trial:
             replay.run()
         except (Changed, ReplayError) as error:
             self.nets.fault(self.segment, replay.call.key, f"cannot be replayed ({error})")
-            raise
+            raise kept(replay.call.key, f"cannot be replayed: {error}") from error
 
 
 class Check(Trial):
@@ -143,10 +148,7 @@ class Check(Trial):
     def error(self, call: Call) -> ReplayError:
         """Return the error of a call that made other values, and have it kept from the next forward on."""
         self.nets.fault(self.segment, call.key, OTHER_VALUES)
-        return ReplayError(
-            f"{call.key} {OTHER_VALUES}. The gradients of this step would be wrong, so skip the optimizer's step. The "
-            f"call is kept from the next forward on; from the first on with keep={call.key.rpartition('#')[0]!r}."
-        )
+        return kept(call.key, OTHER_VALUES)
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
