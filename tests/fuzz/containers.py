@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from tests.fuzz.around import Cast, Checkpointed, Inner, Without
 from tests.fuzz.boxes import BOXES, Boxed
 from tests.fuzz.handing import GivesGenerator, Keywords, LeavesTensor
+from tests.fuzz.hidden import HIDDEN_CONTAINERS
 from tests.fuzz.leaves import WIDTH
 
 __all__ = ["CONTAINERS", "Container"]
@@ -28,19 +29,6 @@ class Container:
     make: Children
     least: int = 1
     most: int = 1
-
-
-class Inner(nn.Module):
-    """A container whose children lie in a list."""
-
-    def __init__(self, *children: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(children)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for part in self.parts:
-            x = part(x)
-        return x
 
 
 class Glued(Inner):
@@ -203,44 +191,6 @@ class Rescued(Inner):
             return x.cos()
 
 
-class Cast(Inner):
-    """Runs its children under autocast, or without it."""
-
-    def __init__(self, enabled: bool, *children: nn.Module) -> None:
-        super().__init__(*children)
-        self.enabled = enabled
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
-            out = super().forward(x if self.enabled else x.float())
-        return out.float()
-
-
-class Checkpointed(Inner):
-    """Recomputes its children by torch's own means."""
-
-    def __init__(self, reentrant: bool, *children: nn.Module) -> None:
-        super().__init__(*children)
-        self.reentrant = reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = checkpoint(super().forward, x, use_reentrant=self.reentrant)
-        return out
-
-
-class Without(Inner):
-    """Runs its children without gradients, or cuts them off."""
-
-    def __init__(self, grad: bool, *children: nn.Module) -> None:
-        super().__init__(*children)
-        self.grad = grad
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.set_grad_enabled(self.grad):
-            y = super().forward(x)
-        return x * y.detach()
-
-
 class DoubleUse(Inner):
     """Reads its child's result three times, as a leaf of its own too."""
 
@@ -307,6 +257,7 @@ CONTAINERS: dict[str, Container] = {
     "FillsList": Container(partial(Keywords, list), 1, 3),
     "FillsCache": Container(partial(Keywords, SimpleNamespace), 1, 2),
     "Sides": Container(Sides, 2, 2),
+    **{kind: Container(make, 1, 3) for kind, make in HIDDEN_CONTAINERS.items()},
     "Eval": Container(_in_eval),
     "PartlyFrozen": Container(_partly_frozen),
     **{f"Boxed{kind}": Container(partial(Boxed, pack), 1, 3) for kind, pack in BOXES.items()},

@@ -9,6 +9,7 @@ from autockpt._choose.candidates import find_candidates
 from autockpt._choose.candidates.profile_index import Index
 from autockpt._choose.candidates.runs import sibling_rows
 from autockpt._choose.solve import segments_of
+from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
 
@@ -27,12 +28,13 @@ NOT_SEEN = (
 state outside of tensors, generators and the module tree. `autockpt._run.frames` documents them. For every other reason
 a plan by hand must be exact or fail aloud."""
 
-OTHER_WAYS = frozenset({"Branches", "LeavesByChance", "LeavesByCount"})
+OTHER_WAYS = frozenset({"Branches", "Layerdrop", "LeavesByChance", "LeavesByCount"})
 """Nodes by which a step may make other calls than the recorded one did. There a plan may end in an error."""
 
 HIDDEN_STATE = frozenset(
     {"AveragedByData", "Calls", "CallsMatter", "FillsCache", "GivesGenerator", "HostRandom", "LeavesByCount"}
     | {"LeavesTensor", "LeavesTensors", "OwnGenerator", "Remembers"}
+    | {"Empties", "Layerdrop", *HIDDEN}
 )
 """Nodes that the recorder refuses for state that a replay does not see, if it sees them run at all."""
 

@@ -89,6 +89,7 @@ class Tally:
             f"{sum(verdict.glued for verdict in verdicts)} segments with glue, in {self.glued} plans",
             *_counted("results", [verdict.result for verdict in verdicts]),
             *_counted("plans that failed aloud", [v.detail.partition(":")[0] for v in verdicts if v.result == "loud"]),
+            *_counted("calls kept after a comparison", [v.detail for v in verdicts if v.result == "refused"]),
             *_counted("plans beyond what a replay sees", [v.detail for v in verdicts if v.result == "beyond replay"]),
             *_counted("not recorded", [v.detail for v in verdicts if v.result == "not recorded"]),
             *_counted("calls refused", [reason for verdict in verdicts for reason in verdict.refused]),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.boxes import BOXES
 from tests.fuzz.containers import CONTAINERS
+from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.leaves import LEAVES
 from tests.fuzz.oddities import ODDITIES
 from tests.fuzz.tree import Case, Choice, How, N
@@ -20,7 +21,7 @@ WAYS = ("", "blind", "rules", "menus", "names", "", "blind", "rules", "menus", "
 
 # What is changed in place stands for the errors that a plan by hand must end in, so it must not be rare.
 containers = st.sampled_from([*CONTAINERS, *(3 * [kind for kind in CONTAINERS if kind.startswith("Changes")])])
-leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, BLOCKS, LEAVES, ODDITIES)))
+leaves = st.one_of(*(st.sampled_from(sorted(kinds)) for kinds in (LEAVES, BLOCKS, LEAVES, ODDITIES, HIDDEN)))
 
 
 def often(false: int) -> st.SearchStrategy[bool]:
@@ -58,10 +59,12 @@ hows = st.builds(
     autocast=often(6),
     offload=often(8),
     swapped=often(8),
-    micro=st.sampled_from([1, 1, 1, 2]),
+    micro=st.sampled_from([1, 1, 1, 2, 3]),
     backwards=st.sampled_from([1, 1, 1, 1, 2]),
     penalty=often(14),
     some=often(8),
+    hooks=often(6),
+    check=often(1),
 )
 
 

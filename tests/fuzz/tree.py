@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from tests.fuzz.blocks import BLOCKS
 from tests.fuzz.boxes import BOXES
 from tests.fuzz.containers import CONTAINERS
+from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.leaves import LEAVES, WIDTH
 from tests.fuzz.oddities import ODDITIES
 
 __all__ = ["LEAF_KINDS", "Case", "Choice", "How", "N", "build"]
 
-LEAF_KINDS = {**LEAVES, **BLOCKS, **ODDITIES}
+LEAF_KINDS = {**LEAVES, **BLOCKS, **ODDITIES, **HIDDEN}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -64,6 +65,8 @@ class How(_Brief):
         backwards: how often backward runs through the same graph.
         penalty: whether the gradient's size is part of the loss.
         some: whether gradients are taken for a part of the parameters only.
+        hooks: whether hooks are on every linear layer while forward runs, and off in backward.
+        check: whether every replay is compared with its forward.
     """
 
     returns: str = ""
@@ -78,6 +81,8 @@ class How(_Brief):
     backwards: int = 1
     penalty: bool = False
     some: bool = False
+    hooks: bool = False
+    check: bool = False
 
 
 @dataclass(frozen=True, repr=False)
