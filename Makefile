@@ -35,7 +35,7 @@ fuzz: install  ## draw 2,000 models and plans, and compare planned steps with pl
 	$(VENV)/bin/python -m tests.fuzz
 
 bench: install  ## run the benchmarks and write down what they find (takes hours)
-	for each in budgets.run budgets.twenty budgets.ragged in_place.run saved_bytes.run overhead.run recording.run solving \
+	for each in budgets.run budgets.twenty budgets.ragged in_place.run saved_bytes.run overhead.run recording.run solving checks \
 		host_cost.run frontier.run; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
 
 profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)

@@ -7,13 +7,13 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["environment", "table", "with_steady_allocator", "write"]
+__all__ = ["environment", "table", "with_steady_allocator", "write", "write_parts"]
 
 RESULTS = "<!-- results -->"
 
@@ -57,6 +57,23 @@ def write(folder: Path, raw: dict[str, Any], text: str) -> None:
     head = readme.read_text().partition(RESULTS)[0]
     said = ", ".join(f"{key} {value}" for key, value in where.items() if key != "command")
     readme.write_text(f"{head}{RESULTS}\n\n`{where['command']}`: {said}.\n\n{text}\n")
+
+
+def write_parts(folder: Path, parts: Mapping[str, Callable[[dict[str, Any]], str]]) -> None:
+    """Write into the folder's README, after its marker line, what every part found whose ``PART.json`` is there.
+
+    Args:
+        folder: of the benchmark.
+        parts: by name, what makes a table of the rows of its file.
+    """
+    found = []
+    for part, show in parts.items():
+        if (file := folder / f"{part}.json").exists():
+            raw = json.loads(file.read_text())
+            said = ", ".join(f"{key} {value}" for key, value in raw["environment"].items() if key != "command")
+            found.append(f"## {part}\n\n`{raw['environment']['command']}`: {said}.\n\n{show(raw['rows'])}\n")
+    readme = folder / "README.md"
+    readme.write_text(f"{readme.read_text().partition(RESULTS)[0]}{RESULTS}\n\n" + "\n".join(found))
 
 
 def _module() -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import RESULTS, environment, table
+from benchmarks.environment import environment, table, write_parts
 from benchmarks.in_place.allocator import environment_with_reader
 from benchmarks.models import SMALL
 from benchmarks.others import UNLABELLED
@@ -52,7 +52,7 @@ def main() -> None:
             rows[name] = row
             print(show({name: row}).splitlines()[-1], flush=True)
             file.write_text(json.dumps({"environment": where, "rows": rows}, indent=1) + "\n")
-    write_readme()
+    write_parts(FOLDER, {part: show for part, (_, show) in PARTS.items()})
 
 
 def worker(module: str, *arguments: object, **variables: str) -> dict[str, Any]:
@@ -222,18 +222,6 @@ PARTS: dict[str, tuple[Callable[[list[str] | None], Any], Callable[[dict[str, An
     "large": (run_large, show_large),
     "cost": (run_cost, show_cost),
 }
-
-
-def write_readme() -> None:
-    """Write what every part found, as far as it was run, after the marker."""
-    found = []
-    for part, (_, show) in PARTS.items():
-        if (file := FOLDER / f"{part}.json").exists():
-            raw = json.loads(file.read_text())
-            said = ", ".join(f"{key} {value}" for key, value in raw["environment"].items() if key != "command")
-            found.append(f"## {part}\n\n`{raw['environment']['command']}`: {said}.\n\n{show(raw['rows'])}\n")
-    readme = FOLDER / "README.md"
-    readme.write_text(f"{readme.read_text().partition(RESULTS)[0]}{RESULTS}\n\n" + "\n".join(found))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from benchmarks.in_place.allocator import LOADED, Allocator
 from tests.end_to_end.reference import storage_bytes
 from tests.loops.models import loss_of
 
-__all__ = ["Found", "Run", "digest", "held", "one", "steps", "swept", "train"]
+__all__ = ["Found", "Run", "digest", "held", "listening", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
@@ -200,7 +200,7 @@ def held(
     plain = _run(build, loop, optimizer, None)
     base, peak = max(plain.static_bytes), max(plain.peak_bytes)
     budget_bytes = base + round(budget * (peak - base))
-    with _listening() as said:
+    with listening() as said:
         run = _run(build, loop, optimizer, budget_bytes)
     found = Found(plain=plain, run=run, budget_bytes=budget_bytes, said="\n".join(said))
     differing = [name for name in {**plain.noted, **run.noted} if plain.noted.get(name) != run.noted.get(name)]
@@ -251,7 +251,7 @@ def _added_bytes(work: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _listening() -> Iterator[list[str]]:
+def listening() -> Iterator[list[str]]:
     """Collect what the library warns of, by its logger or by `warnings`."""
     said: list[str] = []
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.loops.twin import digest
+from tests.loops.twin import digest, listening
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Outcome
 from tests.run.frames.comparing import counted_replays
 
@@ -104,7 +101,7 @@ def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
     random.seed(0)
     np.random.seed(0)
     found = _Training()
-    with _listening() as found.said:
+    with listening() as found.said:
         model = kind.network(kind.block).train()
         if on:
             try:
@@ -176,22 +173,3 @@ def told(value: Any) -> object:
     if slots or hasattr(value, "__dict__"):
         return told({**slots, **getattr(value, "__dict__", {})})
     return repr(value)
-
-
-@contextmanager
-def _listening() -> Iterator[list[str]]:
-    """Collect what the library warns of by its logger."""
-    said: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    listener, logger = Listener(logging.WARNING), logging.getLogger("autockpt")
-    logger.addHandler(listener)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about what the kinds do
-            yield said
-    finally:
-        logger.removeHandler(listener)
