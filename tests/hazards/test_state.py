@@ -95,9 +95,7 @@ def test_a_replay_leaves_the_weight_that_the_last_forward_made(kind: str) -> Non
 @QUIET
 @pytest.mark.parametrize("kind", ["old spectral_norm", "old weight_norm"])
 def test_modules_that_bind_their_weight_in_forward_are_refused_by_the_recorder(kind: str) -> None:
-    reasons = refused(normed(kind))
-    assert "attribute" in reasons["1#0"]
-    assert "closure or attribute" in reasons["1.0#0"]
+    assert "closure or attribute" in refused(normed(kind))["1.0#0"]
 
 
 class Dropping(nn.Module):
