@@ -28,7 +28,7 @@ def figures_of(
         sandbox: puts everything back before each run.
         planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
     if plan.plain_peak_bytes:
         found |= {"predicted_plain_peak_bytes": plan.plain_peak_bytes, "predicted_peak_bytes": plan.peak_bytes}
     if plan.plain_seconds:

@@ -64,6 +64,7 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
         plain_differences: between plain runs, in the order of the step.
         wrong_replays: what replays made otherwise than their forwards did, by the plan's fault: the calls cannot be
             repeated exactly. Looked for where the planned steps are not the plain ones.
+        budget_bytes: what the plan keeps to, as it predicts; None for a plan by hand.
         predicted_plain_peak_bytes: peak of the plain step, as the plan predicts it; None for a plan by hand.
         predicted_peak_bytes: that of the planned step.
         measured_plain_peak_bytes: peak of one forward and backward, with parameters, buffers, batch and gradients that
@@ -97,6 +98,7 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
     plain_differences: tuple[Difference, ...] = ()
     wrong_replays: tuple[Difference, ...] = ()
+    budget_bytes: int | None = None
     predicted_plain_peak_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     measured_plain_peak_bytes: int | None = None

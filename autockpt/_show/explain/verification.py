@@ -66,6 +66,8 @@ def figures(found: Verification) -> list[tuple[str, str, str]]:
         ("measured step", found.measured_plain_seconds, found.measured_seconds),
     ]
     rows = [(name, format_bytes(plain), format_bytes(planned)) for name, plain, planned in sizes if plain and planned]
+    if found.budget_bytes is not None:
+        rows.insert(0, ("budget", "-", format_bytes(found.budget_bytes)))
     return rows + [(name, format_seconds(one), format_seconds(two)) for name, one, two in seconds if one and two]
 
 
