@@ -117,6 +117,27 @@ def test_a_plain_step_that_does_not_repeat_from_one_visible_state_is_not_the_pla
     assert (found.verdict, found.wrong_replays) == ("not repeatable", ())
 
 
+def test_a_generator_that_nobody_can_put_back_is_not_the_plans_fault() -> None:
+    numbers = (number for number in itertools.count(1))  # which does not tell where it stands
+    found = verify(chain(None, lambda _, hidden: hidden * next(numbers)), BATCH, plan=Plan.of(["1"]))
+    assert (found.verdict, found.wrong_replays) == ("not repeatable", ())
+
+
+def test_what_replays_change_is_as_it_was_when_the_fault_is_found() -> None:
+    def growing(numbers: list[int]) -> Twist:
+        def times(_: Any, hidden: Tensor) -> Tensor:
+            numbers.append(0)
+            return hidden * len(numbers)
+
+        return times
+
+    one: list[int] = []
+    two: list[int] = []
+    found = verify(chain(None, growing(one), growing(two)), BATCH, plan=Plan.of(["1", "2"]))
+    assert [each.name for each in found.wrong_replays] == ["2#0", "1#0"]
+    assert (one, two) == ([], [])
+
+
 def test_what_is_saved_otherwise_and_never_read_is_no_fault() -> None:
     class Unread(torch.autograd.Function):
         @staticmethod
