@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -74,134 +73,85 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-    meter = meter_of(torch.device(device))
+    device = torch.device(device)
     with private.ALONE, private.no_profiler_left():  # steps that other threads measure or record wait
-        meter.start()
-        try:
-            step()
-        except BaseException:
-            meter.stop()
-            raise
-        return meter.stop()
+        return _on_cuda(step, device) if device.type == "cuda" else _on_cpu(step)
 
 
-class Meter(Protocol):
-    """Measures from `start` to `stop`."""
-
-    def start(self) -> None:
-        """Begin to measure.
-
-        Raises:
-            ProfilingError: a torch profiler is already running (CPU only).
-        """
-
-    def stop(self) -> Measurement:
-        """End, and return what was measured."""
-
-
-def meter_of(device: torch.device) -> Meter:
-    """Return what measures a step on `device`."""
-    return _CudaMeter(device) if device.type == "cuda" else _CpuMeter()
-
-
-def allocated_bytes(device: torch.device) -> int:
-    """Bytes that are allocated now; on a CPU those of all tensors that Python can see."""
-    return (
-        torch.cuda.memory_allocated(device)
-        if device.type == "cuda"
-        else sum(storage.nbytes() for storage in _live_storages().values())
+def _on_cuda(step: Callable[[], object], device: torch.device) -> Measurement:
+    """Read the allocator's own statistics."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    start_bytes, began = torch.cuda.memory_allocated(device), time.perf_counter()
+    step()
+    torch.cuda.synchronize(device)
+    return Measurement(
+        seconds=time.perf_counter() - began,
+        peak_bytes=torch.cuda.max_memory_allocated(device),
+        start_bytes=start_bytes,
+        end_bytes=torch.cuda.memory_allocated(device),
+        device=torch.cuda.get_device_name(device),
     )
 
 
-class _CudaMeter:
-    """Reads the allocator's own statistics."""
+def _on_cpu(step: Callable[[], object]) -> Measurement:
+    """Record every allocation and free, and replay them in order over what was alive."""
+    gc.collect()  # garbage from before the step must not be freed inside it
+    private.make_room()
+    if private.profiler_is_running():
+        raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
+    older = _Older()
+    profiler = private.start_memory_profiler()
+    resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
+    began = time.perf_counter()
+    try:
+        step()
+    finally:
+        seconds = time.perf_counter() - began
+        highest = _resident_bytes(highest=True)
+        allocations = private.stop_memory_profiler(profiler)
+        older.watched = []
+    live = older.live
+    level = start_bytes = peak_bytes = sum(live.values())
+    for address, change, device_type, _ in allocations:
+        if device_type != "cpu":
+            continue
+        if (address, change) in older.marks:
+            level -= live.pop(older.marks[address, change], 0)
+        elif (address, -change) in older.marks:
+            del older.marks[address, -change]
+        elif change > 0:
+            level += change - live.pop(address, 0)  # what was there before has gone, whoever saw it
+            live[address] = change
+            peak_bytes = max(peak_bytes, level)
+        else:
+            level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
+    return Measurement(
+        peak_bytes=peak_bytes,
+        start_bytes=start_bytes,
+        end_bytes=level,
+        seconds=seconds,
+        device="cpu",
+        resident_bytes=None if highest is None or resident_bytes is None else highest - resident_bytes,
+    )
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._start_bytes = 0
-        self._began = 0.0
 
-    def start(self) -> None:
-        torch.cuda.synchronize(self._device)
-        torch.cuda.reset_peak_memory_stats(self._device)
-        self._start_bytes, self._began = torch.cuda.memory_allocated(self._device), time.perf_counter()
+class _Older:
+    """Storages that are older than the step. The profiler does not report their frees.
 
-    def stop(self) -> Measurement:
-        torch.cuda.synchronize(self._device)
-        return Measurement(
-            seconds=time.perf_counter() - self._began,
-            peak_bytes=torch.cuda.max_memory_allocated(self._device),
-            start_bytes=self._start_bytes,
-            end_bytes=torch.cuda.memory_allocated(self._device),
-            device=torch.cuda.get_device_name(self._device),
-        )
-
-
-class _CpuMeter:
-    """Records every allocation and free, and replays them in order over what was alive.
-
-    The profiler does not report the free of a block that is older than it. So each such storage says when it goes, by a
-    marker in the stream: an allocation of a size of its own.
+    So each says when it goes, by a marker in the stream: an allocation of a size of its own.
     """
 
     def __init__(self) -> None:
-        self._live: dict[int, int] = {}
-        self._marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
-        self._watched: list[weakref.ref[torch.UntypedStorage]] = []
-        self._began = 0.0
-        self._resident_bytes: int | None = None
-        self._profiler: private.MemoryProfiler | None = None
-
-    def start(self) -> None:
-        gc.collect()  # garbage from before the step must not be freed inside it
         storages = _live_storages()
-        self._live = {address: storage.nbytes() for address, storage in storages.items()}
-        self._watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
-        del storages
-        with private.ALONE:
-            private.make_room()
-            if private.profiler_is_running():
-                raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-            self._profiler = private.start_memory_profiler()
-        self._resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
-        self._began = time.perf_counter()
-
-    def stop(self) -> Measurement:
-        assert self._profiler is not None
-        seconds = time.perf_counter() - self._began
-        highest = _resident_bytes(highest=True)
-        profiler, self._profiler = self._profiler, None
-        allocations = private.stop_memory_profiler(profiler)
-        self._watched = []
-        live = self._live
-        level = start_bytes = peak_bytes = sum(live.values())
-        for address, change, device_type, _ in allocations:
-            if device_type != "cpu":
-                continue
-            if (address, change) in self._marks:
-                level -= live.pop(self._marks[address, change], 0)
-            elif (address, -change) in self._marks:
-                del self._marks[address, -change]
-            elif change > 0:
-                level += change - live.pop(address, 0)  # what was there before has gone, whoever saw it
-                live[address] = change
-                peak_bytes = max(peak_bytes, level)
-            else:
-                level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
-        risen = None if highest is None or self._resident_bytes is None else highest - self._resident_bytes
-        return Measurement(
-            peak_bytes=peak_bytes,
-            start_bytes=start_bytes,
-            end_bytes=level,
-            seconds=seconds,
-            device="cpu",
-            resident_bytes=risen,
-        )
+        self.live = {address: storage.nbytes() for address, storage in storages.items()}
+        self.marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
+        self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
 
     def _gone(self, address: int, _: object) -> None:
-        """Mark that a storage older than the step has gone."""
-        size = MARK_BYTES + 2 * len(self._marks)
-        self._marks[torch.UntypedStorage(size).data_ptr(), size] = address
+        """Mark that a storage has gone."""
+        size = MARK_BYTES + 2 * len(self.marks)
+        self.marks[torch.UntypedStorage(size).data_ptr(), size] = address
 
 
 MARK_BYTES = 4097

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autockpt import Plan, Profile
+from autockpt import Profile
 from autockpt._cli.screen import progress
 from tests.cli.shell import Run
 
@@ -113,7 +114,7 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the demo's model; half of the peak stays within reach."""
     from autockpt._check import demo
 
-    sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2, "PAIRS": 1}
+    sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2}
     for name, size in sizes.items():
         monkeypatch.setattr(demo, name, size)
 
@@ -134,25 +135,28 @@ def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.status, result.err) == (0, "")
     assert [what.partition(":")[0] for what in told] == [f"{i} of {STAGES}" for i in range(1, STAGES + 1)]
     report = msgspec.json.decode(result.out, type=DemoReport)
-    assert 0 < report.measured_peak_bytes <= report.budget_bytes
-    assert report.replays == report.segments > 0
-    assert report.largest_gradient_difference == report.largest_weight_difference == 0
+    found = report.verification
+    assert (found.exact, found.steps, report.same_weights) == (True, 2, True)
+    assert found.measured_peak_bytes is not None
+    assert found.budget_bytes is not None
+    assert found.measured_plain_peak_bytes is not None
+    assert 0 < found.measured_peak_bytes <= found.budget_bytes == found.measured_plain_peak_bytes // 2
+    assert found.replays == 2 * found.segments > 0
     text = demo_text(report, width=80)
-    assert text.endswith("Inside the budget, and the same training bit for bit.\n")
+    assert "the same training bit for bit" in text
     assert "predicted peak" in text
     assert "measured peak" in text
 
 
 @pytest.mark.usefixtures("small_demo")
-def test_demo_fails_where_gradients_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_fails_where_weights_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from autockpt._check import demo
 
-    monkeypatch.setattr(demo, "apply", lambda model, **_: model.eval())  # no dropout: other gradients, and no plan
-    monkeypatch.setattr(demo, "remove", lambda model: model.train())
-    monkeypatch.setattr(demo, "plan_of", lambda model: Plan.of([]))
+    modes = itertools.cycle([True, False])
+    monkeypatch.setattr(demo, "apply", lambda model, **_: model.train(next(modes)))  # no dropout: other gradients
     result = run("demo")
     assert result.status == 1
-    assert "differ from those of the plain steps" in result.err
+    assert "the trained weights differ from those of plain training" in result.err
 
 
 def test_demo_without_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt import Plan, Profile, frontier, solve
+from autockpt import Plan, Profile, Verification, frontier, solve
 from autockpt._check.demo import DemoReport
 from autockpt._cli.screen import progress, show, tell
 from autockpt._show.explain import demo_text, format_table
@@ -80,9 +80,12 @@ def test_pages_fit(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, argu
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_page_of_the_demo_fits(columns: int) -> None:
-    figures = dict.fromkeys(DemoReport.__struct_fields__, 2**31)
-    words = dict.fromkeys(("model", "batch", "device", "torch_version"), "some words that are rather long")
-    report = DemoReport(**{**figures, **words})  # type: ignore[arg-type]
+    figures = dict.fromkeys(Verification.__struct_fields__, 2**31)
+    words = dict.fromkeys(("model", "device", "torch_version"), "some words that are rather long")
+    others = dict.fromkeys(("differences", "plain_differences", "wrong_replays", "not_replayed", "not_met"), ())
+    rest = {"schema": Verification.SCHEMA, "verdict": "exact", "compared": {"loss": 3}, "notes": (), "error": None}
+    found = Verification(**{**figures, **words, **others, **rest})  # type: ignore[arg-type]
+    report = DemoReport(verification=found, trained_steps=3, same_weights=True)
     assert max(map(len, demo_text(report, width=columns).splitlines())) <= columns
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ..._data.document import Document
 
-Kind = Literal["output", "loss", "gradient", "input gradient", "buffer", "parameter", "generator"]
+Kind = Literal["output", "loss", "gradient", "input gradient", "buffer", "parameter", "generator", "replay"]
 Verdict = Literal["exact", "different", "not repeatable", "nothing recomputed"]
 
 
@@ -17,7 +17,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: what it is.
-        name: which one; for outputs the path in what the model returned.
+        name: which one; for outputs the path in what the model returned, for replays the call.
         step: in which of the steps, from 1.
         what: how they differ where values cannot be compared (shape, dtype, None); else empty.
         elements: how many elements it has; of a generator, bytes of its state.
@@ -62,6 +62,18 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
         compared: how many tensors were compared, by kind, in all steps.
         differences: between plain and planned run, in the order of the step.
         plain_differences: between plain runs, in the order of the step.
+        wrong_replays: what replays made otherwise than their forwards did, by the plan's fault: the calls cannot be
+            repeated exactly. Looked for where the planned steps are not the plain ones.
+        budget_bytes: what the plan keeps to, as it predicts; None for a plan by hand.
+        predicted_plain_peak_bytes: peak of the plain step, as the plan predicts it; None for a plan by hand.
+        predicted_peak_bytes: that of the planned step.
+        measured_plain_peak_bytes: peak of one forward and backward, with parameters, buffers, batch and gradients that
+            were there before; None where it was not measured.
+        measured_peak_bytes: that under the plan.
+        predicted_plain_seconds: seconds of the plain step, as the plan has them.
+        predicted_seconds: those of the planned step.
+        measured_plain_seconds: seconds of one forward and backward.
+        measured_seconds: those under the plan.
         error: what the planned step raised and the plain one did not; None if nothing.
         notes: what could not be put back between the runs.
     """
@@ -85,6 +97,16 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
     compared: dict[Kind, int]
     differences: tuple[Difference, ...] = ()
     plain_differences: tuple[Difference, ...] = ()
+    wrong_replays: tuple[Difference, ...] = ()
+    budget_bytes: int | None = None
+    predicted_plain_peak_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    measured_plain_peak_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+    predicted_plain_seconds: float | None = None
+    predicted_seconds: float | None = None
+    measured_plain_seconds: float | None = None
+    measured_seconds: float | None = None
     error: str | None = None
     notes: tuple[str, ...] = ()
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +15,10 @@ import torch
 from ..._choose.pins import refuse_pins
 from ..._choose.solve import choose
 from ..._data.errors import NotApplicable
-from ..._data.goal import Asked, Patterns, Pins
+from ..._data.goal import Asked, Goal, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan, Segment
+from ..._data.profile import Profile
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
@@ -25,7 +29,9 @@ from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
 from ...solvers.errors import BudgetError
 from .compare import compare
+from .figures import figures_of
 from .outcome import Observed, observe
+from .replays import Fault, comparing_replays
 from .report import Difference, Verdict, Verification
 
 PATIENCE = 2
@@ -48,25 +54,21 @@ def verify(
 ) -> Verification:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
-    Compared are outputs, loss, gradients of parameters and inputs, buffers, parameters and generators. The plain step
-    runs twice, so that what it does not repeat itself is not blamed on the plan. Everything is put back: parameters,
-    gradients, buffers, generators, flags, attributes, and the plan that was applied.
+    The plain step runs twice, so that what it does not repeat itself is not blamed on the plan; where the planned step
+    differs, replays are held against what forward dropped. Then peaks and seconds of both are measured. Everything is
+    put back. Copies of the state, and one plain run's outputs and gradients, wait on the host.
 
-    Backward runs outside autocast; hooks that run after a gradient was accumulated do not run, nor does an optimizer.
-    The plain step has to fit into memory: where it does not, take a smaller batch. Copies of the state, and one plain
-    run's outputs and gradients, wait on the host.
+    Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
     Args:
-        model: the model, in the mode (train or eval) in which it will train.
+        model: in the mode (train or eval) in which it will train; its plain step has to fit into memory.
         inputs: one batch: a tuple is passed positionally, a mapping by keyword.
         plan: the plan to check; without it, and without a budget, the one that is applied to the model.
-        budget: check the plan that `solve` chooses for this budget. `apply` may choose another: it finds the
-            optimizer by itself, and leaves a margin on CUDA. To check the plan in use apply it first, and give neither.
+        budget: check the plan that `solve` chooses for this budget; `apply` may choose another.
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients, and the plan for a budget is made as by `apply`.
-        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
-            stands for a class of ``torch.optim`` with its defaults.
+        optimizer: its state in the budget: one of ``torch.optim``, or the name of its class.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
@@ -76,51 +78,66 @@ def verify(
         What was found; as text it begins with the verdict.
 
     Raises:
-        BudgetError: the budget does not parse, more than one of plan, budget and overhead is given, or none and no
-            plan is applied.
-        Infeasible: no plan meets the budget; carries the minimum reachable bytes, and what they consist of.
-        NotApplicable: the plan does not fit the model, the model has nothing to train or a plan on a part of it, or
-            there are no steps.
-        PinError: a pattern matches no call, no plan can honour the pins, or there is a plan already.
-        ProfilingError: the model cannot be recorded, or its outputs give no loss.
-        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
-        UnknownSolver: there is no such solver.
+        AutockptError: as `apply` and `solve` raise it.
+        BudgetError: more than one of plan, budget and overhead is given, or none and no plan is applied.
         Exception: whatever the plain step raises, with the model as it was.
 
     Example:
         >>> import torch, autockpt
-        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.Dropout())
-        >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+        >>> model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4)))
         >>> verification = autockpt.verify(model, torch.randn(8, 32), plan=autockpt.Plan.of(["1", ["2", "3"]]))
         >>> verification.exact, verification.replays
         (True, 2)
     """
-    if sum(given is not None for given in (plan, budget, max_overhead)) > 1:
-        raise BudgetError(
-            "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
-        )
+    _refuse_several(plan, budget, max_overhead)
     if steps < 1:
         raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
-    goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
-    if goal is None:
-        refuse_pins(keep, recompute)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
-        if goal is not None:
-            recorded = profile(model, inputs, loss=loss, optimizer=optimizer)
-            plan = choose(recorded, Asked(goal=goal, solver=solver, pins=Pins.of(keep, recompute)))
-        plan = applied if plan is None else plan
-        if plan is None:
-            raise BudgetError(
-                "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
-                "apply one to the model first"
-            )
-        install(model, plan)  # refuses a plan that does not fit before anything runs
+        recorded = partial(profile, model, inputs, loss=loss, optimizer=optimizer)
+        goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
+        plan = _plan(plan or applied, goal, recorded, solver, keep, recompute)
+        return _verified(model, plan, inputs, loss, steps)
+
+
+def _plan(
+    plan: Plan | None,
+    goal: Goal | None,
+    recorded: Callable[[], Profile],
+    solver: str,
+    keep: Patterns,
+    recompute: Patterns,
+) -> Plan:
+    """Return the plan to verify: that for the goal, where there is one."""
+    if goal is not None:
+        return choose(recorded(), Asked(goal=goal, solver=solver, pins=Pins.of(keep, recompute)))
+    refuse_pins(keep, recompute)
+    if plan is None:
+        raise BudgetError(
+            "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
+            "apply one to the model first"
+        )
+    return plan
+
+
+def _verified(
+    model: torch.nn.Module, plan: Plan, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
+) -> Verification:
+    with _on(model, plan):  # refuses a plan that does not fit before anything runs
+        pass
+    step = training_step(model, inputs, loss or sum_of_outputs)
+    with Sandbox(model, inputs=(*step.args, *step.kwargs.values()), loss=loss, parameters=True) as sandbox:
+        return _verify(step, plan, sandbox, steps)
+
+
+@contextmanager
+def _on(model: torch.nn.Module, plan: Plan) -> Iterator[None]:
+    """Have `plan` on `model`: the one place where verifying installs it."""
+    install(model, plan)
+    try:
+        yield
+    finally:
         uninstall(model)
-        step = training_step(model, inputs, loss or sum_of_outputs)
-        arguments = (*step.args, *step.kwargs.values())
-        with Sandbox(model, inputs=arguments, loss=loss, parameters=True) as sandbox:
-            return _verify(step, plan, sandbox, steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +157,7 @@ class Planned:
 
 def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Verification:
     sandbox.restore()
-    plain = [[one.kept() for one in observe(step, sandbox)] for _ in range(steps)]
+    plain = [[one.kept() for one in outcome] for outcome in _outcomes(step, sandbox, steps)]
     noise = _run_plain(step, sandbox, plain)
     planned = _run_planned(step, plan, sandbox, plain)
     order = {one.key: index for index, one in enumerate(plain[0])}
@@ -150,8 +167,10 @@ def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Ver
         noise += [each for each in _run_plain(step, sandbox, plain) if each.key not in known]
         noise.sort(key=lambda each: (each.step, order.get(each.key, len(order))))
         runs += 1
+    faults = _faults(step, plan, sandbox, steps) if planned.differences or planned.error else []
+    wrong = tuple(fault.difference for fault in faults if fault.repeats or not noise)
     return Verification(
-        verdict=_verdict(planned, noise),
+        verdict="different" if wrong else _verdict(planned, noise),
         model=type(step.model).__name__,
         device=torch.cuda.get_device_name(step.device) if step.device.type == "cuda" else step.device.type,
         torch_version=str(torch.__version__),
@@ -165,17 +184,26 @@ def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Ver
         compared=dict(Counter(one.kind for outcome in plain for one in outcome)),
         differences=tuple(planned.differences),
         plain_differences=tuple(noise),
+        wrong_replays=wrong,
         error=planned.error,
         notes=tuple(sandbox.notes()),
+        **figures_of(step, plan, sandbox, partial(_on, step.model, plan) if planned.error is None else None),
     )
+
+
+def _outcomes(step: TrainingStep, sandbox: Sandbox, steps: int) -> Iterator[list[Observed]]:
+    """Run the steps, in a context of their own: what they set in a `ContextVar` goes with it."""
+    context = copy_context()
+    for _ in range(steps):
+        yield context.run(observe, step, sandbox)
 
 
 def _run_plain(step: TrainingStep, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> list[Difference]:
     """Run the plain steps again; return what differs."""
     sandbox.restore()
     found = []
-    for number, expected in enumerate(plain, 1):
-        found += compare(number, expected, observe(step, sandbox))
+    for number, (expected, outcome) in enumerate(zip(plain, _outcomes(step, sandbox, len(plain)), strict=True), 1):
+        found += compare(number, expected, outcome)
     return found
 
 
@@ -184,21 +212,33 @@ def _run_planned(step: TrainingStep, plan: Plan, sandbox: Sandbox, plain: Sequen
     sandbox.restore()
     found: list[Difference] = []
     error = None
-    install(step.model, plan)
-    try:
-        with watching_replays() as replayed:
-            for number, expected in enumerate(plain, 1):
-                try:
-                    outcome = observe(step, sandbox)
-                except torch.OutOfMemoryError:
-                    raise
-                except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
-                    error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
-                    break
+    with _on(step.model, plan), watching_replays() as replayed:
+        try:
+            outcomes = _outcomes(step, sandbox, len(plain))
+            for number, (expected, outcome) in enumerate(zip(plain, outcomes, strict=True), 1):
                 found += compare(number, expected, outcome)
-    finally:
-        uninstall(step.model)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
+            error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
     return Planned(differences=found, error=error, replayed=replayed)
+
+
+def _faults(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> list[Fault]:
+    """Run the planned steps again, up to the first whose replays do not make what was dropped; return those."""
+    sandbox.restore()
+    arguments = (*step.args, *step.kwargs.values())
+    outcomes = _outcomes(step, sandbox, steps)
+    with _on(step.model, plan):
+        for number in range(1, steps + 1):
+            with comparing_replays(number, partial(Sandbox, step.model, inputs=arguments, loss=step.loss)) as faults:
+                try:
+                    next(outcomes)
+                except Exception:  # as the planned run before, which has told it
+                    return faults
+            if faults:
+                return faults
+    return []
 
 
 def _to_blame(planned: Planned, noise: Sequence[Difference]) -> bool:
@@ -242,6 +282,13 @@ def _not_met(model: torch.nn.Module, plan: Plan, planned: Planned) -> tuple[str,
 def _named(segment: Segment) -> str:
     first, last = label(segment.calls[0]), label(segment.calls[-1])
     return first if len(segment.calls) == 1 else f"{first} … {last}"
+
+
+def _refuse_several(*given: object) -> None:
+    if sum(each is not None for each in given) > 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
+        )
 
 
 def _refuse_plans_inside(model: torch.nn.Module) -> None:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...solvers.units import format_bytes, format_seconds
 from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
 
 if TYPE_CHECKING:  # it comes with torch
@@ -31,17 +32,67 @@ def headline(found: Verification) -> str:
             f"Not repeatable: {_called(noise)}{_when(noise, found)} differs between two plain runs of {found.model}: "
             f"{_extent(noise)}. That is not the plan's doing"
         )
+    return f"Different: {_what_differs(found)}{_whose(found)}"
+
+
+def _what_differs(found: Verification) -> str:
     first = found.first
-    if first is None:
-        return f"Different: the planned step of {found.model} fails, and the plain one does not: {found.error}"
-    name = f"{_called(first)}{_when(first, found)}"
-    return f"Different: {name} is not that of the plain step of {found.model}: {_extent(first)}"
+    if first is not None:
+        return f"{_called(first)}{_when(first, found)} is not that of the plain step of {found.model}: {_extent(first)}"
+    if found.error is not None:
+        return f"the planned step of {found.model} fails, and the plain one does not: {found.error}"
+    return f"the planned step of {found.model} is not the plain one, which does not repeat itself either"
+
+
+def _whose(found: Verification) -> str:
+    """Say which call the plan should not recompute."""
+    if not found.wrong_replays:
+        return ""
+    wrong = found.wrong_replays[0]
+    return (
+        f". The plan is to blame: {wrong.name} cannot be repeated exactly, and its replay is not its forward: "
+        f"{_extent(wrong)}. Keep that call"
+    )
+
+
+def figures(found: Verification) -> list[tuple[str, str, str]]:
+    """Return the figures of the plain and the planned step that there are, each with what it is."""
+    sizes = [
+        ("predicted peak", found.predicted_plain_peak_bytes, found.predicted_peak_bytes),
+        ("measured peak", found.measured_plain_peak_bytes, found.measured_peak_bytes),
+    ]
+    seconds = [
+        ("predicted step", found.predicted_plain_seconds, found.predicted_seconds),
+        ("measured step", found.measured_plain_seconds, found.measured_seconds),
+    ]
+    rows = [(name, format_bytes(plain), format_bytes(planned)) for name, plain, planned in sizes if plain and planned]
+    if found.budget_bytes is not None:
+        rows.insert(0, ("budget", "-", format_bytes(found.budget_bytes)))
+    return rows + [(name, format_seconds(one), format_seconds(two)) for name, one, two in seconds if one and two]
 
 
 def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str:
     """Return `found` as text at most `width` columns wide, the verdict first."""
     width = max(width, MINIMUM_WIDTH)
-    blocks = [_fill(headline(found), width)]
+    blocks = [_fill(headline(found), width), _facts(found, width)]
+    rows = figures(found)
+    if rows:
+        blocks.append(format_table(["", "plain", "planned"], rows, width, elide=0))
+    if found.measured_peak_bytes is not None:
+        blocks.append(_fill("Measured is one forward and backward, without an optimizer", width))
+    if found.error is not None and found.error not in headline(found):
+        blocks.append(_fill(f"The planned step raised {found.error}", width))
+    blocks += _differences(found, width)
+    if found.not_replayed and found.replays:
+        blocks.append(_list("Segments that never ran again", found.not_replayed, width))
+    if found.not_met:
+        blocks.append(_list("Units to keep or skip that forward never came to", found.not_met, width))
+    if found.notes:
+        blocks.append(_list("Notes", found.notes, width))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _facts(found: Verification, width: int) -> str:
     compared = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in found.compared.items())
     rows = [
         ("compared", f"{compared}; in {_count(found.steps, 'step')}"),
@@ -50,35 +101,28 @@ def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str
         ("ran on", f"{found.device}, torch {found.torch_version}"),
         ("deterministic algorithms", "on" if found.deterministic else "off"),
     ]
-    names = max(len(name) for name, _ in rows)
-    indent = " " * (names + 2)
-    blocks.append("\n".join(_fill(name.ljust(names + 2) + text, width, indent=indent) for name, text in rows))
-    if found.error is not None and found.error not in headline(found):
-        blocks.append(_fill(f"The planned step raised {found.error}", width))
+    names = max(len(name) for name, _ in rows) + 2
+    return "\n".join(_fill(name.ljust(names) + text, width, indent=" " * names) for name, text in rows)
+
+
+def _differences(found: Verification, width: int) -> list[str]:
+    blocks = []
+    if found.wrong_replays:
+        blocks.append(_table("Replays against their forwards", found.wrong_replays, found, width))
     if found.differences:
         blocks.append(_table("Planned against plain", found.differences, found, width))
     elif not found.repeatable and found.error is None:
         blocks.append(_fill("The planned run was the same as the first plain run, bit for bit", width))
-    if found.plain_differences:
-        blocks.append(_table("Plain against plain", found.plain_differences, found, width))
-        if found.over_noise is not None:
-            times = f"{found.over_noise:.3g} times as far"
-            blocks.append(
-                _fill(
-                    f"The planned run is at most {times} from the plain one as plain runs are from one another", width
-                )
-            )
-        if not found.deterministic:
-            blocks.append(
-                _fill("torch.use_deterministic_algorithms(True) makes more operators repeat themselves", width)
-            )
-    if found.not_replayed and found.replays:
-        blocks.append(_list("Segments that never ran again", found.not_replayed, width))
-    if found.not_met:
-        blocks.append(_list("Units to keep or skip that forward never came to", found.not_met, width))
-    if found.notes:
-        blocks.append(_list("Notes", found.notes, width))
-    return "\n\n".join(blocks) + "\n"
+    if found.repeatable:
+        return blocks
+    blocks.append(_table("Plain against plain", found.plain_differences, found, width))
+    if found.over_noise is not None:
+        times = f"{found.over_noise:.3g} times as far"
+        text = f"The planned run is at most {times} from the plain one as plain runs are from one another"
+        blocks.append(_fill(text, width))
+    if not found.deterministic:
+        blocks.append(_fill("torch.use_deterministic_algorithms(True) makes more operators repeat themselves", width))
+    return blocks
 
 
 def _table(title: str, differences: Sequence[Difference], found: Verification, width: int) -> str:

@@ -13,6 +13,7 @@ from ..explain.frontier import report_frontier
 from ..explain.layout import how_timed
 from ..explain.plan import report_plan
 from ..explain.profile import SMALL, ModuleRow, how_known, report_profile
+from ..explain.verification import figures as steps_of
 from ..explain.verification import headline
 from .markup import MOST_ROWS, YELLOW, Bar, Cell, card, table
 
@@ -133,9 +134,12 @@ def verification_html(found: Verification) -> str:
         ("replays", str(found.replays)),
         ("plain runs", f"{found.plain_runs}, {'all the same' if found.repeatable else 'not the same'}"),
     ]
-    tables = [
+    steps: list[list[Cell]] = [list(row) for row in steps_of(found)]
+    tables = [table(["", "plain", "planned"], steps, left=("",))] if steps else []
+    tables += [
         f"<p>{title}</p>" + _differences(differences)
         for title, differences in (
+            ("Replays against their forwards", found.wrong_replays),
             ("Planned against plain", found.differences),
             ("Plain against plain", found.plain_differences),
         )

@@ -53,6 +53,13 @@ def growing(block: Block, hidden: Tensor) -> Tensor:
     return hidden
 
 
+def unsteady(block: Block, hidden: Tensor) -> Tensor:
+    """Fails or not, and saves what no generator can repeat: a depth of its own every time."""
+    for _ in range(os.urandom(2)[0] + 1):
+        hidden = noise(block, hidden).tanh()
+    return hidden
+
+
 def teaching(block: Block, hidden: Tensor) -> Tensor:
     """Changes a parameter behind autograd's back, as a teacher that follows its student does."""
     block.norm.bias.data.add_(0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,18 @@ from autockpt import (
     verify,
 )
 from autockpt._show.explain import verification_text
-from tests.check.verify.models import BATCH, WIDTH, chain, counting, growing, noise, plain_chain, teaching, writing
+from tests.check.verify.models import (
+    BATCH,
+    WIDTH,
+    chain,
+    counting,
+    growing,
+    noise,
+    plain_chain,
+    teaching,
+    unsteady,
+    writing,
+)
 from tests.end_to_end.test_selective import Body
 from tests.run.frames import models as shapes
 
@@ -139,14 +151,21 @@ def test_noise_far_below_what_the_plan_changes_is_told_apart_by_its_size() -> No
 
 
 def test_a_replay_that_fails_since_forward_does_not_repeat_itself_is_told_and_not_blamed_on_the_plan() -> None:
-    found = verify(chain(lambda block, hidden: noise(block, growing(block, hidden))), BATCH, plan=Plan.of(["0"]))
+    found = verify(chain(unsteady), BATCH, plan=Plan.of(["0"]))
     assert found.verdict == "not repeatable"
     assert found.error is not None
     assert f"The planned step raised {found.error}" in " ".join(str(found).split())
 
 
+def test_a_list_that_grows_is_blamed_on_the_plan_beside_noise() -> None:
+    found = verify(chain(lambda block, hidden: noise(block, growing(block, hidden))), BATCH, plan=Plan.of(["0"]))
+    assert (found.verdict, found.repeatable, found.first) == ("different", False, None)
+    assert [each.name for each in found.wrong_replays] == ["0#0"]
+    assert "The plan is to blame: 0#0 cannot be repeated exactly" in " ".join(str(found).split())
+
+
 def test_noise_that_shows_only_in_later_plain_runs_is_still_noise() -> None:
-    draws = iter([0.0, 0.0, 1.0, 2.0, 3.0])
+    draws = itertools.chain([0.0, 0.0, 1.0], itertools.count(2.0))
     found = verify(chain(lambda _, hidden: hidden + next(draws)), BATCH, plan=Plan.of(["1"]))
     assert (found.verdict, found.plain_runs) == ("not repeatable", 3)
 
@@ -201,7 +220,7 @@ def test_gradients_that_are_none_stay_none() -> None:
 
 def test_a_gradient_that_is_missing_from_one_run_is_found() -> None:
     model = chain(None)
-    weights = iter([1.0, 1.0, 0.0, 1.0, 1.0])  # plain, plain, planned, and two more plain runs
+    weights = itertools.chain([1.0, 1.0, 0.0], itertools.repeat(1.0))  # plain, plain, planned, and what follows
     spare = nn.Parameter(torch.ones(WIDTH))
     model.register_parameter("spare", spare)
 
@@ -363,3 +382,29 @@ def test_a_unit_under_another_name_of_its_module_is_met() -> None:
     model[1].up = model[0].up  # its second call is 0.up#1, and 1.up#1 as well
     found = verify(model, torch.randn(8, 16), plan=Plan(segments=(Segment(calls=("1#0",), keep=("1.up#1",)),)))
     assert (found.verdict, found.not_met) == ("exact", ())
+
+
+def test_measured_peaks_and_seconds_stand_beside_predicted_ones() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(6)))
+    found = verify(model, torch.randn(256, 32), budget="2MB", loss=lambda outputs: outputs.square().mean())
+    assert found.measured_plain_peak_bytes == found.predicted_plain_peak_bytes
+    assert found.measured_peak_bytes == found.predicted_peak_bytes
+    assert found.measured_plain_peak_bytes is not None
+    assert found.measured_peak_bytes is not None
+    assert found.measured_peak_bytes <= 2_000_000 < found.measured_plain_peak_bytes
+    assert found.measured_seconds
+    assert found.measured_plain_seconds
+    assert found.predicted_seconds is not None
+    assert found.predicted_plain_seconds is not None
+    assert found.predicted_seconds > found.predicted_plain_seconds > 0
+    for page in (str(found), found._repr_html_()):
+        assert all(f"{how} {what}" in page for how in ("predicted", "measured") for what in ("peak", "step"))
+
+
+def test_of_a_plan_by_hand_nothing_is_predicted_and_both_steps_are_measured() -> None:
+    found = verify(plain_chain(), BATCH, plan=BLOCKS)
+    assert (found.predicted_peak_bytes, found.predicted_seconds) == (None, None)
+    assert found.measured_peak_bytes
+    assert "predicted" not in str(found)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert verify(plain_chain(), BATCH, plan=BLOCKS).measured_peak_bytes is None

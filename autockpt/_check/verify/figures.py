@@ -1,0 +1,74 @@
+"""Peaks and seconds of the plain and the planned step, predicted and measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from ... import _torch_private as private
+from ..._data.errors import ProfilingError
+from ..._data.plan import Plan
+from ..._record.sandbox import Sandbox
+from ..._record.step import TrainingStep
+from ..measure import measure
+
+
+def figures_of(
+    step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Callable[[], AbstractContextManager[None]] | None
+) -> dict[str, Any]:
+    """Return the figures of a `Verification` by name.
+
+    Args:
+        step: one forward and backward.
+        plan: says what it predicts, unless it was written by hand.
+        sandbox: puts everything back before each run.
+        planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
+    """
+    found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
+    if plan.plain_peak_bytes:
+        found |= {"predicted_plain_peak_bytes": plan.plain_peak_bytes, "predicted_peak_bytes": plan.peak_bytes}
+    if plan.plain_seconds:
+        seconds = plan.plain_seconds
+        found |= {"predicted_plain_seconds": seconds, "predicted_seconds": seconds + plan.recompute_seconds}
+    if planned is None:
+        return found
+    for name, there in (("measured_plain_", nullcontext), ("measured_", planned)):
+        for figure, measured in (("peak_bytes", _peak_bytes), ("seconds", _seconds)):
+            sandbox.restore()  # which would take the plan off
+            with there():
+                found[name + figure] = measured(step)
+    return found
+
+
+def _run(step: TrainingStep) -> None:
+    _outputs, loss = step.forward()  # the outputs are alive in backward, as in a training loop
+    step.gradients(loss)
+
+
+def _peak_bytes(step: TrainingStep) -> int | None:
+    """Measure the peak of a step over what it stands on; what else is alive in the process does not count."""
+    standing = [*step.model.parameters(), *step.model.buffers(), *step.inputs()]
+    standing += [gradient for gradient in step.held if gradient is not None]
+    own = {private.storage_key(each): each for each in standing if each.layout == torch.strided}
+    own_bytes = sum(each.untyped_storage().nbytes() for each in own.values())
+    try:
+        return own_bytes + measure(lambda: _run(step), device=step.device).step_bytes
+    except ProfilingError:  # a profiler of the caller's is running
+        return None
+
+
+def _seconds(step: TrainingStep) -> float:
+    _wait(step.device)
+    began = time.perf_counter()
+    _run(step)
+    _wait(step.device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
