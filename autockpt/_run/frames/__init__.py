@@ -25,21 +25,19 @@ Why a tensor is alive after the forward of its segment:
     a result                     the caller's code holds it
 
 What a gradient that is wrong comes from: the replay ran another computation than forward did. Number, node, shape,
-strides, dtype and device of what is saved are compared, and tensors that were changed in place are refused; values are
-not compared. `verify` finds the first tensor that differs, in the order of the step. Then break
+strides, dtype and device of what is saved are compared always, and tensors that were changed in place are refused.
+Values are compared where the frame's `trial` says so: in a `rehearsal`, which a segment's first frame is, and in one
+segment a step. `verify` finds the first tensor that differs, in the order of the step. Then break
 
     in Pack.hook     and clone what a member saves in forward
     in Slot.fill     and compare it with what the replay saves; a kept leaf's argument comes by `Slot.fill_from`
     in Replay._run   to see which call runs, on which arguments, modules, generator states, flags and modes
 
-What a replay cannot see, and so cannot put back: closures, globals and the inside of Python attributes (one that is
-assigned is as forward found it) that forward reads and that change meanwhile; `parameter.data` assigned meanwhile;
-draws from Python's `random`, from numpy, from a generator that is neither a device's own nor an argument, or from one
-that the call puts back without having seeded it (`fork_rng`); hooks on modules inside a member, which run a second time
-(`is_recomputing` tells them; else what they keep is the replay's). Where that changes which tensors are saved, the
-replay raises ReplayError; where it changes their values only, nothing notices. A profile refuses calls that draw in
-such ways where it sees them: not those that put back a generator which is no device's own, and in fake mode none that
-put one back.
+What a replay does not put back: closures, globals and the inside of Python attributes (one that is assigned is as
+forward found it) that forward reads and that change meanwhile; `parameter.data` assigned meanwhile; generators in them,
+but for torch's; one that the call puts back without having seeded it (`fork_rng`); hooks on modules inside a member,
+which run a second time (`is_recomputing` tells them; else what they keep is the replay's). A rehearsal finds out, and
+`nets` has the calls kept from then on.
 """
 
 from __future__ import annotations
