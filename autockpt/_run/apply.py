@@ -138,8 +138,11 @@ def apply(
         check=check,
     )
     governor = Governor(request)
-    plan = governor.prepare(model, inputs) if inputs is not None else None
-    govern(model, governor, plan, governor.nets)
+    if inputs is None:
+        govern(model, governor)
+    else:
+        ready = governor.prepare(model, inputs)
+        govern(model, governor, ready.plan, ready.nets)
     governor.listen(model)
     return model
 

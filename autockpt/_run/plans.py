@@ -125,7 +125,7 @@ class Plans:
         current = [self.current] if self.current is not None else []
         return _covering((*current, *self._ready), batch, gradient_bytes)
 
-    def prepare(self, model: torch.nn.Module, inputs: object) -> Plan:
+    def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         loss, largest = self._request.loss, self._request.plan_for
         step = training_step(model, inputs, loss)
@@ -138,7 +138,7 @@ class Plans:
         self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
         self.current = self._ready_for(kind, self._request.solve(profile))
         self._ready = [self.current]
-        return self.current.plan
+        return self.current
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded) -> None:
         """Remember a recorded step, the one that made more calls of two of a kind."""

@@ -207,12 +207,6 @@ keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
 """Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
 
 
-def reads_late_writes() -> bool:
-    """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
-    node: Any = _C._current_autograd_node()
-    return node is not None and bool(node.name().startswith("RreluWithNoise"))
-
-
 def keeping_backward() -> int:
     """Return the number of the backward that this thread is in, if that keeps its graph for another; else -1."""
     return _C._current_graph_task_id() if keeps_graph() else -1

@@ -189,6 +189,12 @@ def saving_node() -> int:
     return int(torch._C._autograd._get_sequence_nr()) - 1
 
 
+def reads_late_writes() -> bool:
+    """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
+    node: Any = torch._C._current_autograd_node()
+    return node is not None and bool(node.name().startswith("RreluWithNoise"))
+
+
 def fake_mode_of(tensor: Tensor) -> Any:
     """Return the mode that a fake tensor belongs to, or None for any other tensor."""
     data = tensor.data if isinstance(tensor, torch.nn.Parameter) else tensor

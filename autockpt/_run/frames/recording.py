@@ -92,25 +92,12 @@ class Recording:
         Returns:
             What `forward` returns.
         """
-        frame, devices = self._frame, state.devices
-        args, kwargs = arguments.args, arguments.kwargs
-        for leaf in arguments.leaves:
-            if not leaf.is_cpu:
-                devices.add(leaf.device)
-        refs = [self._refer(leaf) for leaf in arguments.leaves]
-        call, number = (
-            Call(key, forward, arguments.templates, tuple(kwargs), refs, state, Around(devices)),
-            len(frame.calls),
-        )
-        generators = generators_of(devices, not_simple(arguments.templates))
-        if frame.trial is not None:
-            generators = list(dict.fromkeys([*generators, *frame.trial.begins(call)]))
-        before = states_of(generators)
-        call.random, call.generators = before, generators
-        if linked and number and all(ref.call == BOUNDARY for ref in refs):
+        frame, number = self._frame, len(self._frame.calls)
+        call = self._begun(key, forward, state, arguments)
+        if linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack = Pack(frame, state.owners)
+        pack, before = Pack(frame, state.owners), call.random
         outer = thread.leaves
         if selective:
             call.leaves = Recorded(scope.handle, scope.table, pack, before, scope.counts)
@@ -119,7 +106,7 @@ class Recording:
             _torch_private.push_hooks(pack.hook, unpack)
             if selective:
                 thread.leaves = call.leaves
-            result = forward(*args, **kwargs)
+            result = forward(*arguments.args, **arguments.kwargs)
         finally:
             thread.leaves = outer
             try:
@@ -134,6 +121,20 @@ class Recording:
         for index, tensor in enumerate(tensors(result)):
             self._know(tensor, Ref(number, index))
         return result
+
+    def _begun(self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments) -> Call:
+        """Return a call that begins, with the state of every generator that it may draw from."""
+        devices = state.devices
+        for leaf in arguments.leaves:
+            if not leaf.is_cpu:
+                devices.add(leaf.device)
+        refs, keywords = [self._refer(leaf) for leaf in arguments.leaves], tuple(arguments.kwargs)
+        call = Call(key, forward, arguments.templates, keywords, refs, state, Around(devices))
+        call.generators = generators_of(devices, not_simple(arguments.templates))
+        if self._frame.trial is not None and (others := self._frame.trial.begins(call)):
+            call.generators = list(dict.fromkeys([*call.generators, *others]))
+        call.random = states_of(call.generators)
+        return call
 
     def close(self) -> None:
         """Let no further member join."""

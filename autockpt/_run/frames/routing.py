@@ -64,8 +64,6 @@ def patched_forward(
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
             return forward(*args, **kwargs)
         scope = Scope(handle, None)
-        if table.nets is not None:
-            table.nets.begin()
         if thread.carried is not None:
             (scope.counts, scope.begun), thread.carried = thread.carried, None
         occurrence = scope.counts.get("", 0)

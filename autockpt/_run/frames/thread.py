@@ -104,6 +104,8 @@ class Scope:
         self.begun: set[int] = set() if outer is None else outer.begun
         self.recording: Recording | None = None
         self.inside = False
+        if outer is None and self.table.nets is not None:
+            self.table.nets.begin()
 
     def end_frame(self) -> None:
         """Let no further member join the frame."""

@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 
 from ... import _torch_private
 from ..._data.errors import NotApplicable, ProfilingError
-from ..._data.plan import Plan
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives, refuse_sharded
 from ..._record.spilled import SpilledStep
@@ -30,7 +29,7 @@ from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes
-from ..frames import Handle, Nets, patched_forward
+from ..frames import Handle, patched_forward
 from ..install import replan, uninstall
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
@@ -75,12 +74,7 @@ class Governor:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (dataclasses.replace(self._request.copied(), loss=None), self.handle)  # it may be a lambda
 
-    @property
-    def nets(self) -> Nets | None:
-        """What compares the replays of the plan that is on the model."""
-        return self._plans.current.nets if self._plans.current is not None else None
-
-    def prepare(self, model: nn.Module, inputs: object) -> Plan:
+    def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         return self._plans.prepare(model, inputs)
 
@@ -264,9 +258,9 @@ class Governor:
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
         newest = self._optimizers.newest()
-        if self.nets is not None and (faults := self.nets.take_faults()):
-            self._plans.refuse(faults)
+        if (nets := self.handle.table.nets) is not None and (faults := nets.take_faults()):
             self._said.once(told(faults))
+            self._plans.refuse(faults)
             return "some calls cannot be replayed"
         budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
         above_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)

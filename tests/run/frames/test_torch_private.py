@@ -458,3 +458,21 @@ def test_what_stood_before_torchs_switch_keeps_nothing_alive() -> None:
     kept[0]("off", False)  # as torch's own
     kept[1]()
     assert _torch_private.outer_hooks() is None
+
+
+def test_a_node_that_reads_what_was_written_late_is_told() -> None:
+    told: list[bool] = []
+
+    def unpack(tensor: Tensor) -> Tensor:
+        told.append(_torch_private.reads_late_writes())
+        return tensor
+
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        noisy = torch.nn.functional.rrelu(x, training=True)
+        plain = x.exp()
+    noisy.sum().backward()
+    assert told and all(told)
+    told.clear()
+    plain.sum().backward()
+    assert told == [False] and not _torch_private.reads_late_writes()
