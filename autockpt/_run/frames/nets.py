@@ -8,12 +8,13 @@ found to differ            the segment's calls are kept from then on; who made t
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from torch import Tensor
+import torch
 
-from ..._calls.spill import NoRoom, Spill, SpilledTensor, open_spill
+from ..._calls.spill import NoRoom, Spill, open_spill
 from ..._data.plan import Plan
 from .around import Generator
 from .rehearsal import Rehearsal
@@ -48,7 +49,7 @@ class Nets:
         self._unrepeating: set[int] = set()
         self._turn = 0
         self._told_no_room = False
-        self._spill: Spill | None = None
+        self._spill: weakref.ref[Spill] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _anew, (self._n_segments, self._always, self._governed)  # copies rehearse by themselves
@@ -81,22 +82,21 @@ class Nets:
         known = self._drawn_from.setdefault(segment, [])
         known += [each for each in generators if each not in known]
 
-    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
-        """Put a tensor's bytes where there is room; None where they do not say all that it is.
+    def spill(self, device: torch.device) -> Spill:
+        """Return where rehearsals put tensors of a device: one that is open, as long as some frame has it.
 
         Raises:
-            NoRoom: there is none.
+            NoRoom: there is no room.
         """
-        if self._spill is None:
-            self._spill = open_spill(tensor.device, ())
-        spilled = self._spill.take(tensor)
-        return spilled if isinstance(spilled, SpilledTensor) else None
+        spill = self._spill() if self._spill is not None else None
+        if spill is None:
+            spill = open_spill(device, ())
+            self._spill = weakref.ref(spill)
+        return spill
 
     def rehearsed(self, segment: int) -> None:
         """Note that a frame of a segment was compared."""
         self._unrehearsed.discard(segment)
-        if not self._unrehearsed:
-            self._spill = None
 
     def no_room(self, error: NoRoom) -> None:
         """Note that what a frame drops fits nowhere: where its replay goes wrong, there is an error."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.spill import NoRoom
+from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from .around import Generator
 from .hidden import Hidden
 from .replay import Replay
@@ -32,11 +32,12 @@ FAILS = "fails in its replay ({}: {})"
 class Rehearsal(Check):
     """A frame of which what it drops is spilled too."""
 
-    __slots__ = ("_hidden", "_why")
+    __slots__ = ("_hidden", "_spill", "_why")
 
     def __init__(self, nets: Nets, segment: int) -> None:
         super().__init__(nets, segment)
         self._hidden: Hidden | None = None  # of the call that is running
+        self._spill: Spill | None = None
         self._why: dict[str, str] = {}  # calls that are to be kept
 
     def begins(self, call: Call) -> list[Generator]:
@@ -53,12 +54,15 @@ class Rehearsal(Check):
     @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         with _torch_private.no_torch_functions():
+            spilled: SpilledTensor | Tensor | None = None
             try:
-                spilled = self.nets.spilled(tensor)
+                self._spill = self._spill or self.nets.spill(tensor.device)
+                spilled = self._spill.take(tensor)
             except NoRoom as error:
-                spilled = None
                 self.nets.no_room(error)
             witness = witness_of(tensor)
+            if not isinstance(spilled, SpilledTensor):  # its bytes do not say all that it is
+                spilled = None
             if witness is not None or spilled is not None:
                 slot.proof = Proof(tensor, witness, spilled)
 

@@ -56,7 +56,7 @@ def on_device(tensor: Tensor) -> Tensor:
         octets = flat(tensor if is_dense(tensor) else tensor.resolve_conj().contiguous())
         whole = octets.numel() // 8 * 8
         aligned = octets[:whole] if octets.storage_offset() % 8 == 0 else octets[:whole].clone()
-        sums = _sums(aligned.view(torch.int64), torch.from_numpy(_weights()).to(tensor.device))
+        sums = _sums(aligned.view(torch.int64), _weights_on(tensor.device))
         return torch.stack([*sums, octets[whole:].long().sum()])
 
 
@@ -88,3 +88,8 @@ def _mixed(words: Any) -> Any:
 def _weights() -> Any:
     """Odd numbers, as many as words can be left."""
     return numpy.arange(1, 4 * COLUMNS, 2, dtype=numpy.int64) * 0x1E3779B97F4A7C15
+
+
+@functools.cache
+def _weights_on(device: torch.device) -> Tensor:
+    return torch.from_numpy(_weights()).to(device)
