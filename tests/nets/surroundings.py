@@ -239,7 +239,7 @@ SURROUNDINGS: tuple[Kind, ...] = (
         "weights cast around forward only",
         Outcome.EXACT,
         step=only_around_forward(weights_cast),
-        waits={"planned": "where modules are replaced every step is recorded anew, and nobody says why"},
+        waits={"planned": "where modules are replaced every step is recorded anew; that is said, with no call named"},
     ),
     _kind("weights cast inside", Outcome.EXACT, Casts),
     _kind("hooks that collect features", Outcome.EXACT, network=Featured, step=with_features),
