@@ -14,6 +14,7 @@ import operator
 import pickle
 import random
 import sys
+import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +37,7 @@ MOST_ARRAY_BYTES = 2**26
 _NOT_ENTERED = (types.NoneType, bool, int, float, complex, str, bytes, types.ModuleType, type)
 _RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.random.Generator)
 _CONTAINERS = (dict, list, set, deque)
-_OBJECTS = (types.SimpleNamespace, argparse.Namespace)
+_OBJECTS = (types.SimpleNamespace, argparse.Namespace, threading.local)
 _NUMBERS = (int, float, complex, str, tuple)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
 _OWN = frozenset(torch.nn.Module().__dict__)
@@ -144,6 +145,8 @@ class Contents:
             self._todo += [(name, item) for item in (value.func, *value.args, *value.keywords.values())]
         elif isinstance(value, types.FunctionType):
             self._function(name, value)
+        elif isinstance(value, types.GeneratorType):
+            self._keep(f"the generator {name}", partial(_stands, value), None)
         elif isinstance(value, Iterator) and _of_library(type(value)):
             self._iterator(name, value)
         elif isinstance(value, _OBJECTS) or not _of_library(type(value)):
@@ -263,6 +266,12 @@ def _set(thing: object, key: str, before: list[Any]) -> None:
         kind.__setattr__(thing, key, before[0])
     else:
         kind.__delattr__(thing, key)
+
+
+def _stands(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """Where the code of a generator stands, and what it has there; that can be seen, but not put back."""
+    frame = generator.gi_frame
+    return [] if frame is None else [sys.intern(str(frame.f_lasti)), *frame.f_locals.values()]
 
 
 def _fill_dict(value: dict[Any, Any], before: list[Any]) -> None:

@@ -6,8 +6,9 @@ import collections
 import contextvars
 import itertools
 import random
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,35 @@ class Count(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scaled(x, 1 + 0.1 * next(self.count))
+
+
+def numbers() -> Iterator[float]:
+    value = 1.0
+    while True:
+        value += 0.1
+        yield value
+
+
+class GeneratorFunction(Block):
+    """A generator stands at the same line every time, with other values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = numbers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(x, next(self.numbers))
+
+
+class OfThread(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = threading.local()
+        self.own.value = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.own.value += 0.1
+        return self.scaled(x, self.own.value)
 
 
 class Deque(Block):
@@ -218,6 +248,8 @@ ATTRIBUTES: tuple[Kind, ...] = (
     _kind("a generator of numpy's in an attribute", NumpyGenerator),
     _kind("a random.Random in an attribute", PythonGenerator),
     _kind("an itertools.count", Count),
+    _kind("a generator function", GeneratorFunction),
+    _kind("values of a thread", OfThread),
     _kind("a deque", Deque),
     _kind("an array that averages", Array),
     _kind("a dictionary, three deep", Nested),

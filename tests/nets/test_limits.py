@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,14 @@ def test_data_that_is_written_after_it_was_saved(examples: dict[str, Any], caplo
 
 
 def test_what_is_not_put_back_moves_on_in_the_rehearsal(
-    examples: dict[str, Any], caplog: pytest.LogCaptureFixture
+    examples: dict[str, Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    def numbers() -> Iterator[float]:
-        yield from map(float, range(1, 100))
+    file = tmp_path / "numbers"
+    file.write_text("".join(f"{number}.0\n" for number in range(1, 100)))
 
     def given(module: Any, number: int) -> None:
         if number == 0:
-            module.numbers = numbers()
+            module.numbers = map(float, file.open())
 
     kind = examples["Reads"]
     found = equal(train(kind, given, planned=False), train(kind, given, planned=True))
