@@ -86,13 +86,16 @@ def test_data_that_is_written_after_it_was_saved(examples: dict[str, Any], caplo
 def test_what_is_not_put_back_moves_on_in_the_rehearsal(
     examples: dict[str, Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    file = tmp_path / "numbers"
+    file, files = tmp_path / "numbers", list[Any]()
     file.write_text("".join(f"{number}.0\n" for number in range(1, 100)))
 
     def given(module: Any, number: int) -> None:
         if number == 0:
-            module.numbers = map(float, file.open())
+            files.append(file.open())
+            module.numbers = map(float, files[-1])
 
     kind = examples["Reads"]
     found = equal(train(kind, given, planned=False), train(kind, given, planned=True))
+    for opened in files:
+        opened.close()
     assert found == [number == 0 for number in range(STEPS)] and "1#0 is kept from now on" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -163,6 +164,8 @@ def told(value: Any) -> object:
         return repr(value.bit_generator.state)
     if isinstance(value, random.Random):
         return value.getstate()
+    if isinstance(value, types.GeneratorType):
+        return dict(value.gi_frame.f_locals) if value.gi_frame is not None else None
     if isinstance(value, Mapping):
         return [(key, told(each)) for key, each in value.items() if key != "forward"]
     if isinstance(value, (list, tuple, set)) or type(value).__name__ == "deque":
