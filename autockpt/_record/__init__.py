@@ -6,15 +6,13 @@ recorder.py     `profile`: what runs, and what becomes of it
 step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
-contents.py     what Python objects held, put back in place
 runs.py         the watched step
 tape.py         allocations, frees and markers of a run, in order
 marks.py        what the markers stand for
 observer.py     calls, functions, operators and saves, as markers
 routing.py      standing around forwards, torch functions and operators
-spill.py        where saved tensors wait
-checks.py       what objects tell of a call: generators, attributes, arguments
-fingerprint.py  what tells whether forward changed an object that is no tensor
+checks.py       what objects tell of a call: generators, containers, buffers
+fingerprint.py  what tells whether forward changed attributes of modules
 refusals.py     why some calls cannot be replayed
 ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
@@ -32,6 +30,8 @@ fake.py         clock and model where nothing runs
 storages.py     a tape of storages, for tensors without memory
 optimizer.py    which optimizer is meant, what it holds and what its step needs
 shadow.py       a step of an optimizer that changes and computes nothing
+
+`_calls` has what Python objects held (contents.py), and where saved tensors wait (spill.py).
 """
 
 from __future__ import annotations
