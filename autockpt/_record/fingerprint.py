@@ -1,4 +1,4 @@
-"""What would differ if forward changed an object that is no tensor: an argument, or an attribute of a module."""
+"""What would differ if forward changed attributes of a module, as it does where it sets itself up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fingerprint(value: object, depth: int = 4) -> object:
     if isinstance(value, PLAIN):
         return value
     if depth == 0 or isinstance(value, (torch.nn.Module, torch.Generator)) or callable(value):
-        return id(value)  # the states of generators are compared by whoever knows which ones a replay puts back
+        return id(value)
     if isinstance(value, dict):
         return tuple((str(key), fingerprint(item, depth - 1)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
