@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -117,10 +118,17 @@ def test_a_plain_step_that_does_not_repeat_from_one_visible_state_is_not_the_pla
     assert (found.verdict, found.wrong_replays) == ("not repeatable", ())
 
 
-def test_a_generator_that_nobody_can_put_back_is_not_the_plans_fault() -> None:
-    numbers = (number for number in itertools.count(1))  # which does not tell where it stands
-    found = verify(chain(None, lambda _, hidden: hidden * next(numbers)), BATCH, plan=Plan.of(["1"]))
+def test_lines_of_a_file_that_nobody_sees_are_not_the_plans_fault(tmp_path: Path) -> None:
+    (tmp_path / "numbers").write_text("".join(f"{number}\n" for number in range(1, 1000)))
+    with (tmp_path / "numbers").open() as numbers:
+        found = verify(chain(None, lambda _, hidden: hidden * int(next(numbers))), BATCH, plan=Plan.of(["1"]))
     assert (found.verdict, found.wrong_replays) == ("not repeatable", ())
+
+
+def test_a_generator_that_replays_advance_is_the_plans_fault() -> None:
+    numbers = (number for number in itertools.count(1))
+    found = verify(chain(None, lambda _, hidden: hidden * next(numbers)), BATCH, plan=Plan.of(["1"]))
+    assert (found.verdict, [each.name for each in found.wrong_replays]) == ("different", ["1#0"])
 
 
 def test_what_replays_change_is_as_it_was_when_the_fault_is_found() -> None:
