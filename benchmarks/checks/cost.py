@@ -116,7 +116,8 @@ def clocked() -> Iterator[list[float]]:
             (trial.Trial, "begins"),
             (trial.Trial, "ends"),
             (trial.Trial, "saves"),
-            (trial, "_compared"),
+            (trial.Proof, "take"),
+            (trial, "_proven"),
         ):
             stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name))))
         yield spent

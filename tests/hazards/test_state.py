@@ -197,3 +197,16 @@ class Codebook(nn.Module):
 @pytest.mark.parametrize("plan", [["0"], [["0", "1"]], ["0", "1"]], ids=str)
 def test_codes_that_forward_reads_and_then_moves(plan: Any) -> None:
     assert_same(nn.Sequential(Codebook(), Codebook(), nn.Linear(WIDTH, 1)), plan, summed)
+
+
+def test_running_statistics_that_are_saved_and_then_written_raise_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    """What an InstanceNorm saves of its statistics it writes afterwards; backward does not read it."""
+    norm = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.InstanceNorm1d(6, affine=True, track_running_stats=True), nn.Tanh()
+    )
+    plain, planned = nn.Sequential(norm, nn.Linear(WIDTH, 1)), copy.deepcopy(nn.Sequential(norm, nn.Linear(WIDTH, 1)))
+    autockpt.apply(planned, plan=Plan.of(["0"]), check="always")
+    for _ in range(3):
+        for model in (plain, planned):
+            model(batch(4, 6, WIDTH)).square().sum().backward()
+    assert all(map(torch.equal, plain.state_dict().values(), planned.state_dict().values())) and not caplog.records

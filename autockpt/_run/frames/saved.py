@@ -77,6 +77,8 @@ class Slot:
             return _difference(look, self._look)
         self._version = value._version
         self.value = value
+        if self.proof is not None:
+            self.proof.take(value)
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
@@ -93,6 +95,8 @@ class Slot:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
         self._version = value._version
         self.value = value
+        if self.proof is not None:
+            self.proof.take(value)
         return None
 
     def tensor(self) -> Tensor:

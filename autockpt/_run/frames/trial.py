@@ -46,18 +46,31 @@ class Proof:
 
     Attributes:
         witness: its checksum; None where there is none.
+        made: the checksum of what the replay made. Taken as it is saved, like the other: running statistics may be
+            written after that.
         spilled: its bytes, where the replay is a rehearsal.
         stands: key of the call that saved it, where backward is to have these bytes; else empty.
     """
 
-    __slots__ = ("_saved", "_version", "spilled", "stands", "witness")
+    __slots__ = ("_saved", "_version", "made", "spilled", "stands", "witness")
 
     def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
         self.witness = witness
         self.spilled = spilled
         self.stands = ""
+        self.made: Witness | None = None
         self._saved = weakref.ref(tensor)
         self._version = _torch_private.version(tensor)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the replay made what forward saved, as far as checksums tell."""
+        return self.witness is None or (self.made is not None and same(self.made, self.witness))
+
+    def take(self, made: Tensor) -> None:
+        """Take what the replay made."""
+        with _torch_private.no_torch_functions():
+            self.made = witness_of(made)
 
     def tensor(self) -> Tensor:
         """Return what was saved.
@@ -157,15 +170,20 @@ class Check(Trial):
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
         """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
-        made: list[tuple[Slot, Witness | None]] = []
+        made: list[tuple[Proof, Witness]] = []
         for _, slot in wrong:
-            if slot.value is not None and not slot.value.is_cpu:
-                made.append((slot, witness_of(slot.value)))
+            if (
+                slot.value is not None
+                and not slot.value.is_cpu
+                and slot.proof is not None
+                and slot.proof.made is not None
+            ):
+                made.append((slot.proof, slot.proof.made))
                 slot.value = None
         if not made:  # kernels of a CPU repeat themselves
             return True
         Replay(frame, last, backward).run()
-        if all(_made_again(slot, before) for slot, before in made):
+        if all(proof.made is not None and same(proof.made, before) for proof, before in made):
             return True
         self.nets.unrepeating(self.segment, call_at(frame, wrong[0][0]).key)
         return False
@@ -186,17 +204,9 @@ def call_at(frame: Frame, number: int) -> Call:
 
 def _proven(slot: Slot) -> bool:
     """Whether nothing speaks against what a replay has made for a slot."""
-    proof = slot.proof
-    if proof is None or slot.value is None:
+    if slot.proof is None or slot.value is None:
         return True
-    if proof.witness is not None and not _made_again(slot, proof.witness):
+    if not slot.proof.holds:
         return False
     slot.proof = None
     return True
-
-
-def _made_again(slot: Slot, witness: Witness | None) -> bool:
-    """Whether what is in a slot has this checksum."""
-    with _torch_private.no_torch_functions():
-        made = None if slot.value is None else witness_of(slot.value)
-    return made is not None and witness is not None and same(made, witness)
