@@ -204,7 +204,8 @@ def test_running_statistics_that_are_saved_and_then_written_raise_no_alarm(caplo
     norm = nn.Sequential(
         nn.Linear(WIDTH, WIDTH), nn.InstanceNorm1d(6, affine=True, track_running_stats=True), nn.Tanh()
     )
-    plain, planned = nn.Sequential(norm, nn.Linear(WIDTH, 1)), copy.deepcopy(nn.Sequential(norm, nn.Linear(WIDTH, 1)))
+    plain = nn.Sequential(norm, nn.Linear(WIDTH, 1))
+    planned = copy.deepcopy(plain)
     autockpt.apply(planned, plan=Plan.of(["0"]), check="always")
     for _ in range(3):
         for model in (plain, planned):
