@@ -10,6 +10,7 @@ runs.py         the watched step
 tape.py         allocations, frees and markers of a run, in order
 marks.py        what the markers stand for
 observer.py     calls, functions, operators and saves, as markers
+returned.py     who returned which tensor
 routing.py      standing around forwards, torch functions and operators
 checks.py       what objects tell of a call: generators, containers, buffers
 fingerprint.py  what tells whether forward changed attributes of modules

@@ -10,9 +10,13 @@ Calls and torch functions form one tree, whose leaves are functions; operators r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import torch
+
+from .._calls.spill import SpilledTensor
 from .tape import Event
 
 MarkKind = Literal[
@@ -219,3 +223,22 @@ class Run:
     def in_order(self) -> list[Mark]:
         """The markers as they lie on the tape: their numbers may be out of turn."""
         return [self.marks[event.key] for event in self.events if event.kind == "mark"]
+
+
+class SavedSlot:
+    """What autograd holds instead of a tensor, so that its release shows.
+
+    Attributes:
+        save: number of the save.
+        held: the tensor, or where its bytes wait.
+    """
+
+    __slots__ = ("_released", "held", "save")
+
+    def __init__(self, released: Callable[[], object], save: int, held: torch.Tensor | SpilledTensor) -> None:
+        """Take what is held; `released` is called before it goes."""
+        self._released, self.save, self.held = released, save, held
+
+    def __del__(self) -> None:
+        # The tensor goes after the marker: it is alive until its save is released, not a tick less.
+        self._released()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from .. import _torch_private as private
-from .._calls.spill import Spill, SpilledTensor
+from .._calls.spill import Spill
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .checks import Checks
 from .clocks import Clock
-from .marks import Given, Mark, MarkKind, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .returned import Returned
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .tape import Tape
 
@@ -73,7 +74,7 @@ class Observer:
         self._open: list[int] = []
         self._function = -1
         self._occurrences: dict[str, int] = {}
-        self._returns: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
+        self._returned = Returned(tape)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
         self._thread, self.sets_itself_up = threading.get_ident(), False
 
@@ -163,8 +164,8 @@ class Observer:
         self.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
-            storages = self._storages(arguments)
-            call.given = self._given(storages)
+            storages = self._returned.storages(arguments)
+            call.given = self._returned.given(storages)
             call.parameters = frozenset(self._keys(self._tape, module.parameters()))
             check = self._checks.opened(call, module, arguments)
             self.mark("enter", index, stamp, tuple(storages))
@@ -177,8 +178,8 @@ class Observer:
             raise
         else:
             with self._own_work() as stamp:
-                outputs = self._storages(output)
-                self._returned(outputs, Sources(calls=(index,)))
+                outputs = self._returned.storages(output)
+                self._returned.by(outputs, Sources(calls=(index,)))
                 self._checks.closed(check)
                 self.mark("exit", index, stamp, tuple(outputs))
                 del outputs
@@ -201,8 +202,8 @@ class Observer:
         function = SeenFunction(name, occurrence, self._open[-1])
         self.functions.append(function)
         with self._own_work() as stamp:
-            storages = self._storages(arguments)
-            function.given = self._given(storages)
+            storages = self._returned.storages(arguments)
+            function.given = self._returned.given(storages)
             states = self._checks.began(function, arguments)
             self.mark("begin", index, stamp, tuple(storages))
             del storages
@@ -216,8 +217,8 @@ class Observer:
         finally:
             self._function = -1
         with self._own_work() as stamp:
-            outputs = self._storages(output)
-            self._returned(outputs, Sources(functions=(index,)))
+            outputs = self._returned.storages(output)
+            self._returned.by(outputs, Sources(functions=(index,)))
             self._checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
             self.mark("end", index, stamp, tuple(outputs))
             del outputs
@@ -267,41 +268,6 @@ class Observer:
         """Storages of the model's own tensors; those on the meta device have none."""
         return [key for each in own if each.device.type != "meta" and (key := tape.key(each))]
 
-    def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
-        """Tensors inside `value` by their storage, in order."""
-        found: dict[int, list[torch.Tensor]] = {}
-        for tensor in tensors(value):
-            if key := self.key(tensor):
-                found.setdefault(key, []).append(tensor)
-        return found
-
-    def _given(self, storages: dict[int, list[torch.Tensor]]) -> Given:
-        return Given(
-            sources=tuple(map(self._sources, storages.values())),
-            versions=tuple(min(map(private.version, objects)) for objects in storages.values()),
-        )
-
-    def _returned(self, outputs: dict[int, list[torch.Tensor]], by: Sources) -> None:
-        """Remember who returned which very objects, and in which version."""
-        for tensor in (tensor for same_storage in outputs.values() for tensor in same_storage):
-            known = self._sources([tensor])
-            sources = Sources((*known.calls, *by.calls), (*known.functions, *by.functions))
-            self._returns[id(tensor)] = (weakref.ref(tensor), private.version(tensor), sources)
-
-    def _sources(self, objects: list[torch.Tensor]) -> Sources:
-        """Who returned every one of these very objects, unchanged since."""
-        chains: list[Sources] = []
-        for tensor in objects:
-            reference, version, sources = self._returns.get(id(tensor), (None, 0, Sources()))
-            alive = reference is not None and reference() is tensor and version == private.version(tensor)
-            chains.append(sources if alive else Sources())
-        calls, functions = ([set(each) for each in chain] for chain in list(zip(*chains, strict=True))[:2])
-        return Sources(
-            calls=tuple(sorted(set.intersection(*calls))),
-            functions=tuple(sorted(set.intersection(*functions))),
-            mixed=any(each != chain[0] for chain in (calls, functions) for each in chain),
-        )
-
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
         with private.no_torch_functions():
@@ -314,13 +280,13 @@ class Observer:
             self.saves.append(SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.ops)))
             held = self._spill.take(tensor)
             # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
-            slot = _Slot(self, index, tensor.detach() if held is tensor else held)
+            slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)
             self.mark("pack", index, stamp, (key,))
             return slot
 
     @private.never_compiled
     def _unpack(self, slot: object) -> torch.Tensor:
-        if not isinstance(slot, _Slot):
+        if not isinstance(slot, SavedSlot):
             assert isinstance(slot, torch.Tensor)
             return slot
         if isinstance(slot.held, torch.Tensor):
@@ -330,16 +296,3 @@ class Observer:
             tensor = slot.held.restore()
             self.mark("unpack", slot.save, keys=(self.key(tensor),))
             return tensor
-
-
-class _Slot:
-    """What autograd holds instead of a tensor, so that its release shows."""
-
-    __slots__ = ("held", "observer", "save")
-
-    def __init__(self, observer: Observer, save: int, held: torch.Tensor | SpilledTensor) -> None:
-        self.observer, self.save, self.held = observer, save, held
-
-    def __del__(self) -> None:
-        # The tensor goes after the marker: it is alive until its save is released, not a tick less.
-        self.observer.mark("release", self.save)

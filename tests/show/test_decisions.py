@@ -10,7 +10,8 @@ from autockpt import Plan, Profile, solve
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.timeline import split_levels
 from autockpt._show.explain import explain_plan, report_plan
-from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
+from autockpt._show.explain.decisions import Activations, DecisionRow, decide
+from autockpt._show.explain.reasons import REASONS
 from tests.handmade import chain_profile
 
 PLANS: dict[str, dict[str, object]] = {

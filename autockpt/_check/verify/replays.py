@@ -14,6 +14,7 @@ import torch
 from ..._record.sandbox import Sandbox
 from ..._run.frames.frame import Call, Frame
 from ..._run.frames.saved import Slot
+from ..._run.frames.trial import alive
 from .compare import compare
 from .outcome import Observed
 from .report import Difference
@@ -54,7 +55,7 @@ def comparing_replays(step: int, state: Callable[[], Sandbox]) -> Iterator[list[
             dropped[slot] = Observed("replay", str(len(frame.slots)), tensor).kept()
 
     def replay(frame: Frame) -> None:
-        slots = [slot for slot in _alive(frame) if slot.value is None and slot in dropped]
+        slots = [slot for _, slot in alive(frame) if slot.value is None and slot in dropped]
         again = _Again(frame, slots, plain)
         expected = [dropped.pop(slot) for slot in slots]
         error = again.run()
@@ -112,11 +113,6 @@ class _Again:
         for slot, value, version in first:  # what backward goes on with
             slot.value, slot._version = value, version
         return agree
-
-
-def _alive(frame: Frame) -> list[Slot]:
-    slots = [reference() for reference in frame.slots if reference is not None]
-    return [slot for slot in slots if slot is not None]
 
 
 def _first(

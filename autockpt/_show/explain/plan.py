@@ -13,7 +13,7 @@ from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_bytes, format_seconds
 from .chart import timeline_chart
-from .decisions import REASONS, Activations, DecisionRow, decide
+from .decisions import Activations, DecisionRow, decide
 from .layout import (
     DEFAULT_WIDTH,
     MINIMUM_WIDTH,
@@ -26,6 +26,7 @@ from .layout import (
     how_timed,
 )
 from .names import span_of_segments, unit_labels, without_layer
+from .reasons import REASONS
 from .refusals import RefusalRow, by_reason, format_refusals
 
 _LEAST_NAME = 16  # columns for names of modules; with fewer the decisions go below the rows
