@@ -21,7 +21,7 @@ WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
+.PHONY: help install test fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ profiles: install  ## record the profiles of real models again, in fake mode (ta
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"
+
+check-always: install  ## run the tests with every segment of every plan checked in every step
+	$(VENV)/bin/python -m pytest $(PARALLEL) --check-always
 
 demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo

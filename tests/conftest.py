@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import hypothesis
@@ -16,6 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("house")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run check every segment of every plan in every step."""
+    parser.addoption("--check-always", action="store_true", help='apply() has check="always" where it has "sampled"')
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,6 +45,23 @@ def hasty() -> Iterator[None]:
     from autockpt._record import timing
 
     with mock.patch.object(timing, "REPEATS", 2):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check every segment in every step, where the run is to."""
+    if not request.config.getoption("--check-always"):
+        yield
+        return
+    from autockpt._run.frames import Nets
+
+    plain = Nets.of
+
+    def of(plan: Any, check: Any, *, governed: bool) -> Nets | None:
+        return plain(plan, "always" if check == "sampled" else check, governed=governed)
+
+    with mock.patch.object(Nets, "of", of):
         yield
 
 
