@@ -10,13 +10,15 @@ goes back into the same list or dictionary, which others may hold as well.
 from __future__ import annotations
 
 import argparse
+import array
+import io
 import operator
 import pickle
 import random
 import sys
 import threading
 import types
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,8 @@ from typing import Any
 
 import numpy
 import torch
+
+from .put_back import bind, bound, fill, fill_array, fill_bytes, fill_dict, got, rewrite, set_back, stands, state_of
 
 MOST_ITEMS = 100_000
 """Longer containers are put back, but what is inside their items is not looked at."""
@@ -41,7 +45,6 @@ _OBJECTS = (types.SimpleNamespace, argparse.Namespace, threading.local)
 _NUMBERS = (int, float, complex, str, tuple)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
 _OWN = frozenset(torch.nn.Module().__dict__)
-_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,7 @@ class Contents:
 
     def _enter(self, name: str, value: Any) -> None:
         if isinstance(value, dict):
-            self._keep(name, lambda: [*value.keys(), *value.values()], partial(_fill_dict, value))
+            self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
             if len(value) <= MOST_ITEMS:
                 self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
         elif isinstance(value, torch.Tensor):
@@ -129,12 +132,16 @@ class Contents:
         elif isinstance(value, _RANDOM):
             self._random(name, value)
         elif isinstance(value, _CONTAINERS):
-            self._keep(name, lambda: [*value], partial(_fill, value))
+            self._keep(name, lambda: [*value], partial(fill, value))
             if len(value) <= MOST_ITEMS:
                 self._todo += [(name, item) for item in value]
         elif isinstance(value, numpy.ndarray):
             if value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
-                self._keep(name, value.tobytes, partial(_fill_array, value), state=True)
+                self._keep(name, value.tobytes, partial(fill_array, value), state=True)
+        elif isinstance(value, (bytearray, array.array)):
+            self._keep(name, lambda: bytes(value), partial(fill_bytes, value), state=True)
+        elif isinstance(value, (io.StringIO, io.BytesIO)):
+            self._keep(name, lambda: (value.getvalue(), value.tell()), partial(rewrite, value), state=True)
         elif isinstance(value, (tuple, frozenset)):
             self._todo += [(name, item) for item in value]
         elif isinstance(value, types.MethodType):
@@ -146,7 +153,7 @@ class Contents:
         elif isinstance(value, types.FunctionType):
             self._function(name, value)
         elif isinstance(value, types.GeneratorType):
-            self._keep(f"the generator {name}", partial(_stands, value), None)
+            self._keep(f"the generator {name}", partial(stands, value), None)
         elif isinstance(value, Iterator) and _of_library(type(value)):
             self._iterator(name, value)
         elif isinstance(value, _OBJECTS) or not _of_library(type(value)):
@@ -163,7 +170,7 @@ class Contents:
         elif isinstance(value, random.Random):
             self._keep(name, value.getstate, value.setstate, state=True)
         else:
-            get, put = _state_of(value)
+            get, put = state_of(value)
             self._keep(name, lambda: pickle.dumps(get()), lambda state: put(pickle.loads(state)), state=True)
 
     def _function(self, name: str, function: types.FunctionType) -> None:
@@ -177,8 +184,10 @@ class Contents:
             value = space[key]
             if isinstance(value, types.FunctionType) and value.__globals__ is space:
                 self._todo.append((key, value))
+            elif isinstance(value, type) and value.__module__ == function.__module__:
+                self._class(key, value)
             elif not key.startswith("__") and _is_data(value, function.__module__):
-                self._keep(key, partial(_bound, space, key), partial(_bind, space, key))
+                self._keep(key, partial(bound, space, key), partial(bind, space, key))
                 self._todo.append((key, value))
 
     def _class(self, name: str, kind: type) -> None:
@@ -196,8 +205,8 @@ class Contents:
 
     def _attribute(self, name: str, thing: object, key: str) -> None:
         """Keep an attribute that lies in no dictionary that one may fill."""
-        self._keep(name, partial(_got, thing, key), partial(_set, thing, key))
-        self._todo += [(name, item) for item in _got(thing, key)]
+        self._keep(name, partial(got, thing, key), partial(set_back, thing, key))
+        self._todo += [(name, item) for item in got(thing, key)]
 
     def _iterator(self, name: str, value: Any) -> None:
         """Where an iterator stands can be seen, but not put back."""
@@ -219,13 +228,6 @@ class Contents:
             self._class(name, type(value))
 
 
-def _state_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """How the state of one of numpy's generators is read and written; it holds arrays, which compare only as bytes."""
-    if isinstance(generator, numpy.random.RandomState):
-        return generator.get_state, generator.set_state
-    return lambda: generator.bit_generator.state, partial(setattr, generator.bit_generator, "state")
-
-
 def _of_library(thing: Any) -> bool:
     """Whether a class or a function is one of torch, numpy or Python itself, or ours."""
     return str(thing.__module__).partition(".")[0] in _LIBRARIES
@@ -242,59 +244,3 @@ def _names(code: types.CodeType) -> set[str]:
     """The names that some code, and what is defined inside it, looks up in its file."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_names).union(*map(_names, inside))
-
-
-def _bound(space: Mapping[str, Any], key: str) -> list[Any]:
-    return [space.get(key, _MISSING)]
-
-
-def _bind(space: dict[str, Any], key: str, before: list[Any]) -> None:
-    space[key] = before[0]
-
-
-def _got(thing: object, key: str) -> list[Any]:
-    try:
-        return [getattr(thing, key)]
-    except (AttributeError, ValueError):  # an empty slot, an empty cell
-        return []
-
-
-def _set(thing: object, key: str, before: list[Any]) -> None:
-    """Set an attribute, or take it away again; also where instances of the class are said to be frozen."""
-    kind: Any = type if isinstance(thing, type) else object
-    if before:
-        kind.__setattr__(thing, key, before[0])
-    else:
-        kind.__delattr__(thing, key)
-
-
-def _stands(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
-    """Where the code of a generator stands, and what it has there; that can be seen, but not put back."""
-    frame = generator.gi_frame
-    return [] if frame is None else [sys.intern(str(frame.f_lasti)), *frame.f_locals.values()]
-
-
-def _fill_dict(value: dict[Any, Any], before: list[Any]) -> None:
-    """Put entries back in their order, past what a subclass makes of it."""
-    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
-    half = len(before) // 2
-    entries = dict(zip(before[:half], before[half:], strict=True))
-    for key in [key for key in value if key not in entries]:
-        kind.__delitem__(value, key)
-    if list(value) != list(entries):
-        for key in list(value):
-            kind.__delitem__(value, key)
-    for key, item in entries.items():
-        kind.__setitem__(value, key, item)
-
-
-def _fill(value: Any, before: Iterable[Any]) -> None:
-    if isinstance(value, list):
-        list.__setitem__(value, slice(None), before)
-    else:
-        value.clear()
-        value.update(before) if isinstance(value, set) else value.extend(before)
-
-
-def _fill_array(value: Any, before: bytes) -> None:
-    value[...] = numpy.frombuffer(before, dtype=value.dtype).reshape(value.shape)

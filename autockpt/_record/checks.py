@@ -90,6 +90,8 @@ class Checks:
                 yield refusals.DRAWS_ELSEWHERE.format(generator.device) if elsewhere else ""
         bound = [*map(private.storage_key, opened.module.parameters())] != opened.parameters
         yield refusals.CHANGES_PARAMETER if bound else ""
+        made = opened.call.nested and not any(leaf.is_nested for leaf in opened.leaves)
+        yield refusals.MAKES_NESTED if made else ""
         if opened.module not in self._reasons:
             self._reasons[opened.module] = why_unrepeatable(opened.module)
         yield self._reasons[opened.module]

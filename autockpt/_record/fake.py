@@ -20,6 +20,7 @@ from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .clocks import Clock
+from .left_over import caches_emptied, replace_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
 from .runs import watch_step
@@ -93,8 +94,27 @@ def profile_fake(
     name = device or DEFAULT_DEVICE
     if name not in DEVICES:
         raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
+    mode = _mode_of(model)
+    if mode is not None:
+        return _recorded(mode, model, inputs, loss, optimizers, name, hooks)
+    mode = private.new_fake_mode()
+    try:
+        with caches_emptied():
+            return _recorded(mode, model, inputs, loss, optimizers, name, hooks)
+    finally:
+        replace_left_over(mode)
+
+
+def _recorded(
+    mode: Any,
+    model: torch.nn.Module,
+    inputs: object,
+    loss: Loss | None,
+    optimizers: Sequence[Chosen],
+    name: str,
+    hooks: bool,
+) -> Profile:
     with Sandbox(model, loss=loss, buffers=False) as sandbox:
-        mode = _mode_of(model)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, loss, hooks=hooks)
@@ -151,11 +171,11 @@ class RooflineClock(Clock, TorchDispatchMode):
 
 
 def _mode_of(model: torch.nn.Module) -> Any:
-    """The fake mode that the model's tensors belong to, or a new one."""
+    """The fake mode that the model's tensors belong to; None where they are real."""
     for tensor in (*model.parameters(), *model.buffers()):
         if (mode := private.fake_mode_of(tensor)) is not None:
             return mode
-    return private.new_fake_mode()
+    return None
 
 
 def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -83,7 +83,9 @@ def lifetimes(run: Run) -> Lifetimes:
             mark, named = placed[event.key]
             if mark.kind == "aside":
                 continue
-            storages = tuple(numbers[each] if each > 0 else each for each in named)
+            # A copy may have been met before a node read it: in the graph of a gradient that forward took.
+            originals = filter(None, (copied.get(each, each) for each in named))
+            storages = tuple(numbers[each] if each > 0 else each for each in originals)
             found.marks.append(Placed(mark, found.ticks, storages))
             found.ticks += 1
             if mark.kind == "pack":

@@ -98,6 +98,7 @@ class SeenCall:
         draws: whether a default generator moved.
         bound: qualified names of buffers inside it that were bound to other tensors.
         refilled: whether a container among its arguments holds other tensors than before.
+        nested: whether a nested tensor was saved inside it.
         reasons: why it cannot be replayed exactly, as far as objects tell.
         checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
     """
@@ -114,6 +115,7 @@ class SeenCall:
     draws: bool = False
     bound: list[str] = field(default_factory=list)
     refilled: bool = False
+    nested: bool = False
     reasons: list[str] = field(default_factory=list)
     checkpointed: bool = False
 

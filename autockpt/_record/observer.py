@@ -278,6 +278,8 @@ class Observer:
             index, node = len(self.saves), private.saving_node()
             # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
             self.saves.append(SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.ops)))
+            for each in self._open if tensor.is_nested else ():
+                self.calls[each].nested = True
             held = self._spill.take(tensor)
             # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
             slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)

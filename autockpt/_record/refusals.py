@@ -19,6 +19,9 @@ CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would 
 
 GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
 
+MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths of its own"
+"""Torch tells lengths apart by the tensor that they were given in."""
+
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
 IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"

@@ -51,6 +51,7 @@ from .optimizers import (
 from .recorder import (
     ALONE,
     AllocationEvent,
+    FakeTensor,
     MemoryProfiler,
     active_data_parallel,
     after_backward,

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
 """The level from which torch writes its log, and that of errors: one above warnings."""

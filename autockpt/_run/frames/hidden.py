@@ -23,7 +23,7 @@ class Hidden:
 
     Args:
         calls: the calls.
-        weights: whether their modules' parameters are part of it.
+        weights: whether parameters are part of it, and buffers of which a replay has no copies.
 
     Attributes:
         generators: torch's, among it.
@@ -32,19 +32,27 @@ class Hidden:
     def __init__(self, calls: Iterable[Call], *, weights: bool = False) -> None:
         modules: dict[str, torch.nn.Module] = {}
         roots: dict[str, object] = {}
+        copied: set[int] = set()
         for call in calls:
             if call.module.member is not None:
                 modules |= call.module.member.named_modules(prefix=call.key.rpartition("#")[0])
+                copied |= call.module.copied
             roots[f"an argument of {call.key}"] = kept_whole(call.arguments)
         self._contents = Contents(roots | modules, bare=modules.values())
+        hooks = {
+            f"a hook of {name}": [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+            for name, module in modules.items()
+            if module._forward_hooks or module._forward_pre_hooks
+        }
+        self._hooks = Contents(hooks, bare=modules.values())
         self.generators = self._contents.generators
         self._tensors = [tensor for _, tensor in self._contents.tensors]
         self._versions = _torch_private.versions(self._tensors)
         self._weights = {
             f"{name}.{key}": (weight, witness_of(weight))
             for name, module in modules.items()
-            for key, weight in module._parameters.items()
-            if weights and weight is not None
+            for key, weight in (*module._parameters.items(), *module._buffers.items())
+            if weights and weight is not None and id(weight) not in copied
         }
 
     def changed(self) -> list[str]:
@@ -59,6 +67,10 @@ class Hidden:
     def put_back(self) -> None:
         """Have it as it was, but for what is lost."""
         self._contents.restore()
+
+    def put_hooks_back(self) -> None:
+        """Have what hooks keep as it was: they fire again in a replay, and that one has been for nothing."""
+        self._hooks.restore()
 
     def _written(self) -> list[str]:
         versions = _torch_private.versions(self._tensors)

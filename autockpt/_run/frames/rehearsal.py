@@ -18,7 +18,7 @@ from .around import Generator
 from .hidden import Hidden
 from .replay import Replay
 from .saved import Slot
-from .trial import OTHER_VALUES, Check, Proof, alive, call_at
+from .trial import OTHER_VALUES, Check, Proof, alive, call_at, kept
 from .witness import witness_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class Rehearsal(Check):
             raise
         except Exception as error:
             if _needs(frame):
-                raise
+                self.nets.fault(self.segment, replay.call.key, f"cannot be replayed ({error})")
+                raise kept(replay.call.key, f"cannot be replayed: {error}") from error
             self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
         finally:
             changed = hidden.changed()
@@ -86,6 +87,8 @@ class Rehearsal(Check):
             self._why.setdefault(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
             if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
                 raise self.error(call_at(frame, wrong[0][0]))
+        if self._why:
+            hidden.put_hooks_back()
         for key, reason in self._why.items():
             self.nets.fault(self.segment, key, reason)
         for number, slot in alive(frame):

@@ -51,8 +51,13 @@ class ModuleState:
         norms = self._take(module) if module is not None else []
         tensors = self._tensors
         try:
-            self.owners: dict[int, Tensor] = {tensor.untyped_storage()._cdata: tensor for tensor in tensors}
+            # Held until forward is over: another may be where one of them was, if a tensor gets a new one meanwhile.
+            self._storages = [tensor.untyped_storage() for tensor in tensors]
+            self.owners: dict[int, Tensor] = {
+                storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
+            }
         except NotImplementedError:  # one of them has no storage, by which to know it
+            self._storages = []
             self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
         self._aliased = len(self.owners) < len(tensors)
         self.devices = {tensor.device for tensor in tensors if not tensor.is_cpu}
@@ -60,6 +65,11 @@ class ModuleState:
             self._take_values(module, changing, norms)
         self._versions = _torch_private.versions(self._tensors)
         self._wants = [tensor.requires_grad for tensor in self._tensors]
+
+    @property
+    def copied(self) -> set[int]:
+        """Ids of the buffers of which a replay has copies."""
+        return set(map(id, self._changing))
 
     def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
         """Take every module of the tree once; return the buffers of normalisations in training.
@@ -137,6 +147,7 @@ class ModuleState:
 
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""
+        self._storages = []
         if not self._unknown or not self._changing:
             return
         storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor in self._changing]

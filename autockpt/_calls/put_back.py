@@ -1,0 +1,91 @@
+"""How what objects hold is read, and put back in place."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy
+
+MISSING = object()
+"""What a name stands for that is not there."""
+
+
+def state_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """How the state of one of numpy's generators is read and written; it holds arrays, which compare only as bytes."""
+    if isinstance(generator, numpy.random.RandomState):
+        return generator.get_state, generator.set_state
+    return lambda: generator.bit_generator.state, partial(setattr, generator.bit_generator, "state")
+
+
+def bound(space: Mapping[str, Any], key: str) -> list[Any]:
+    return [space.get(key, MISSING)]
+
+
+def bind(space: dict[str, Any], key: str, before: list[Any]) -> None:
+    space[key] = before[0]
+
+
+def got(thing: object, key: str) -> list[Any]:
+    try:
+        return [getattr(thing, key)]
+    except (AttributeError, ValueError):  # an empty slot, an empty cell
+        return []
+
+
+def set_back(thing: object, key: str, before: list[Any]) -> None:
+    """Set an attribute, or take it away again; also where instances of the class are said to be frozen."""
+    kind: Any = type if isinstance(thing, type) else object
+    if before:
+        kind.__setattr__(thing, key, before[0])
+    else:
+        kind.__delattr__(thing, key)
+
+
+def stands(generator: types.GeneratorType[Any, Any, Any]) -> list[Any]:
+    """Where the code of a generator stands, and what it has there; that can be seen, but not put back."""
+    frame = generator.gi_frame
+    return [] if frame is None else [sys.intern(str(frame.f_lasti)), *frame.f_locals.values()]
+
+
+def fill_dict(value: dict[Any, Any], before: list[Any]) -> None:
+    """Put entries back in their order, past what a subclass makes of it."""
+    kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+    half = len(before) // 2
+    entries = dict(zip(before[:half], before[half:], strict=True))
+    for key in [key for key in value if key not in entries]:
+        kind.__delitem__(value, key)
+    if list(value) != list(entries):
+        for key in list(value):
+            kind.__delitem__(value, key)
+    for key, item in entries.items():
+        kind.__setitem__(value, key, item)
+
+
+def fill(value: Any, before: Iterable[Any]) -> None:
+    if isinstance(value, list):
+        list.__setitem__(value, slice(None), before)
+    else:
+        value.clear()
+        value.update(before) if isinstance(value, set) else value.extend(before)
+
+
+def fill_array(value: Any, before: bytes) -> None:
+    value[...] = numpy.frombuffer(before, dtype=value.dtype).reshape(value.shape)
+
+
+def fill_bytes(value: Any, before: bytes) -> None:
+    """Have a bytearray or an array of numbers hold these bytes."""
+    value[:] = before if isinstance(value, bytearray) else type(value)(value.typecode, before)
+
+
+def rewrite(value: Any, before: tuple[Any, int]) -> None:
+    """Have a stream in memory hold this, and stand there."""
+    value.seek(0)
+    value.truncate()
+    value.write(before[0])
+    value.seek(before[1])

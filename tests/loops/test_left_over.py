@@ -1,0 +1,67 @@
+"""Fake recordings leave nothing in caches of the model's own that training could come upon."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+
+SIZES = (64, 72, 80, 64, 72, 80, 100, 90)
+"""Since sizes vary, a plan is made for 100 rows before there are any."""
+
+cached = functools.lru_cache(maxsize=None)(functools.partial(torch.linspace, 0.0, 0.1))
+
+hidden = types.ModuleType("hidden")
+hidden.__dict__["made"] = {}
+
+
+def cached_by_hand(size: int) -> Tensor:
+    """A cache in another file's dictionary, which nothing finds."""
+    made: dict[int, Tensor] = hidden.__dict__["made"]
+    if size not in made:
+        made[size] = torch.linspace(0.0, 0.1, size)
+    return made[size]
+
+
+class Ramped(nn.Module):
+    def __init__(self, ramp: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.ramp, self.first, self.second = ramp, nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.second(torch.tanh(self.first(x + self.ramp(len(x))[:, None])))
+        return out
+
+
+def train(ramp: Callable[[int], Tensor], budget: str | None) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Ramped(ramp) for _ in range(4))).train()
+    if budget is not None:
+        autockpt.apply(model, budget)
+    found = []
+    for size in SIZES:
+        model.zero_grad()
+        model(torch.randn(size, 32)).square().mean().backward()
+        found += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    return found
+
+
+def test_a_cached_function_makes_its_tensors_again() -> None:
+    gc.unfreeze()  # what is frozen is not found
+    plain = train(cached, None)
+    cached.cache_clear()
+    planned = train(cached, "min")
+    assert all(type(gradient) is Tensor for gradient in planned)
+    assert all(map(torch.equal, plain, planned)) and len(plain) == len(planned)
+
+
+def test_a_tensor_without_values_that_somebody_kept_ends_training_with_an_error() -> None:
+    with pytest.raises(autockpt.AutockptError, match="a fake recording made"):
+        train(cached_by_hand, "min")

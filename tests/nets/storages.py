@@ -1,0 +1,152 @@
+"""Kinds of state that no version counts: swapped storages, bytes, counters on classes and in hooks, gradients."""
+
+from __future__ import annotations
+
+import array
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.nets.kind import WIDTH, Block, Kind, Network, Outcome
+
+__all__ = ["STORAGES"]
+
+
+class Swapped(Block):
+    """Gives a buffer another storage in every forward; `reads` says whether anything comes of it."""
+
+    def __init__(self, swap: Callable[[Tensor, Tensor], object], reads: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.ones(32, WIDTH))
+        self.swap, self.reads = swap, reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = self.get_buffer("mean")
+        with torch.no_grad():
+            self.swap(mean, mean * 0.9 + x.detach() * 0.1)
+        return self.scaled(x * mean.clone() if self.reads else x)
+
+
+def assign(buffer: Tensor, new: Tensor) -> None:
+    buffer.data = new
+
+
+def set_storage(buffer: Tensor, new: Tensor) -> None:
+    buffer.set_(new)  # type: ignore[call-overload]
+
+
+def refill(buffer: Tensor, new: Tensor) -> None:
+    set_storage(buffer, torch.empty(0))
+    buffer.resize_(new.shape).copy_(new)
+
+
+class Bytes(Block):
+    """Counts in something that is no list."""
+
+    def __init__(self, holder: Any, count: Callable[[Any], int]) -> None:
+        super().__init__()
+        self.holder, self.count = holder, count
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(x, 1 + 0.1 * self.count(self.holder))
+
+
+def count_in_place(holder: Any) -> int:
+    holder[0] += 1
+    return int(holder[0])
+
+
+def count_by_lines(stream: io.StringIO) -> int:
+    stream.write("called\n")
+    return len(stream.getvalue().splitlines())
+
+
+class CountsOnItsClass(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        CountsOnItsClass.calls += 1
+        ctx.scale = 1 + 0.01 * CountsOnItsClass.calls
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        scaled: Tensor = gradients[0] * ctx.scale
+        return scaled
+
+
+def begin_anew() -> None:
+    CountsOnItsClass.calls = 0
+
+
+class Counts(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(CountsOnItsClass.apply(x))  # type: ignore[no-untyped-call]
+
+
+class Hooked(Block):
+    """A hook scales what the block makes, the more the oftener it has fired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        fired: list[int] = []
+
+        def scale(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            fired.append(1)
+            return output * (1 + 0.01 * len(fired))
+
+        self.widen.register_forward_hook(scale)
+
+
+class TakesGradients(Block):
+    """A gradient inside forward, of which gradients are taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            energy = self.scaled(x).square().sum()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        out: Tensor = x - 0.01 * force
+        return out
+
+
+class Takes(Network):
+    def body(self, x: Tensor) -> Tensor:
+        return super().body(x.requires_grad_())
+
+
+class MakesNested(Block):
+    """Lengths of a nested tensor are told apart by the tensor that they came in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        nested = torch.nested.as_nested_tensor([x[:10], x[10:]], layout=torch.jagged)
+        return self.scaled(torch.cat((nested * 2).sin().unbind()))
+
+
+def _kind(name: str, block: Callable[[], nn.Module], given: Outcome = Outcome.REFUSED, **others: Any) -> Kind:
+    return Kind(name=name, block=block, given=given, **others)
+
+
+def _swapped(swap: Callable[[Tensor, Tensor], object], reads: bool) -> Callable[[], nn.Module]:
+    return lambda: Swapped(swap, reads)
+
+
+IN_FORWARD = {"planned": "what is saved is read in forward, so nothing is recomputed; nobody says so"}
+
+STORAGES: tuple[Kind, ...] = (
+    *(
+        _kind(f"a buffer swapped by {swap.__name__}{', read' * reads}", _swapped(swap, reads), Outcome.EXACT)
+        for swap in (assign, set_storage, refill)
+        for reads in (False, True)
+    ),
+    _kind("a bytearray", lambda: Bytes(bytearray(1), count_in_place)),
+    _kind("an array", lambda: Bytes(array.array("l", [0]), count_in_place)),
+    _kind("a stream in memory", lambda: Bytes(io.StringIO(), count_by_lines)),
+    _kind("a counter on a class of functions", Counts, begin=begin_anew),
+    _kind("a hook that counts and scales", Hooked),
+    _kind("gradients inside forward", TakesGradients, Outcome.EXACT, network=Takes, waits=IN_FORWARD),
+    _kind("a nested tensor", MakesNested, Outcome.RAISES),
+)
