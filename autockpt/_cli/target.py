@@ -55,7 +55,7 @@ def build(target: str) -> Target:
         raise Misuse(f"{target!r} names no function: write package.module:function or file.py:function")
     with progress(f"importing {target}"):
         with calling(f"importing {where}"):
-            module = _run_file(Path(where)) if where.endswith(".py") else _import(where)
+            module = _module(where)
         function = getattr(module, name, None)
         if not callable(function):
             raise Misuse(f"{where} has no function {name!r}" + (f": it is {_kind(function)}" if function else ""))
@@ -132,14 +132,12 @@ def require_torch() -> None:
         )
 
 
-def _import(name: str) -> ModuleType:
-    """Import the module `name`, from the current directory too, as ``python -m`` does."""
-    sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
-
-
-def _run_file(path: Path) -> ModuleType:
-    """Run the file at `path` as a module; what lies beside it can be imported, as ``python file.py`` does."""
+def _module(where: str) -> ModuleType:
+    """Import a module, also from the current directory, or run a file; what lies beside it can be imported."""
+    if not where.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(where)
+    path = Path(where)
     if not path.is_file():
         raise Misuse(f"cannot import {path}: no such file")
     sys.path.insert(0, str(path.resolve().parent))

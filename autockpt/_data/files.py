@@ -37,12 +37,8 @@ def _lines(raw: bytes) -> bytes:
 
 
 def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write `value` to `path` as JSON; see `write`."""
-    write(encode(value), path)
-
-
-def write(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write `data` to `path`, whole or not at all, packed if it ends in ``.gz``; into a pipe or a device as it goes."""
+    """Write `value` to `path` as JSON, whole or not at all, packed if it ends in ``.gz``; into a device as it goes."""
+    data = encode(value)
     target = Path(path)
     if target.exists() and not target.is_file():
         target.write_bytes(data)
