@@ -126,6 +126,13 @@ def test_what_the_users_code_raises_has_its_traceback(run: Run, models_file: Pat
         )
 
 
+def test_an_error_of_our_own_shows_where_it_is(run: Run, models_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autockpt._record.recorder.record_step", None)
+    result = run("profile", f"{models_file}:tiny")
+    assert (result.status, result.out) == (2, "")
+    assert str(Path(autockpt.__file__).parent / "_record" / "recorder.py") in result.err
+
+
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the demo's model; half of the peak stays within reach."""
