@@ -57,12 +57,12 @@ NAMES = {
 COMMANDS = {
     "demo": {"--json"},
     "doctor": {"--json"},
-    "explain": {*("FILE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
-    "frontier": {"PROFILE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
+    "explain": {*("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
+    "frontier": {"SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},
     "solve": {
-        "PROFILE",
+        "SOURCE",
         "--budget",
         "--max-overhead",
         "--solver",

@@ -1,4 +1,7 @@
-"""The command ``autockpt``. Imports no command before it is asked for, and no torch until one runs a model."""
+"""The command ``autockpt``. Imports no verb before it is asked for, and no torch until one runs a model.
+
+Arguments come in, a page or a JSON document and an exit status go out. Open `verb.py` first, then `solve.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import click
 
 from .. import __version__
 from .group import Verbs
-
-__all__ = ["main"]
 
 VERBS = {
     "demo": "Train a small GPT-2 plain and inside half its peak, and compare.",
@@ -44,9 +45,9 @@ def main(context: click.Context) -> None:
 
     Record what a model keeps for backward, choose what to recompute, and see why.
 
-    Exit status: 0 done; 1 no plan meets what was asked, a check failed, the model cannot be recorded or planned, or
-    something is not installed; 2 usage, which is also a target that cannot be imported or called and a file that cannot
-    be read or is not valid; 130 interrupted; 141 the reader of the output has gone.
+    Exit status: 0 done; 1 no plan meets what was asked, a check failed, the model cannot be recorded or planned,
+    something is not installed, or the reader of the output has gone; 2 usage, which is also a target that cannot be
+    imported or called and a file that cannot be read or is not valid; 130 interrupted.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -1,48 +1,30 @@
-"""``autockpt frontier``: what every budget costs. Imports no torch."""
+"""``autockpt frontier``: what every budget costs. Imports no torch where the profile is there."""
 
 from __future__ import annotations
 
 import click
 
-from .._data import files
+from .._choose.frontier import frontier as find_frontier
 from .._data.profile import Profile
 from .._show.explain import explain_frontier
 from .._show.pictures import require_matplotlib
 from ..solvers.units import format_bytes, parse_bytes
-from .common import (
-    errors,
-    examples,
-    json_option,
-    output_option,
-    plot_option,
-    print_json,
-    read,
-    solver_option,
-    write,
-    write_plot,
+from . import options
+from .screen import progress, tell
+from .source import load
+from .verb import Result, verb, write, write_plot
+
+
+@verb(
+    "autockpt frontier profile.json -o frontier.json",
+    "autockpt frontier train.py:build --budget 16GiB",
 )
-from .profile_type import profile_type
-from .screen import progress, show, tell, width
-from .types import Seconds
-
-POINTS = 12
-"""Fewer than `autockpt.frontier` has: someone waits for it."""
-
-SECONDS = 2.0
-
-
-@click.command(
-    epilog=examples(
-        "autockpt frontier profile.json -o frontier.json",
-        "autockpt frontier profile.json --budget 16GiB",
-    ),
-)
-@click.argument("profile", type=profile_type)
-@solver_option
+@options.source
+@options.solver
 @click.option(
     "--points",
     type=click.IntRange(min=2),
-    default=POINTS,
+    default=12,  # fewer than `autockpt.frontier` has: someone waits for it
     show_default=True,
     help="Budgets to solve for, evenly spaced, the plain peak and the minimum included.",
 )
@@ -52,52 +34,41 @@ SECONDS = 2.0
     multiple=True,
     help="Solve for this budget instead, besides the plain peak and the minimum. May be given several times.",
 )
-@click.option(
-    "--seconds",
-    type=Seconds(),
-    default=SECONDS,
-    show_default=True,
-    help="Seconds for all budgets together. More, such as 60, may find cheaper plans, and says how far from the least "
-    "they are.",
+@options.seconds(
+    2.0,
+    "Seconds for all budgets together. More, such as 60, may find cheaper plans, and says how far from the least they "
+    "are.",
 )
-@output_option
-@plot_option
-@json_option
+@options.output
+@options.plot
 def frontier(
-    profile: str,
+    source: str,
     solver: str,
     points: int,
     budgets: tuple[str, ...],
     seconds: float,
     output: str | None,
     plot: str | None,
-    as_json: bool,
-) -> None:
-    """Show what each budget costs for the step recorded in PROFILE, down to the lowest peak that can be reached.
+) -> Result:
+    """Show what each budget costs for a recorded step, down to the lowest peak that can be reached.
 
-    PROFILE is a file that `autockpt profile` wrote, - for stdin, or a name that `autockpt profiles` lists. Needs no GPU
-    and imports no torch.
+    SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
+    file.py:function, of whose model a step is recorded as `autockpt profile` does. Needs no GPU, and imports no torch
+    but to record.
 
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
     shows the one for a budget, from the file that -o writes.
     """
-    from .._choose.frontier import frontier as find_frontier
-
-    with errors(as_json=as_json):
-        if plot is not None:
-            require_matplotlib()
-        data, source = read(profile)
-        record = files.decode(data, Profile, source=source)
-        n_budgets = len(budgets) + 2 if budgets else points
-        with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
-            found = find_frontier(record, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
-        for budget in budgets:
-            if parse_bytes(budget) < found.minimum_bytes:
-                tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
-        write(found, output)
-        if plot is not None:
-            write_plot(found.plot(), plot)
-    if as_json:
-        print_json(found)
-    else:
-        show(explain_frontier(found, width=width()))
+    if plot is not None:
+        require_matplotlib()
+    profile = load(source, Profile)
+    n_budgets = len(budgets) + 2 if budgets else points
+    with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
+        found = find_frontier(profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
+    for budget in budgets:
+        if parse_bytes(budget) < found.minimum_bytes:
+            tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
+    write(found, output)
+    if plot is not None:
+        write_plot(found.plot(), plot)
+    return Result(found, lambda width: explain_frontier(found, width=width))

@@ -1,21 +1,12 @@
-"""The group of verbs: wrong use, a closed pipe and an interrupt end in one line at most, and an exit status.
-
-0    done
-1    no plan meets what was asked, a check failed, the model cannot be recorded or planned, something is not installed
-2    usage
-130  interrupted, as shells count signals
-141  whoever read our output has gone
-"""
+"""The group of verbs: imports one when it is asked for, and ends what goes wrong in one line and an exit status."""
 
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -23,11 +14,11 @@ import click
 from .screen import tell
 
 INTERRUPTED = 130
-PIPE_CLOSED = 141
+"""As shells count signals."""
 
 
 class Verbs(click.Group):
-    """The verbs of ``autockpt``, each imported when it is asked for.
+    """The verbs of ``autockpt``.
 
     Args:
         verbs: what each does, in a line; it is the command of that name in the module of that name.
@@ -55,82 +46,33 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(self._verbs.items()))
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run a verb; where this is the whole programme, end it with an exit status."""
-        if not standalone_mode:
-            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        try:
-            with _guarded():
-                status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.ClickException as error:
-            status = error.exit_code
-            with suppress(OSError):  # nobody is left to be told
-                tell(f"Error: {_in_one_line(error)}")
-        except click.exceptions.Exit as end:
-            status = end.exit_code
-        sys.exit(status if isinstance(status, int) else 0)
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Read the arguments; help is printed here."""
-        with _guarded():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb that the arguments name."""
-        with _guarded():
-            return super().invoke(ctx)
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest one."""
-        verbs = self.list_commands(ctx)
-        if args[0] not in verbs and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], verbs, n=1)
+        if args[0] not in self._verbs and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self._verbs, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise click.UsageError(f"there is no verb {args[0]!r}; {hint}there are {', '.join(verbs)}")
+            ctx.fail(f"there is no verb {args[0]!r}; {hint}there are {', '.join(sorted(self._verbs))}")
         return super().resolve_command(ctx, args)
 
-
-class _Interrupted(click.ClickException):
-    exit_code = INTERRUPTED
-
-
-@contextmanager
-def _guarded() -> Iterator[None]:
-    """End quietly where the reader of our output has gone or the user has had enough, before click does in its way."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise _Interrupted("interrupted") from None
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            raise
-        _drop_output()
-        raise click.exceptions.Exit(PIPE_CLOSED) from None
+    def main(self, args: Any = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        """Run a verb; where this is the whole programme, end it with an exit status."""
+        try:
+            status = super().main(args, standalone_mode=False, **extra)
+        except (click.Abort, click.ClickException) as error:
+            if not standalone_mode:
+                raise
+            with suppress(OSError):  # nobody is left to be told
+                tell(f"Error: {_in_one_line(error)}")
+            status = error.exit_code if isinstance(error, click.ClickException) else INTERRUPTED
+        return sys.exit(status or 0) if standalone_mode else status
 
 
-def _drop_output() -> None:
-    """Send what is still buffered nowhere, or the interpreter complains about it on its way out."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, none at all, or no file
-            stream.flush()
-            continue
-        with suppress(OSError, ValueError, AttributeError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
-
-
-def _in_one_line(error: click.ClickException) -> str:
+def _in_one_line(error: click.Abort | click.ClickException) -> str:
     """Return what an error says, and for one about the arguments where to read about them."""
+    if isinstance(error, click.Abort):
+        return "interrupted"
     said = " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         said += "" if said.endswith((".", "?")) else "."

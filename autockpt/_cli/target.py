@@ -1,4 +1,4 @@
-"""Finding the function that a user names on the command line, and calling it."""
+"""Finding the function that a user names on the command line, calling it, and recording a step of its model."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import click
+
+from .._data.errors import MissingExtra
 from ..solvers.errors import AutockptError
-from .common import Misuse
+from .screen import progress
+from .verb import Misuse
 
 if TYPE_CHECKING:
     import torch
 
+    from .._data.profile import Profile
     from .._record.optimizer import Optimizers
 
+OURS = str(Path(__file__).parent.parent / "_")  # rooms of the library
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a user's function made.
 
-    Attributes:
-        model: the model.
-        inputs: its batch.
-        loss: maps the model's outputs to a scalar; None where it was not told.
-        optimizer: what trains the model, or the name of its class; None where it was not told.
-    """
+class Target(NamedTuple):
+    """What a user's function made: a model, its batch, and what it told of loss and optimizer."""
 
     model: torch.nn.Module
     inputs: object
@@ -47,77 +45,101 @@ def build(target: str) -> Target:
 
     Raises:
         Misuse: it cannot be imported, is not a function, raises, or returns something else.
+        MissingExtra: torch is not installed.
     """
+    require_torch()
     import torch
 
-    where, colon, name = target.rpartition(":")
-    if not (where and colon and name):
+    where, _, name = target.rpartition(":")
+    if not (where and name):
         raise Misuse(f"{target!r} names no function: write package.module:function or file.py:function")
-    function = _function(where, name)
-    try:
-        made = function()
-    except Exception as error:
-        raise Misuse(f"{target} raised {_in_one_line(error)}") from error
+    with progress(f"importing {target}"):
+        with calling(f"importing {where}"):
+            module = _module(where)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise Misuse(f"{where} has no function {name!r}" + (f": it is {_kind(function)}" if function else ""))
+        with calling(target):
+            made = function()
     if not (isinstance(made, tuple) and len(made) in (2, 3, 4) and isinstance(made[0], torch.nn.Module)):
         raise Misuse(
             f"{target} must return (model, inputs), (model, inputs, loss) or (model, inputs, loss, optimizer), a "
             f"torch.nn.Module and its batch first; it returned {_kind(made)}"
         )
-    found = Target(**dict(zip(("model", "inputs", "loss", "optimizer"), made, strict=False)))
+    found = Target(*made)
     if found.loss is not None and not callable(found.loss):
         raise Misuse(
             f"the loss that {target} returned is {_kind(found.loss)}; it must be a function from the model's outputs "
             "to a scalar, or None"
         )
-    optimizers = found.optimizer if isinstance(found.optimizer, (list, tuple)) else [found.optimizer]
-    strange = [each for each in optimizers if not isinstance(each, (torch.optim.Optimizer, str, type(None)))]
-    if strange:
-        raise Misuse(
-            f"the optimizer that {target} returned is {_kind(strange[0])}; it must be one of torch.optim, its name, a "
-            "list of them, or None"
-        )
+    for each in found.optimizer if isinstance(found.optimizer, (list, tuple)) else [found.optimizer]:
+        if not isinstance(each, (torch.optim.Optimizer, str, type(None))):
+            raise Misuse(
+                f"the optimizer that {target} returned is {_kind(each)}; it must be one of torch.optim, its name, a "
+                "list of them, or None"
+            )
     return found
 
 
+def record(
+    target: str,
+    *,
+    mode: Literal["measured", "fake"] = "measured",
+    device: str | None = None,
+    optimizer: str | None = None,
+) -> Profile:
+    """Record a training step of the model that `target` builds; arguments as those of `autockpt.profile`."""
+    made = build(target)
+    from .._record import profile
+
+    with progress(f"recording a step of {type(made.model).__name__}"), calling(f"a step of {target}"):
+        return profile(
+            made.model, made.inputs, loss=made.loss, optimizer=optimizer or made.optimizer, mode=mode, device=device
+        )
+
+
 @contextmanager
-def running(target: str) -> Iterator[None]:
-    """Turn what a target's model raises in a step into one line that says where.
+def calling(what: str) -> Iterator[None]:
+    """Print the traceback of what the user's own code raises, without our frames between.
 
     Raises:
         Misuse: it raised something; errors that autockpt raises on purpose pass.
     """
     try:
         yield
-    except AutockptError:
+    except (AutockptError, Misuse):
         raise
     except Exception as error:
-        raise Misuse(f"a step of {target} raised {_in_one_line(error)}") from error
+        if not isinstance(error, ModuleNotFoundError):  # its message says all
+            told = traceback.TracebackException.from_exception(error)
+            theirs = [frame for frame in told.stack if not frame.filename.startswith(OURS)]
+            if theirs[-1:] == told.stack[-1:]:  # else the error is ours
+                told.stack[:] = theirs
+            click.echo("".join(told.format()), err=True, nl=False)
+        raise Misuse(f"{what} raised {type(error).__name__}: {error}") from error
 
 
-def _function(where: str, name: str) -> Callable[[], object]:
-    try:
-        module = _run_file(Path(where)) if where.endswith(".py") else _import(where)
-    except Exception as error:
-        raise Misuse(f"cannot import {where}: {_in_one_line(error)}") from error
-    function = getattr(module, name, None)
-    if function is None:
-        raise Misuse(f"{where} has no function {name!r}")
-    if not callable(function):
-        raise Misuse(f"{name!r} in {where} is not a function: it is {_kind(function)}")
-    found: Callable[[], object] = function
-    return found
+def require_torch() -> None:
+    """Say in one line that running a model takes torch, before something imports it.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(
+            "running a model takes torch, which is not installed; install it by: pip install torch. "
+            "solve, frontier, explain and profiles do without"
+        )
 
 
-def _import(name: str) -> ModuleType:
-    """Import the module `name`, from the current directory too, as ``python -m`` does."""
-    sys.path.insert(0, str(Path.cwd()))
-    return importlib.import_module(name)
-
-
-def _run_file(path: Path) -> ModuleType:
-    """Run the file at `path` as a module; what lies beside it can be imported, as ``python file.py`` does."""
+def _module(where: str) -> ModuleType:
+    """Import a module, also from the current directory, or run a file; what lies beside it can be imported."""
+    if not where.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(where)
+    path = Path(where)
     if not path.is_file():
-        raise FileNotFoundError("no such file")
+        raise Misuse(f"cannot import {path}: no such file")
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
@@ -125,14 +147,6 @@ def _run_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module  # classes defined in the file look here for their module
     spec.loader.exec_module(module)
     return module
-
-
-def _in_one_line(error: Exception) -> str:
-    """Return the error and where it was raised, in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1]
-    words = " ".join(str(error).split()) or "no message"
-    return f"{type(error).__name__}: {words} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _kind(value: object) -> str:

@@ -3,133 +3,122 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-import msgspec
+from collections import Counter
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidFile
 
 if TYPE_CHECKING:
     from .profile import Profile
 
+TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
+INDEXED = TENSORS | {
+    "call": "call",
+    "sources": "call",
+    "function": "function",
+    "functions": "function",
+    "op": "operator",
+}
+"""What the numbers in a column are indices of, by the name of the column."""
+
 
 def validate(profile: Profile) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
     if profile.optimizer_step_bytes and not profile.optimizer:
         raise InvalidFile(f"the step of no optimizer needs {profile.optimizer_step_bytes:,} bytes")
-    _check_seconds(profile)
-    _check_calls(profile)
-    _check_tensors(profile)
-    _check_saves(profile)
-    _check_functions(profile)
-    _check_ops(profile)
-    _check_refusals(profile)
+    _check_columns(profile)
+    _check_tree(profile)
+    _check_ticks(profile)
+    functions, ops, saves = profile.functions, profile.ops, profile.saves
+    keys = chain(
+        (call.key for call in profile.calls), zip(functions.call, functions.name, functions.occurrence, strict=True)
+    )
+    twice = next((key for key, count in Counter(keys).items() if count > 1), None)
+    if twice is not None:
+        raise InvalidFile(f"{twice!r} stands in the profile twice")
+    if any(op >= 0 and ops.function[op] != function for op, function in zip(saves.op, saves.function, strict=True)):
+        raise InvalidFile("a save names an operator of another function than its own")
+    for call in profile.calls:
+        if any(name not in profile.buffer_bytes for name in call.buffers):
+            raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
 
 
-def _check_seconds(profile: Profile) -> None:
-    calls = (second for call in profile.calls for second in (call.enter_seconds, call.exit_seconds))
-    tables = (*profile.functions.seconds, *profile.ops.seconds, *profile.saves.seconds)
-    for second in (profile.plain_seconds, *calls, *tables):
-        if not 0 <= second < math.inf:
-            raise InvalidFile(f"something in the profile takes {second} s: record the step again")
+def _check_columns(profile: Profile) -> None:
+    """Check that columns are of one length, that indices are of something, and that seconds are numbers."""
+    arguments = [*chain.from_iterable(call.arguments for call in profile.calls), *chain(*profile.functions.arguments)]
+    tables = {
+        what: {name: getattr(table, name) for name in table.__struct_fields__}
+        for what, table in (
+            ("functions", profile.functions),
+            ("operators", profile.ops),
+            ("tensors", profile.tensors),
+            ("saves", profile.saves),
+        )
+    }
+    for what, columns in tables.items():
+        if len({*map(len, columns.values())}) != 1:
+            raise InvalidFile(f"the columns of {what} differ in length")
+    for what, rows, names in (
+        ("arguments", arguments, ("tensor", "sources", "functions")),
+        ("calls", profile.calls, ("outputs", "enter_seconds", "exit_seconds")),
+    ):
+        tables[what] = {name: [getattr(row, name) for row in rows] for name in names}
+    tables["the step"] = {"plain_seconds": [profile.plain_seconds]}
+    ops, tensors = len(profile.ops), len(profile.tensors)
+    sizes = {"call": len(profile.calls), "function": len(profile.functions), "operator": ops, "tensor": tensors}
+    for what, columns in tables.items():
+        for name, column in columns.items():
+            kind = INDEXED.get(name)
+            if kind is not None and max(_flat(column), default=-1) >= sizes[kind]:
+                raise InvalidFile(f"{name!r} of {what} names a {kind} that is not in the profile")
+            if name.endswith("seconds") and not all(0 <= seconds < math.inf for seconds in column):
+                raise InvalidFile(f"{name!r} of {what} is below 0 s or no number: record the step again")
+    for each in profile.refusals:
+        if each.index >= sizes["call" if each.what == "call" else "function"]:
+            raise InvalidFile(f"{each.what} {each.index} is refused and not in the profile")
 
 
-def _check_calls(profile: Profile) -> None:
-    calls, n_tensors = profile.calls, len(profile.tensors)
+def _flat(column: Any) -> Any:
+    return chain.from_iterable(column) if column and isinstance(column[0], tuple) else column
+
+
+def _check_tree(profile: Profile) -> None:
+    calls = profile.calls
     around: list[int] = []
     for i, call in enumerate(calls):
         while around and calls[around[-1]].stop <= i:
             around.pop()
         parent = around[-1] if around else -1
-        if call.parent != parent or not i < call.stop <= len(calls) or (i > 0) != (parent >= 0):
+        end = calls[parent].stop if i else len(calls)
+        if call.parent != parent or not i < call.stop <= end or (i > 0) != (parent >= 0):
             raise InvalidFile(f"call {call.key!r} at {i} has parent {call.parent} and stop {call.stop}: not a tree")
-        if i and call.stop > calls[parent].stop:
-            raise InvalidFile(f"call {call.key!r} ends after its parent")
         around.append(i)
-        if not call.enter <= call.exit <= profile.forward_ticks <= profile.ticks:
-            raise InvalidFile(f"call {call.key!r} runs from tick {call.enter} to {call.exit}, past the end of forward")
         if not call.enter_seconds <= call.exit_seconds:
             raise InvalidFile(f"call {call.key!r} ends at {call.exit_seconds} s, before it begins")
-        if any(name not in profile.buffer_bytes for name in call.buffers):
-            raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
-        if any(source >= len(calls) for argument in call.arguments for source in argument.sources):
-            raise InvalidFile(f"call {call.key!r} takes an argument from a call that is not in the profile")
-        if any(function >= len(profile.functions) for argument in call.arguments for function in argument.functions):
-            raise InvalidFile(f"call {call.key!r} takes an argument from a function that is not in the profile")
-        if any(t >= n_tensors for t in (*(argument.tensor for argument in call.arguments), *call.outputs)):
-            raise InvalidFile(f"call {call.key!r} names a tensor that is not in the profile")
-    keys = [call.key for call in calls]
-    if len(set(keys)) != len(keys):
-        raise InvalidFile("a call stands in the profile twice")
 
 
-def _check_tensors(profile: Profile) -> None:
-    tensors = profile.tensors
-    _equal_columns("tensors", tensors)
-    if any(later <= earlier for earlier, later in zip(tensors.birth, tensors.birth[1:], strict=False)):
-        raise InvalidFile("tensors are not in the order of their births")
+def _check_ticks(profile: Profile) -> None:
+    calls, tensors, saves, end = profile.calls, profile.tensors, profile.saves, profile.ticks
+    functions, ops = profile.functions, profile.ops
+    for call in calls:
+        if not call.enter <= call.exit <= profile.forward_ticks <= end:
+            raise InvalidFile(f"call {call.key!r} runs from tick {call.enter} to {call.exit}, past the end of forward")
+    for what, begins in (("tensors", tensors.birth), ("functions", functions.enter)):
+        if any(later <= earlier for earlier, later in pairwise(begins)):
+            raise InvalidFile(f"{what} are not in the order in which they begin")
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
-        if not birth < natural <= profile.ticks or not birth < death <= profile.ticks:
-            raise InvalidFile(f"a tensor is born at tick {birth} and dies at {natural} or {death} of {profile.ticks}")
-
-
-def _check_saves(profile: Profile) -> None:
-    saves, n_tensors, n_calls = profile.saves, len(profile.tensors), len(profile.calls)
-    n_functions, n_ops = len(profile.functions), len(profile.ops)
-    _equal_columns("saves", saves)
-    _equal_columns("operators", profile.ops)  # the saves name some
-    for tensor, call, function, op in zip(saves.tensor, saves.call, saves.function, saves.op, strict=True):
-        if tensor >= n_tensors or call >= n_calls:
-            raise InvalidFile("a save names a tensor or a call that is not in the profile")
-        if function >= n_functions or op >= n_ops:
-            raise InvalidFile("a save names a function or an operator that is not in the profile")
-        if op >= 0 and profile.ops.function[op] != function:
-            raise InvalidFile("a save names an operator of another function than its own")
+        if not birth < natural <= end or not birth < death <= end:
+            raise InvalidFile(f"a tensor is born at tick {birth} and dies at {natural} or {death} of {end}")
     for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):
-        if not pack <= release <= profile.ticks or not pack <= unpack <= profile.ticks:
+        if not pack <= release <= end or not pack <= unpack <= end:
             raise InvalidFile(f"a tensor saved at tick {pack} is read at {unpack} and released at {release}")
-
-
-def _check_functions(profile: Profile) -> None:
-    functions, calls, n_tensors = profile.functions, profile.calls, len(profile.tensors)
-    _equal_columns("functions", functions)
-    if any(later <= earlier for earlier, later in zip(functions.enter, functions.enter[1:], strict=False)):
-        raise InvalidFile("functions are not in the order of their begins")
-    for i, call in enumerate(functions.call):
-        key, enter, leave = functions.key(i), functions.enter[i], functions.exit[i]
-        if call >= len(calls):
-            raise InvalidFile(f"function {key!r} names a call that is not in the profile")
-        if not calls[call].enter <= enter <= leave <= calls[call].exit:
-            raise InvalidFile(f"function {key!r} runs from tick {enter} to {leave}, outside its call")
-        if any(tensor >= n_tensors for tensor in (*functions.reads[i], *functions.makes[i])):
-            raise InvalidFile(f"function {key!r} names a tensor that is not in the profile")
-        if not all(enter < profile.tensors.birth[tensor] < leave for tensor in functions.makes[i]):
-            raise InvalidFile(f"function {key!r} makes a tensor that is not born in it")
-        for argument in functions.arguments[i]:
-            if argument.tensor >= n_tensors:
-                raise InvalidFile(f"function {key!r} is given a tensor that is not in the profile")
-    keys = set(zip(functions.call, functions.name, functions.occurrence, strict=True))
-    if len(keys) != len(functions):
-        raise InvalidFile("a function of a call stands in the profile twice")
-
-
-def _check_ops(profile: Profile) -> None:
-    ops, functions, n_tensors = profile.ops, profile.functions, len(profile.tensors)
-    for i, (function, call) in enumerate(zip(ops.function, ops.call, strict=True)):
-        if function >= len(functions) or call >= len(profile.calls):
-            raise InvalidFile(f"operator {ops.name[i]!r} names a function or a call that is not in the profile")
-        if not profile.calls[call].enter <= ops.start[i] <= ops.stop[i] <= profile.calls[call].exit:
-            raise InvalidFile(f"operator {ops.name[i]!r} runs outside its call")
-        if any(tensor >= n_tensors for tensor in (*ops.reads[i], *ops.makes[i], *ops.writes[i])):
-            raise InvalidFile(f"operator {ops.name[i]!r} names a tensor that is not in the profile")
-
-
-def _check_refusals(profile: Profile) -> None:
-    for each in profile.refusals:
-        if each.index >= len(profile.calls if each.what == "call" else profile.functions):
-            raise InvalidFile(f"{each.what} {each.index} is refused and not in the profile")
-
-
-def _equal_columns(what: str, table: msgspec.Struct) -> None:
-    if len({len(getattr(table, column)) for column in table.__struct_fields__}) != 1:
-        raise InvalidFile(f"the columns of {what} differ in length")
+    for name, within, start, stop in chain(
+        zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
+        zip(ops.name, ops.call, ops.start, ops.stop, strict=True),
+    ):
+        if not calls[within].enter <= start <= stop <= calls[within].exit:
+            raise InvalidFile(f"{name!r} runs from tick {start} to {stop}, outside its call {calls[within].key!r}")
+    for name, makes, enter, leave in zip(functions.name, functions.makes, functions.enter, functions.exit, strict=True):
+        if not all(enter < tensors.birth[tensor] < leave for tensor in makes):
+            raise InvalidFile(f"function {name!r} makes a tensor that is not born in it")

@@ -22,7 +22,7 @@ MAXIMUM_UNPACKED_BYTES = 256 * 2**20
 """A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: object) -> bytes:
     """Return `value` as one JSON document: one field a line, and one object a line in a list of objects."""
     fields = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, msgspec.Raw])
     lines = [b" " + msgspec.json.encode(name) + b": " + _lines(bytes(raw)) for name, raw in fields.items()]
@@ -37,12 +37,8 @@ def _lines(raw: bytes) -> bytes:
 
 
 def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write `value` to `path` as JSON; see `write`."""
-    write(encode(value), path)
-
-
-def write(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write `data` to `path`, whole or not at all, packed if it ends in ``.gz``; into a pipe or a device as it goes."""
+    """Write `value` to `path` as JSON, whole or not at all, packed if it ends in ``.gz``; into a device as it goes."""
+    data = encode(value)
     target = Path(path)
     if target.exists() and not target.is_file():
         target.write_bytes(data)

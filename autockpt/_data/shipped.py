@@ -6,14 +6,13 @@ import difflib
 import os
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import msgspec
 
-from . import files
-from .errors import UnknownProfile
+from .errors import InvalidFile, UnknownProfile
 from .profile import Profile, plain_peak_bytes
-from .tables import Recipe, Static, TensorTable
+from .tables import Recipe
 
 SUFFIX = ".json.gz"
 NEAREST = 3
@@ -86,40 +85,17 @@ def locate(path: str | os.PathLike[str]) -> Readable:
 
 
 def recorded_profiles() -> list[RecordedProfile]:
-    """Say what each recorded profile is of, in the order of their names; calls and operators are not looked at."""
+    """Say what each recorded profile is of, in the order of their names."""
     return [_summary(name) for name in names()]
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a profile a summary needs; the rest is passed over, which is most of the work."""
-
-    SCHEMA: ClassVar[str] = Profile.SCHEMA
-
-    model: str
-    mode: str
-    device: str
-    torch_version: str
-    recorded: str
-    recipe: Recipe
-    plain_seconds: float
-    static: Static
-    optimizer_step_bytes: int = 0
-    ticks: int
-    tensors: TensorTable
-
-
 def _summary(name: str) -> RecordedProfile:
-    head = files.decode(locate(name).read_bytes(), _Head, source=name)
-    return RecordedProfile(
-        name=name,
-        model=head.model,
-        recipe=head.recipe,
-        mode=head.mode,
-        device=head.device,
-        torch_version=head.torch_version,
-        recorded=head.recorded,
-        plain_peak_bytes=plain_peak_bytes(
-            head.static, head.tensors, ticks=head.ticks, optimizer_step_bytes=head.optimizer_step_bytes
-        ),
-        plain_seconds=head.plain_seconds,
+    profile = Profile.load(name)
+    if profile.recipe is None:
+        raise InvalidFile(f"{name} has no recipe, which says how it was recorded")
+    said = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_seconds")
+    told = {field: getattr(profile, field) for field in said}
+    peak_bytes = plain_peak_bytes(
+        profile.static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
     )
+    return RecordedProfile(name=name, plain_peak_bytes=peak_bytes, **told)

@@ -60,15 +60,7 @@ class MemoryStep(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def level_bytes(self) -> int:
         """Sum of all parts."""
-        return (
-            self.static_bytes
-            + self.gradient_bytes
-            + self.output_bytes
-            + self.activation_bytes
-            + self.boundary_bytes
-            + self.restored_bytes
-            + self.transient_bytes
-        )
+        return sum(getattr(self, name) for name in self.__struct_fields__ if name.endswith("_bytes"))
 
 
 class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):

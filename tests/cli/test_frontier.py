@@ -59,9 +59,10 @@ def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Pat
     ("arguments", "words"),
     [
         (["--points", "1"], "--points"),
-        (["--solver", "best"], "there are all, "),
+        (["--solver", "best"], "is not one of 'all', "),
         (["--budget", "8 G B"], "8 G B"),
         (["--seconds", "0"], "--seconds"),
+        (["--seconds", "nan"], "nan is no number of seconds"),
         (["-o", "missing/frontier.json"], "missing/frontier.json"),
     ],
 )

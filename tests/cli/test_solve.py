@@ -124,7 +124,7 @@ def test_solve_too_costly(run: Run, profile_file: Path) -> None:
         (["--budget", "8 G B"], "8 G B"),
         (["--budget=-1"], "-1"),
         (["--budget", "120%"], "120%"),
-        (["--budget", "80MiB", "--solver", "best"], "there are all, "),
+        (["--budget", "80MiB", "--solver", "best"], "is not one of 'all', "),
         (["--budget", "80MiB", "--seconds", "0"], "--seconds"),
         (["--budget", "80MiB", "-o", "missing/plan.json"], "missing/plan.json"),
         (["--budget", "least"], 'budget="min" asks for the lowest peak'),

@@ -112,3 +112,28 @@ def test_what_else_is_returned_is_named(run: Run, target: str, name: str, words:
         assert (result.status, result.out) == (2, "")
         assert words in result.err
         assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["solve", "--budget", "min"], ["frontier", "--points", 3], ["explain"]])
+def test_a_function_stands_where_a_profile_may(run: Run, target: str, arguments: list[object]) -> None:
+    """The step is the one that `autockpt profile` records, with the loss and the optimizer that are returned."""
+    result = run(*arguments, f"{target}:four", "--json")
+    assert (result.status, result.err) == (0, "")
+    document = json.loads(result.out)
+    found = document if "plans" not in document else document["plans"][0]
+    profile = run("profile", f"{target}:four", "--json").out.encode()
+    assert found["plain_peak_bytes"] == json.loads(run("explain", "-", "--json", stdin=profile).out)["plain_peak_bytes"]
+
+
+def test_a_function_stands_for_the_profile_of_a_plan(run: Run, target: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("solve", f"{target}:four", "--budget", "min", "-o", plan).status == 0
+    assert "Predicted memory over the step" in run("explain", plan, "--profile", f"{target}:four").out
+    result = run("solve", f"{target}:five", "--budget", "min")
+    assert (result.status, result.err.count("\n")) == (2, 1)
+
+
+def test_a_file_with_a_colon_in_its_name_is_a_file(run: Run, target: str, tmp_path: Path) -> None:
+    path = tmp_path / "a:b"
+    assert run("profile", f"{target}:two", "-o", path).status == 0
+    assert run("explain", path).out.startswith("Profile of Sequential")

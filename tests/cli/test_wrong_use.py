@@ -23,21 +23,24 @@ from tests.cli.shell import Run
         (["--jsn"], "--jsn"),
         (["solve", "{file}", "--bugdet", "1"], "--budget"),
         (["solve", "{file}", "--budget"], "'--budget' requires an argument"),
-        (["solve"], "Missing argument 'PROFILE'"),
+        (["solve"], "Missing argument 'SOURCE'"),
         (["solve", "{file}", "{file}", "--budget", "1"], "unexpected extra argument"),
         (["solve", "missing.json", "--budget", "1"], "missing.json"),
-        (["explain", "{folder}"], "is a directory"),
-        (["solve", "{file}", "--budget", "1", "--solver", "ilq"], "did you mean 'ilp'?"),
-        (["frontier", "{file}", "--solver", "chian"], "did you mean 'chain'?"),
-        (["verify", "m:f", "--solver", "chian"], "did you mean 'chain'?"),
+        (["explain", "{folder}"], "Is a directory"),
+        (["solve", "{file}", "--budget", "1", "--solver", "ilq"], "'ilp'"),
+        (["frontier", "{file}", "--solver", "chian"], "'chain'"),
+        (["verify", "m:f", "--solver", "chian"], "'chain'"),
         (["solve", "{file}", "--budget", "1", "--seconds", "soon"], "--seconds"),
         (["solve", "{file}", "--budget", "1", "--seconds", "nan"], "nan is no number of seconds"),
         (["frontier", "{file}", "--seconds", "0"], "0.0 is not in the range x>0"),
         (["solve", "{file}", "--budget", "1", "-o", "{folder}"], "is a directory"),
-        (["solve", "{file}", "--budget", "1", "-o", "missing/plan.json"], "the folder of 'missing/plan.json'"),
+        (
+            ["solve", "{file}", "--budget", "1", "-o", "missing/plan.json"],
+            "'missing/plan.json' cannot be written: No such file or directory",
+        ),
         (["solve", "{file}", "--budget", "1", "-o", "/proc/plan.json"], "cannot be written"),
         (["solve", "{file}", "--budget", "1", "-o", "-"], "--json prints the document on stdout"),
-        (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "no roofline for device 'h1000'; there are a100, "),
+        (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "'h1000' is not one of 'a100', "),
         (["profile", "m:f", "--device", "h100"], "--device goes with --mode fake"),
         (["explain", "{file}", "--solver", "chain"], "--solver goes with --budget or --max-overhead"),
     ],
@@ -102,7 +105,7 @@ def test_an_interrupt(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(solving, "choose", interrupt)
     result = run("solve", profile_file, "--budget", "1GiB")
-    assert (result.status, result.out, result.err) == (130, "", "Error: interrupted\n")
+    assert (result.status, result.out, result.err) == (130, "", "\nError: interrupted\n")
 
 
 def test_a_device_is_written_to_and_not_replaced(run: Run, profile_file: Path) -> None:
@@ -124,7 +127,7 @@ def test_a_reader_that_has_gone(profile_file: Path) -> None:
         result = command("explain", profile_file, stdout=writer)
     finally:
         os.close(writer)
-    assert (result.returncode, result.stderr) == (141, b"")
+    assert (result.returncode, result.stderr) == (1, b"")
 
 
 def test_a_disk_that_is_full(profile_file: Path) -> None:

@@ -35,7 +35,7 @@ def test_the_file_of_a_twelve_layer_transformer_stays_small(tmp_path: Path) -> N
         ("functions", {"makes": ((0,),) * 12}, "not born in it"),
         ("ops", {"seconds": ()}, "columns of operators"),
         ("ops", {"writes": ((999,),)}, "tensor that is not"),
-        ("saves", {"function": (99,)}, "function or an operator"),
+        ("saves", {"function": (99,)}, "names a function that is not"),
         ("saves", {"op": (0,)}, "another function"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_budget_that_nothing_meets(run: Run) -> None:
         (["--plan", __file__], 2, "not a valid autockpt.plan/1 file"),
         (["--plan", "{plan}", "--steps", "0"], 2, "--steps"),
         (["--budget", "8 G B"], 2, "8 G B"),
-        (["--budget", "1GB", "--solver", "best"], 2, "there are all, "),
+        (["--budget", "1GB", "--solver", "best"], 2, "is not one of 'all', "),
     ],
 )
 def test_misused(run: Run, arguments: list[str], status: int, words: str) -> None:

@@ -1,0 +1,125 @@
+"""The options and arguments that several verbs share, and what they may be."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from .._data import shipped
+from ..solvers.registry import SOLVERS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
+
+
+class OutputPath(click.Path):
+    """A file to write, which can be: found out before the work begins, not after.
+
+    Args:
+        endings: what its name must end in; anything where there are none.
+    """
+
+    def __init__(self, *endings: str) -> None:
+        super().__init__(dir_okay=False, writable=True)
+        self._endings = endings
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Refuse a path that cannot be written, or with another ending."""
+        if value == "-":
+            self.fail("'-' is no file to write; --json prints the document on stdout", param, ctx)
+        if self._endings and Path(value).suffix.lower() not in self._endings:
+            self.fail(f"the name {str(value)!r} does not end in one of {', '.join(self._endings)}", param, ctx)
+        try:  # only trying tells for root, full disks and file systems that are read-only
+            if not Path(value).exists():
+                tempfile.TemporaryFile(dir=Path(value).absolute().parent).close()
+        except OSError as error:
+            self.fail(f"{str(value)!r} cannot be written: {error.strerror}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer recorded profiles by name, and files."""
+    found = [CompletionItem(name) for name in shipped.names() if name.startswith(incomplete)]
+    return [*found, CompletionItem(incomplete, type="file")]
+
+
+target = click.argument("target", type=click.Path(), metavar="TARGET")
+source = click.argument("source", metavar="SOURCE", shell_complete=complete_source)
+keep = click.option(
+    "--keep",
+    multiple=True,
+    metavar="PATTERN",
+    help="Calls never to run again, as '*.attn'. May be given several times.",
+)
+recompute = click.option(
+    "--recompute", multiple=True, metavar="PATTERN", help="Calls always to run again. May be given several times."
+)
+optimizer = click.option(
+    "--optimizer",
+    metavar="NAME",
+    help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
+)
+solver = click.option(
+    "--solver",
+    type=click.Choice(sorted(SOLVERS)),
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help=f"One solver by name: {', '.join(sorted(SOLVERS))}.",
+)
+overhead = click.option(
+    "--max-overhead",
+    type=float,
+    metavar="RATIO",
+    help="Instead of a budget: the lowest peak within this recompute overhead, as 0.15 for 15 %.",
+)
+output = click.option("-o", "--output", type=OutputPath(), help="Also write the result to this file, as JSON.")
+plot = click.option(
+    "--plot",
+    type=OutputPath(".png", ".svg", ".pdf"),
+    help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot].",
+)
+
+
+def seconds(default: float, help_: str) -> Callable[[F], F]:
+    """Return the option that says how long to search: above 0, and a number."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: float) -> float:
+        if not math.isfinite(value):
+            raise click.BadParameter(f"{value} is no number of seconds", ctx, param)
+        return value
+
+    above_0 = click.FloatRange(min=0, min_open=True)
+    return click.option(
+        "--seconds", type=above_0, callback=check, default=default, show_default=True, metavar="SECONDS", help=help_
+    )
+
+
+def at_most_one(**options: object) -> bool:
+    """Return whether one of these options was given.
+
+    Raises:
+        UsageError: more than one was.
+    """
+    given = sum(value is not None for value in options.values())
+    if given > 1:
+        *names, last = (f"--{name.replace('_', '-')}" for name in options)
+        raise click.UsageError(f"give at most one of {', '.join(names)} and {last}")
+    return bool(given)
+
+
+solver_seconds = seconds(
+    3.0,
+    "For the solver; what it has found by then is taken. Up to 3 s of preparation come before it, and up to 1 s for a "
+    "lower bound after it.",
+)

@@ -1,0 +1,122 @@
+"""What every verb is: it returns a `Result`, printed here, or raises an error, which becomes an exit status."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from .._data import files
+from .._data.errors import InvalidFile, PinError, UnknownProfile
+from .._show.explain import parts_text
+from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
+from .screen import show, width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Result(NamedTuple):
+    """What a verb found.
+
+    Attributes:
+        document: what ``--json`` prints.
+        text: makes the page that people read, at most so many columns wide.
+        failure: what failed, in words, where the exit status is 1 all the same.
+    """
+
+    document: msgspec.Struct
+    text: Callable[[int], str]
+    failure: str = ""
+
+
+class Misuse(click.ClickException):
+    """One line on stderr, exit status 2."""
+
+    exit_code = 2
+
+
+MISUSES = (BudgetError, InvalidFile, Misuse, PinError, UnknownProfile, UnknownSolver)
+
+
+def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
+    """Make a command of a function that returns a `Result`; it takes ``--json`` besides its own options.
+
+    Args:
+        examples: command lines that stand below its help.
+    """
+
+    def decorate(function: Callable[..., Result]) -> click.Command:
+        @functools.wraps(function)
+        def run(as_json: bool, **given: Any) -> None:
+            try:
+                result = function(**given)
+            except (AutockptError, Misuse) as error:
+                said = (Misuse if isinstance(error, MISUSES) else click.ClickException)(str(error))
+                if as_json:
+                    _print_json(_failed(error, said.exit_code))
+                elif isinstance(error, Infeasible) and error.parts is not None:
+                    show(parts_text(error.parts, error.budget_bytes, width=width()))
+                raise said from error
+            if as_json:
+                _print_json(result.document)
+            else:
+                show(result.text(width()))
+            if result.failure:
+                raise click.ClickException(result.failure)
+
+        lines = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
+        command = click.command(epilog=lines)(run)
+        help_ = "Print one JSON document on stdout, nothing else."
+        command.params.append(click.Option(["--json", "as_json"], is_flag=True, help=help_))
+        return command
+
+    return decorate
+
+
+def _failed(error: AutockptError | Misuse, exit_status: int) -> dict[str, object]:
+    """Return the document that stands in for a result; where no plan meets what was asked, it has the nearest one."""
+    if isinstance(error, Infeasible):
+        figures = ("solver", "budget_bytes", "minimum_bytes", "unpinned_minimum_bytes", "dominated_by", "parts")
+        told = {name: getattr(error, name) for name in (*figures, "advice", "plan")}
+        return {"status": "infeasible", **told}
+    if isinstance(error, TooCostly):
+        plain_seconds = error.plain_seconds
+        return {
+            "status": "too costly",
+            "solver": error.solver,
+            "max_overhead": error.most_seconds / plain_seconds if plain_seconds else None,
+            "least_overhead": error.least_seconds / plain_seconds if plain_seconds else None,
+            "plan": error.plan,
+        }
+    return {"status": "failed", "error": type(error).__name__, "message": str(error), "exit_status": exit_status}
+
+
+def _print_json(document: object) -> None:
+    show(files.encode(document).decode(), plain=True)
+
+
+def write(document: msgspec.Struct, path: str | None) -> None:
+    """Write `document` to `path` as JSON, if there is a path, and say so on stderr."""
+    if path is not None:
+        with _writing(path):
+            files.save(document, path)
+
+
+def write_plot(figure: Figure, path: str) -> None:
+    """Write a figure to `path`, in the format that its name ends in."""
+    with _writing(path):
+        figure.savefig(path, dpi=150)
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Misuse(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"wrote {path}", err=True)
