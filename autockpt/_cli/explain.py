@@ -15,9 +15,9 @@ from .._show.explain import (
     FrontierReport,
     PlanReport,
     ProfileReport,
-    frontier_text,
-    plan_text,
-    profile_text,
+    frontier_page,
+    plan_page,
+    profile_page,
     report_frontier,
     report_plan,
     report_profile,
@@ -93,11 +93,11 @@ def explain(
     if as_json:
         print_json(report)
     elif isinstance(report, PlanReport):
-        show(plan_text(report, width=width()))
+        show(plan_page(report).text(width()))
     elif isinstance(report, FrontierReport):
-        show(frontier_text(report, width=width()))
+        show(frontier_page(report).text(width()))
     else:
-        show(profile_text(report, width=width()))
+        show(profile_page(report).text(width()))
 
 
 class Asked(NamedTuple):

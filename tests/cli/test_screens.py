@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from autockpt import Plan, Profile, Verification, frontier, solve
 from autockpt._check.demo import DemoReport
 from autockpt._cli.screen import progress, show, tell
-from autockpt._show.explain import demo_text, format_table
+from autockpt._show.explain import demo_text
+from autockpt._show.page import Table
 from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
 
@@ -93,7 +94,7 @@ def test_the_page_of_the_demo_fits(columns: int) -> None:
 @given(st.lists(st.text("ab.", min_size=1, max_size=40), min_size=1), st.integers(0, 6), st.integers(22, 60))
 def test_nothing_is_cut_without_saying_so(names: list[str], indent: int, columns: int) -> None:
     rows = [[" " * indent + name, "1.00 MiB"] for name in names]
-    lines = format_table(["calls", "freed"], rows, columns, elide=0).splitlines()[2:]
+    lines = Table(header=["calls", "freed"], rows=rows).text(columns).splitlines()[2:]
     for (name, size), line in zip(rows, lines, strict=True):
         assert len(line) <= columns
         assert line.endswith(size)

@@ -1,7 +1,6 @@
-"""Plans, frontiers and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
+"""The pages of plans, frontiers, profiles and results, and the JSON that ``autockpt explain --json`` prints.
 
-A page each for a profile, a plan and a frontier: a report is plain data, and the text is made from it alone, so that
-both say the same.
+A report is plain data; a page is made from it alone, so that JSON, text and HTML say the same.
 """
 
 from __future__ import annotations
@@ -11,56 +10,54 @@ from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
-from .demo import demo_text
-from .frontier import FrontierReport, frontier_text, report_frontier
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
-from .max_batch import explain_max_batch
-from .parts import parts_text
-from .plan import PlanReport, plan_text, report_plan
-from .profile import ProfileReport, profile_text, report_profile
-from .recorded import RecordedReport, recorded_text
-from .verification import headline, verification_text
+from ..page import DEFAULT_WIDTH, Page
+from .frontier import FrontierReport as FrontierReport
+from .frontier import frontier_page as frontier_page
+from .frontier import report_frontier as report_frontier
+from .plan import PlanReport as PlanReport
+from .plan import plan_page as plan_page
+from .plan import report_plan as report_plan
+from .profile import ProfileReport as ProfileReport
+from .profile import profile_page as profile_page
+from .profile import report_profile as report_profile
+from .results import RecordedReport as RecordedReport
+from .results import demo_text as demo_text
+from .results import max_batch_page as max_batch_page
+from .results import parts_text as parts_text
+from .results import recorded_text as recorded_text
+from .verification import headline as headline
+from .verification import verification_page as verification_page
+from .verification import verification_text as verification_text
 
-__all__ = [
-    "DEFAULT_WIDTH",
-    "MINIMUM_WIDTH",
-    "FrontierReport",
-    "PlanReport",
-    "ProfileReport",
-    "RecordedReport",
-    "demo_text",
-    "explain_frontier",
-    "explain_max_batch",
-    "explain_plan",
-    "explain_profile",
-    "format_table",
-    "frontier_text",
-    "headline",
-    "parts_text",
-    "plan_text",
-    "plan_timeline",
-    "profile_text",
-    "recorded_text",
-    "report_frontier",
-    "report_plan",
-    "report_profile",
-    "verification_text",
-]
+
+def page_of_plan(plan: Plan, profile: Profile | None = None) -> Page:
+    """Return the page of `plan`; given its profile, with a chart and with what is decided about each call."""
+    return plan_page(report_plan(plan, profile))
+
+
+def page_of_frontier(frontier: Frontier) -> Page:
+    """Return the page of `frontier`."""
+    return frontier_page(report_frontier(frontier))
+
+
+def page_of_profile(profile: Profile) -> Page:
+    """Return the page of `profile`."""
+    return profile_page(report_profile(profile))
 
 
 def explain_plan(plan: Plan, profile: Profile | None = None, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `plan` as text of at most `width` columns (at least `MINIMUM_WIDTH`); given its profile, with a chart."""
-    return plan_text(report_plan(plan, profile), width=width)
+    """Return `page_of_plan` as text at most `width` columns wide."""
+    return page_of_plan(plan, profile).text(width)
 
 
 def explain_frontier(frontier: Frontier, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `frontier` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
-    return frontier_text(report_frontier(frontier), width=width)
+    """Return `page_of_frontier` as text at most `width` columns wide."""
+    return page_of_frontier(frontier).text(width)
 
 
 def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return where the memory and time of `profile` go, as text at most `width` columns wide."""
-    return profile_text(report_profile(profile), width=width)
+    """Return `page_of_profile` as text at most `width` columns wide."""
+    return page_of_profile(profile).text(width)
 
 
 def plan_timeline(plan: Plan, profile: Profile) -> MemoryTimeline:

@@ -10,31 +10,19 @@ import msgspec
 from ..._data.profile import Profile, plain_peak_bytes
 from ..._data.tables import Recipe
 from ...solvers.units import format_bytes, format_seconds
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, MODES, counted, fill, format_notes, format_table, format_totals
-from .names import alike, from_parent, span
-from .refusals import RefusalRow, by_reason, format_refusals
-
-SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
+from ..page import Bar, Page, Table, counted
+from .common import MODES, RefusalRow, by_reason, caveats, how_timed
+from .tree import SMALL, TreeRow, all_saves, place_of, saved_inside, walk
 
 
-class ModuleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Module calls at one place of the tree, structurally identical siblings together. Figures are their sum.
+class ModuleRow(TreeRow, frozen=True, kw_only=True):
+    """A row of the module tree.
 
     Attributes:
-        depth: 0 for the root.
-        name: for people, from the parent on: ``h.0 … h.11``; empty for the root.
-        first: the first of the calls, by its key.
-        class_name: class of the module.
-        calls: how many calls the row stands for.
         saved_bytes: what autograd saves inside, each storage once.
         forward_seconds: children included.
     """
 
-    depth: int
-    name: str
-    first: str
-    class_name: str
-    calls: int
     saved_bytes: int
     forward_seconds: float
 
@@ -62,38 +50,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_profile(profile: Profile) -> ProfileReport:
     """Summarise `profile`: the plain peak, what is static, and the module tree with what each part saves."""
-    saved: list[set[int]] = [set() for _ in profile.calls]
-    for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True):
-        if tensor >= 0:
-            saved[call].add(tensor)
-    children: list[list[int]] = [[] for _ in profile.calls]
-    for i in range(len(profile.calls) - 1, 0, -1):  # children come after their parents in pre-order
-        parent = profile.calls[i].parent
-        saved[parent] |= saved[i]
-        children[parent].insert(0, i)
-
-    sizes = profile.tensors.bytes
-    activation_bytes = sum(sizes[tensor] for tensor in saved[0])
-    rows: list[ModuleRow] = []
-
-    def add(calls: Sequence[int], depth: int) -> None:
-        """Append the row of `calls`, which look alike, then those of their children."""
-        records = [profile.calls[i] for i in calls]
-        rows.append(
-            ModuleRow(
-                depth=depth,
-                name=span(list(dict.fromkeys(from_parent(record, profile.calls) for record in records))),
-                first=records[0].key,
-                class_name=records[0].class_name,
-                calls=len(calls),
-                saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in calls))),
-                forward_seconds=sum(record.forward_seconds for record in records),
-            )
-        )
-        for group in alike([children[i] for i in calls], profile.calls):
-            add(group, depth + 1)
-
-    add([0], 0)
+    rows = _modules(profile)
     static = profile.static
     return ProfileReport(
         model=profile.model,
@@ -116,60 +73,67 @@ def report_profile(profile: Profile) -> ProfileReport:
         },
         optimizer=profile.optimizer,
         optimizer_step_bytes=profile.optimizer_step_bytes,
-        activation_bytes=activation_bytes,
+        activation_bytes=rows[0].saved_bytes,
         modules=tuple(rows),
         refused=by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items()),
         notes=profile.notes,
     )
 
 
-def how_known(report: ProfileReport) -> tuple[str, str, str]:
-    """Say of the plain peak, of saved bytes and of seconds whether they are recorded or predicted."""
-    return (
-        "recorded" if report.mode == "measured" and not report.optimizer else "predicted",
-        "predicted" if report.mode == "fake" else "recorded",
-        "predicted" if report.mode == "fake" else "recorded",
-    )
+def _modules(profile: Profile) -> list[ModuleRow]:
+    calls, sizes = profile.calls, profile.tensors.bytes
+    saved = saved_inside(profile, all_saves(profile))
+    rows: list[ModuleRow] = []
+
+    def visit(group: Sequence[int], depth: int) -> bool:
+        row = ModuleRow(
+            **place_of(group, depth, calls),
+            saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in group))),
+            forward_seconds=sum(calls[i].forward_seconds for i in group),
+        )
+        rows.append(row)
+        return True
+
+    walk(calls, visit)
+    return rows
 
 
-def profile_text(report: ProfileReport, *, width: int = DEFAULT_WIDTH) -> str:
-    """Render a report of a profile."""
-    width = max(width, MINIMUM_WIDTH)
+def profile_page(report: ProfileReport) -> Page:
+    """Lay out a report of a profile."""
     where = f"on {report.device}" if report.mode == "measured" else f"for {report.device}"
-    head = f"Profile of {report.model}, recorded {report.recorded} {where}, torch {report.torch_version}"
+    title = f"Profile of {report.model}, recorded {report.recorded} {where}, torch {report.torch_version}"
     if report.recipe is not None:
-        head += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"
+        title += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"
     parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    peak, saved, times = how_known(report)
-    totals = [
-        (f"{peak} plain peak", format_bytes(report.plain_peak_bytes), ""),
+    how = how_timed(report.mode)
+    figures = [
+        (f"{'predicted' if report.optimizer else how} plain peak", format_bytes(report.plain_peak_bytes), ""),
         ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),
-        (f"{saved} activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
-        (f"{times} plain step", format_seconds(report.plain_seconds), ""),
+        (f"{how} activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
+        (f"{how} plain step", format_seconds(report.plain_seconds), ""),
         ("mode", report.mode, MODES[report.mode]),
     ]
     if report.optimizer:
         needed = format_bytes(report.optimizer_step_bytes)
-        totals.insert(2, ("predicted optimizer step", needed, f"beside its state: {report.optimizer}"))
-    blocks = [fill(head, width), format_totals(totals, width)]
-
-    table = []
-    hidden = 0
-    floor = report.activation_bytes * SMALL
-    for row in report.modules:
-        if row.depth and row.saved_bytes <= floor:
-            hidden += 1
-            continue
-        share = f"{row.saved_bytes / report.activation_bytes:.0%}" if report.activation_bytes else ""
-        name = "  " * row.depth + (row.name or report.model)
-        seconds = format_seconds(row.forward_seconds)
-        table.append([name, row.class_name, str(row.calls), format_bytes(row.saved_bytes), share, seconds])
-    tree = fill(f"Saved bytes as {saved}, forward seconds as {times}", width) + "\n"
-    header = ["module", "class", "calls", "saved", "share", "forward"]
-    if sum(max(map(len, column)) + 2 for column in zip(header, *table, strict=True)) - 2 > width:
-        header, *table = ([cells[0], *cells[2:]] for cells in (header, *table))  # names say more than classes
-    tree += format_table(header, table, width, elide=0)
-    if hidden:
-        tree += "\n" + fill(f"Left out: {counted(hidden, 'row')} of modules that save less than {SMALL:.1%}", width)
-    blocks.append(tree)
-    return "\n\n".join([*blocks, *format_refusals(report.refused, width), *format_notes(report.notes, width)]) + "\n"
+        figures.insert(2, ("predicted optimizer step", needed, f"beside its state: {report.optimizer}"))
+    whole = report.activation_bytes
+    shown = [row for row in report.modules if not row.depth or row.saved_bytes > SMALL * whole]
+    hidden = len(report.modules) - len(shown)
+    tree = Table(
+        title=f"Saved bytes as {how}, forward seconds as {how}",
+        header=["module", "class", "calls", "saved", "share", "forward"],
+        rows=[
+            [
+                row.label(report.model),
+                row.class_name,
+                str(row.calls),
+                Bar(format_bytes(row.saved_bytes), row.saved_bytes / (whole or 1)),
+                f"{row.saved_bytes / whole:.0%}" if whole else "",
+                format_seconds(row.forward_seconds),
+            ]
+            for row in shown
+        ],
+        below=f"Left out: {counted(hidden, 'row')} of modules that save less than {SMALL:.1%}" if hidden else "",
+        least_told=["class"],  # names say more than classes
+    )
+    return Page(title=title, figures=figures, blocks=[tree, *caveats(report.refused, report.notes)])

@@ -1,4 +1,4 @@
-"""Pictures of profiles, plans and frontiers: plots (matplotlib, an extra) and HTML for notebooks.
+"""Pictures of profiles, plans and frontiers, by matplotlib, an extra.
 
 Modules that draw import matplotlib, and are imported only when something is drawn. No torch.
 """
