@@ -62,7 +62,7 @@ class Table:
         spare = width - sum(sizes.values()) - 2 * (len(sizes) - 1)
         if spare < 0:
             sizes[elide] = max(sizes[elide] + spare, len(elide), _LEAST_SHORTENED)
-        columns[elide] = [_shorten(cell, sizes[elide]) for cell in columns[elide]]
+        columns[elide] = [shorten(cell, sizes[elide]) for cell in columns[elide]]
         laid = [
             [cell.rjust(sizes[name]) if _are_figures(cells) else cell.ljust(sizes[name]) for cell in (name, *cells)]
             for name, cells in columns.items()
@@ -193,7 +193,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _shorten(cell: str, size: int) -> str:
+def shorten(cell: str, size: int) -> str:
     """Cut the middle out of `cell` where it is longer than `size`, not out of its indent while half of that is left."""
     if len(cell) <= size:
         return cell

@@ -84,20 +84,9 @@ class Course:
 
 
 def follow(profile: Profile, plan: Plan) -> Course:
-    """Predict when in the step under `plan` everything happens.
+    """Predict when in the step under `plan` everything happens; one without segments gives the plain step.
 
-    Args:
-        profile: the recorded step.
-        plan: the plan; one without segments gives the plain step.
-
-    Returns:
-        The course. Its levels are the judge's; its seconds end with those of the plain step and of the replays.
-
-    Raises:
-        InvalidProblem: two segments overlap.
-        NotApplicable: the plan does not fit the recorded step.
-
-    O(tensors + saves + ticks).
+    Levels are the judge's; seconds end with those of the plain step and of the replays. O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
     timeline = split_levels(planned, range(len(planned.replays)))
