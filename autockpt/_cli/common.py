@@ -219,7 +219,7 @@ def write_plot(figure: Figure, path: str) -> None:
         figure.savefig(path, dpi=150)
 
 
-def print_json(value: msgspec.Struct) -> None:
+def print_json(value: object) -> None:
     """Print `value` as one JSON document."""
     show(files.encode(value).decode(), plain=True)
 

@@ -11,17 +11,8 @@ from .._data import files
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain import (
-    FrontierReport,
-    PlanReport,
-    ProfileReport,
-    frontier_page,
-    plan_page,
-    profile_page,
-    report_frontier,
-    report_plan,
-    report_profile,
-)
+from .._show.explain import frontier_page, plan_page, profile_page
+from .._show.page import Page
 from .._show.pictures import require_matplotlib
 from .common import (
     Misuse,
@@ -87,17 +78,13 @@ def explain(
         if plot is not None:
             require_matplotlib()
         shown, profile = _find(*read(file), asked, profile_file)
-        report = _report(shown, profile)
+        page = _page(shown, profile)
         if plot is not None:
             write_plot(_picture(shown, profile), plot)
     if as_json:
-        print_json(report)
-    elif isinstance(report, PlanReport):
-        show(plan_page(report).text(width()))
-    elif isinstance(report, FrontierReport):
-        show(frontier_page(report).text(width()))
+        print_json(page.document)
     else:
-        show(profile_page(report).text(width()))
+        show(page.text(width()))
 
 
 class Asked(NamedTuple):
@@ -142,10 +129,10 @@ def _find(
         return plan, record
 
 
-def _report(shown: Plan | Frontier | Profile, profile: Profile | None) -> PlanReport | FrontierReport | ProfileReport:
+def _page(shown: Plan | Frontier | Profile, profile: Profile | None) -> Page:
     if isinstance(shown, Plan):
-        return report_plan(shown, profile)
-    return report_frontier(shown) if isinstance(shown, Frontier) else report_profile(shown)
+        return plan_page(shown, profile)
+    return frontier_page(shown) if isinstance(shown, Frontier) else profile_page(shown)
 
 
 def _picture(shown: Plan | Frontier | Profile, profile: Profile | None) -> Figure:

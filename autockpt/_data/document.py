@@ -10,7 +10,7 @@ class Document:
     """Base without fields of what shows itself as text, and as HTML in notebooks.
 
     Attributes:
-        PAGE: the function in `_show` that makes the page, as ``explain.page_of_plan``.
+        PAGE: the function in `_show` that makes the page, as ``explain.plan_page``.
     """
 
     __slots__ = ()

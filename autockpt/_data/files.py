@@ -22,7 +22,7 @@ MAXIMUM_UNPACKED_BYTES = 256 * 2**20
 """A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
 
 
-def encode(value: msgspec.Struct) -> bytes:
+def encode(value: object) -> bytes:
     """Return `value` as one JSON document: one field a line, and one object a line in a list of objects."""
     fields = msgspec.json.decode(msgspec.json.encode(value), type=dict[str, msgspec.Raw])
     lines = [b" " + msgspec.json.encode(name) + b": " + _lines(bytes(raw)) for name, raw in fields.items()]

@@ -34,7 +34,7 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     SCHEMA: ClassVar[str] = "autockpt.frontier/1"
-    PAGE: ClassVar[str] = "explain.page_of_frontier"
+    PAGE: ClassVar[str] = "explain.frontier_page"
 
     schema: Literal["autockpt.frontier/1"] = "autockpt.frontier/1"
     model: str = ""

@@ -89,7 +89,7 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     SCHEMA: ClassVar[str] = "autockpt.plan/1"
-    PAGE: ClassVar[str] = "explain.page_of_plan"
+    PAGE: ClassVar[str] = "explain.plan_page"
 
     schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
     model: str = ""

@@ -59,7 +59,7 @@ class Profile(Document, Part, frozen=True, kw_only=True):
     """
 
     SCHEMA: ClassVar[str] = "autockpt.profile/3"
-    PAGE: ClassVar[str] = "explain.page_of_profile"
+    PAGE: ClassVar[str] = "explain.profile_page"
 
     schema: Literal["autockpt.profile/3"] = "autockpt.profile/3"
     model: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DEFAULT_WIDTH = 100
@@ -110,11 +110,13 @@ class Page:
         title: a sentence, or more.
         figures: name, figure and a remark.
         blocks: lines, of which one that begins with blanks is indented; tables; what draws text of so many columns.
+        document: what ``--json`` prints in place of the page.
     """
 
     title: str = ""
     figures: Sequence[tuple[str, str, str]] = ()
     blocks: Sequence[str | Table | Callable[[int], str]]
+    document: Mapping[str, object] = field(default_factory=dict)
 
     def text(self, width: int = DEFAULT_WIDTH) -> str:
         """Return the page as text at most `width` columns wide, or `MINIMUM_WIDTH` where that is more."""

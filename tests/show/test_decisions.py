@@ -9,7 +9,7 @@ import pytest
 from autockpt import Plan, Profile, solve
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.timeline import split_levels
-from autockpt._show.explain import explain_plan, report_plan
+from autockpt._show.explain import explain_plan, plan_page
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
 from tests.handmade import chain_profile
 
@@ -101,12 +101,12 @@ def test_pins_and_refusals_are_named() -> None:
 
 def test_a_plan_by_hand_gets_its_figures_from_the_profile() -> None:
     made = Plan(segments=plan("some").segments)
-    report, known = report_plan(made, chain()), plan("some")
-    assert report.predicted_peak_bytes == known.peak_bytes
-    assert report.predicted_plain_peak_bytes == known.plain_peak_bytes
-    assert report.predicted_recompute_seconds == pytest.approx(known.recompute_seconds)
-    assert report.predicted_recompute_overhead == pytest.approx(known.recompute_overhead)
-    assert report_plan(made).predicted_peak_bytes == 0
+    report, known = plan_page(made, chain()).document, plan("some")
+    assert report["predicted_peak_bytes"] == known.peak_bytes
+    assert report["predicted_plain_peak_bytes"] == known.plain_peak_bytes
+    assert report["predicted_recompute_seconds"] == pytest.approx(known.recompute_seconds)
+    assert report["predicted_recompute_overhead"] == pytest.approx(known.recompute_overhead)
+    assert plan_page(made).document["predicted_peak_bytes"] == 0
 
 
 def test_a_profile_of_another_step_is_said() -> None:

@@ -15,8 +15,8 @@ import pytest
 from autockpt import Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
 from autockpt._check.verify import Difference
 from autockpt._run.max_batch import Throughput
+from autockpt._show.explain import profile_page
 from autockpt._show.explain.chart import LAYERS
-from autockpt._show.explain.profile import report_profile
 from autockpt._show.pictures.course import Course, follow
 from autockpt.solvers import format_bytes
 
@@ -192,8 +192,9 @@ def test_html_says_what_explain_says_and_escapes_names() -> None:
     plan = msgspec.structs.replace(solve(CHAIN, "80MiB"), model=name)
     found = msgspec.structs.replace(frontier(CHAIN, points=4), model=name)
     fake = msgspec.structs.replace(profile, mode="fake")
+    saved_bytes: Any = profile_page(CHAIN).document["activation_bytes"]
     for shown, words in (
-        (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(report_profile(CHAIN).activation_bytes)]),
+        (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(saved_bytes)]),
         (plan, ["budget", "80.00 MiB", "predicted recompute overhead"]),
         (found, ["recorded plain step", *(f"{each.recompute_overhead:.1%}" for each in found.plans)]),
         (frontier(fake, points=2), ["predicted plain step", "predicted minimum"]),

@@ -27,7 +27,7 @@ def layer_bytes(step: MemoryStep, parts: tuple[str, ...]) -> int:
     return sum(getattr(step, part) for part in parts)
 
 
-def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
+def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
     """Draw what stands over the step, the highest step of each column, at most `width` columns wide."""
     peak_bytes, n_steps = timeline.peak_bytes, len(timeline.steps)
     labels = {row: format_bytes(round(peak_bytes * row / ROWS)) for row in (ROWS, ROWS // 2, 0)}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from ..._choose.timeline import predict_timeline
-from ..._data.goal import Goal
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_bytes, format_seconds
 from ..page import YELLOW, Bar, Page, Table, counted
 from .chart import timeline_chart
-from .common import MODES, RefusalRow, by_reason, caveats, how_timed
+from .common import MODES, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
 from .names import span_of_segments, unit_labels, without_layer
 
@@ -46,61 +45,43 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     recompute_seconds: float
 
 
-class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does and what it is predicted to cost; timeline and activations where its profile is at hand."""
-
-    kind: Literal["plan"] = "plan"
-    model: str
-    solver: str
-    status: str
-    gap: float | None
-    choice_gap: float | None
-    lower_bound_seconds: float | None
-    profile_mode: str | None
-    goal: Goal | None
-    budget_bytes: int | None
-    predicted_peak_bytes: int
-    predicted_plain_peak_bytes: int
-    predicted_recompute_seconds: float
-    predicted_recompute_overhead: float
-    recorded_plain_seconds: float
-    pinned_keep: tuple[str, ...]
-    pinned_recompute: tuple[str, ...]
-    segments: tuple[SegmentRow, ...]
-    timeline: MemoryTimeline | None
-    activations: Activations | None
-    refused: tuple[RefusalRow, ...]
-    notes: tuple[str, ...]
-
-
-def report_plan(plan: Plan, profile: Profile | None = None) -> PlanReport:
-    """Summarise `plan`: totals, rows of segments that look alike, refusals; with its profile timeline and decisions."""
+def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
+    """Lay out a plan: totals, segments, refusals; given its profile, also a chart and what is decided of each call."""
     timeline = activations = None
+    blocks: list[str | Table | Callable[[int], str]] = []
     if profile is not None:
         timeline, activations = predict_timeline(profile, plan), decide(profile, plan)
         plan = _completed(plan, profile, timeline, activations)
-    return PlanReport(
-        model=plan.model,
-        solver=plan.solver,
-        status=plan.status,
-        gap=plan.gap,
-        choice_gap=plan.choice_gap,
-        lower_bound_seconds=plan.lower_bound_seconds,
-        profile_mode=plan.profile_mode,
-        goal=plan.goal,
-        budget_bytes=plan.budget_bytes,
-        predicted_peak_bytes=plan.peak_bytes,
-        predicted_plain_peak_bytes=plan.plain_peak_bytes,
-        predicted_recompute_seconds=plan.recompute_seconds,
-        predicted_recompute_overhead=plan.recompute_overhead,
-        recorded_plain_seconds=plan.plain_seconds,
-        pinned_keep=plan.pinned_keep,
-        pinned_recompute=plan.pinned_recompute,
-        segments=tuple(_segment_rows(plan)),
-        timeline=timeline,
-        activations=activations,
-        refused=by_reason((refusal.call, refusal.reason) for refusal in plan.refused),
-        notes=plan.notes,
+        blocks = [functools.partial(timeline_chart, timeline), decision_table(activations, plan.model)]
+    pins = (("keep", plan.pinned_keep), ("recompute", plan.pinned_recompute))
+    pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
+    if pinned:
+        blocks.append(f"Pinned: {'; '.join(pinned)}")
+    rows = list(_segment_rows(plan))
+    refused = by_reason((refusal.call, refusal.reason) for refusal in plan.refused)
+    made_by = "written by hand" if plan.status == "manual" else f"by {plan.solver}, {plan.status}{_gap(plan)}"
+    same = ("model", "solver", "status", "gap", "choice_gap", "lower_bound_seconds", "profile_mode", "goal")
+    return Page(
+        title=f"Plan for {plan.model or 'any model'}, {made_by}",
+        figures=list(_figures(plan, activations)),
+        blocks=[*blocks, *_recomputed(rows), *caveats(refused, plan.notes)],
+        document={
+            "kind": "plan",
+            **{name: getattr(plan, name) for name in same},
+            "budget_bytes": plan.budget_bytes,
+            "predicted_peak_bytes": plan.peak_bytes,
+            "predicted_plain_peak_bytes": plan.plain_peak_bytes,
+            "predicted_recompute_seconds": plan.recompute_seconds,
+            "predicted_recompute_overhead": plan.recompute_overhead,
+            "recorded_plain_seconds": plan.plain_seconds,
+            "pinned_keep": plan.pinned_keep,
+            "pinned_recompute": plan.pinned_recompute,
+            "segments": rows,
+            "timeline": timeline,
+            "activations": activations,
+            "refused": refused,
+            "notes": plan.notes,
+        },
     )
 
 
@@ -146,58 +127,34 @@ def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
         )
 
 
-def plan_page(report: PlanReport) -> Page:
-    """Lay out a report of a plan."""
-    made_by = "written by hand" if report.status == "manual" else f"by {report.solver}, {report.status}{_gap(report)}"
-    blocks: list[str | Table | Callable[[int], str]] = []
-    if report.timeline is not None:
-        blocks.append(_chart(report.timeline))
-    if report.activations is not None:
-        blocks.append(decision_table(report.activations, report.model))
-    pins = (("keep", report.pinned_keep), ("recompute", report.pinned_recompute))
-    pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
-    if pinned:
-        blocks.append(f"Pinned: {'; '.join(pinned)}")
-    return Page(
-        title=f"Plan for {report.model or 'any model'}, {made_by}",
-        figures=list(_figures(report)),
-        blocks=[*blocks, *_recomputed(report.segments), *caveats(report.refused, report.notes)],
-    )
-
-
-def _chart(timeline: MemoryTimeline) -> Callable[[int], str]:
-    return lambda width: timeline_chart(timeline, width=width)
-
-
-def _figures(report: PlanReport) -> Iterator[tuple[str, str, str]]:
-    goal, budget_bytes = report.goal, report.budget_bytes
+def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, str]]:
+    goal, budget_bytes = plan.goal, plan.budget_bytes
     if goal is not None and goal.budget_bytes is None:
         overhead, budget_bytes = goal.max_overhead, None
         yield "asked for", "min" if overhead is None else f"{overhead:.1%}", str(goal)
     elif budget_bytes is not None:
         yield "budget", format_bytes(budget_bytes), str(goal) if goal is not None and goal.total_bytes else ""
-    if report.predicted_peak_bytes:
-        share = f"{report.predicted_peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
-        yield "predicted peak", format_bytes(report.predicted_peak_bytes), share
-        yield "predicted plain peak", format_bytes(report.predicted_plain_peak_bytes), ""
-    if report.recorded_plain_seconds:
-        yield "predicted recompute", format_seconds(report.predicted_recompute_seconds), "per step"
-        seconds, how = format_seconds(report.recorded_plain_seconds), how_timed(report.profile_mode)
+    if plan.peak_bytes:
+        share = f"{plan.peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
+        yield "predicted peak", format_bytes(plan.peak_bytes), share
+        yield "predicted plain peak", format_bytes(plan.plain_peak_bytes), ""
+    if plan.plain_seconds:
+        yield "predicted recompute", format_seconds(plan.recompute_seconds), "per step"
+        seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
         plain = f"of the plain step, {seconds} as {how}"
-        yield "predicted recompute overhead", f"{report.predicted_recompute_overhead:.1%}", plain
-        if report.lower_bound_seconds is not None and report.segments:
-            least = format_seconds(report.lower_bound_seconds)
+        yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", plain
+        if plan.lower_bound_seconds is not None and plan.segments:
+            least = format_seconds(plan.lower_bound_seconds)
             yield "least by any method", least, "operator by operator, the host's time not counted"
-    if report.profile_mode:
-        yield "profile", report.profile_mode, MODES[report.profile_mode]
-    found = report.activations
+    if plan.profile_mode:
+        yield "profile", plan.profile_mode, MODES[plan.profile_mode]
     if found is not None:
         held = f"; {format_bytes(found.replay_bytes)} more held for replays" if found.replay_bytes else ""
         saved = f"of {format_bytes(found.saved_bytes)} saved for backward{held}"
         yield "predicted bytes freed", format_bytes(found.freed_bytes), saved
 
 
-def _recomputed(rows: tuple[SegmentRow, ...]) -> Iterator[str | Table]:
+def _recomputed(rows: Sequence[SegmentRow]) -> Iterator[str | Table]:
     """Yield a row for segments that look alike, and what their replays do not run again."""
     if not rows:
         yield "Recomputed: nothing, every call is kept"
@@ -223,9 +180,9 @@ def _recomputed(rows: tuple[SegmentRow, ...]) -> Iterator[str | Table]:
             yield "; ".join([kept, *units])
 
 
-def _gap(report: PlanReport) -> str:
-    if report.status == "optimal":
+def _gap(plan: Plan) -> str:
+    if plan.status == "optimal":
         return ""
-    if report.choice_gap is None:
+    if plan.choice_gap is None:
         return " (how far from the best choice is not known)"
-    return f" (no other choice saves more than {report.choice_gap:.1%} of it)"
+    return f" (no other choice saves more than {plan.choice_gap:.1%} of it)"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
-
-import msgspec
 
 from ..._data.profile import Profile, plain_peak_bytes
-from ..._data.tables import Recipe
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
-from .common import MODES, RefusalRow, by_reason, caveats, how_timed
+from .common import MODES, by_reason, caveats, how_timed
 from .tree import SMALL, TreeRow, all_saves, place_of, saved_inside, walk
 
 
@@ -25,59 +21,6 @@ class ModuleRow(TreeRow, frozen=True, kw_only=True):
 
     saved_bytes: int
     forward_seconds: float
-
-
-class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Where memory and time of one plain step go, as recorded, or as predicted where `mode` says so."""
-
-    kind: Literal["profile"] = "profile"
-    model: str
-    mode: str
-    device: str
-    torch_version: str
-    recorded: str
-    recipe: Recipe | None
-    plain_peak_bytes: int
-    plain_seconds: float
-    static_bytes: dict[str, int]
-    optimizer: str
-    optimizer_step_bytes: int
-    activation_bytes: int
-    modules: tuple[ModuleRow, ...]
-    refused: tuple[RefusalRow, ...]
-    notes: tuple[str, ...]
-
-
-def report_profile(profile: Profile) -> ProfileReport:
-    """Summarise `profile`: the plain peak, what is static, and the module tree with what each part saves."""
-    rows = _modules(profile)
-    static = profile.static
-    return ProfileReport(
-        model=profile.model,
-        mode=profile.mode,
-        device=profile.device,
-        torch_version=profile.torch_version,
-        recorded=profile.recorded,
-        recipe=profile.recipe,
-        plain_peak_bytes=plain_peak_bytes(
-            static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
-        ),
-        plain_seconds=profile.plain_seconds,
-        static_bytes={
-            "parameters": static.parameter_bytes,
-            "buffers": static.buffer_bytes,
-            "inputs": static.input_bytes,
-            "what else is alive": static.other_bytes,
-            "gradients": static.gradient_bytes,
-            "optimizer state": static.optimizer_bytes,
-        },
-        optimizer=profile.optimizer,
-        optimizer_step_bytes=profile.optimizer_step_bytes,
-        activation_bytes=rows[0].saved_bytes,
-        modules=tuple(rows),
-        refused=by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items()),
-        notes=profile.notes,
-    )
 
 
 def _modules(profile: Profile) -> list[ModuleRow]:
@@ -98,33 +41,70 @@ def _modules(profile: Profile) -> list[ModuleRow]:
     return rows
 
 
-def profile_page(report: ProfileReport) -> Page:
-    """Lay out a report of a profile."""
-    where = f"on {report.device}" if report.mode == "measured" else f"for {report.device}"
-    title = f"Profile of {report.model}, recorded {report.recorded} {where}, torch {report.torch_version}"
-    if report.recipe is not None:
-        title += f": a step on {report.recipe.batch}, {report.recipe.precision}, {report.recipe.optimizer}"
-    parts = [f"{name} {format_bytes(size)}" for name, size in report.static_bytes.items() if size]
-    how = how_timed(report.mode)
+def profile_page(profile: Profile) -> Page:
+    """Lay out a profile: the plain peak, what is static, and the module tree with what each part saves."""
+    rows = _modules(profile)
+    whole = rows[0].saved_bytes
+    static = profile.static
+    parts = {
+        "parameters": static.parameter_bytes,
+        "buffers": static.buffer_bytes,
+        "inputs": static.input_bytes,
+        "what else is alive": static.other_bytes,
+        "gradients": static.gradient_bytes,
+        "optimizer state": static.optimizer_bytes,
+    }
+    peak_bytes = plain_peak_bytes(
+        static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
+    )
+    refused = by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items())
+    where = f"on {profile.device}" if profile.mode == "measured" else f"for {profile.device}"
+    title = f"Profile of {profile.model}, recorded {profile.recorded} {where}, torch {profile.torch_version}"
+    if profile.recipe is not None:
+        title += f": a step on {profile.recipe.batch}, {profile.recipe.precision}, {profile.recipe.optimizer}"
+    how = how_timed(profile.mode)
+    named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     figures = [
-        (f"{'predicted' if report.optimizer else how} plain peak", format_bytes(report.plain_peak_bytes), ""),
-        ("of it static", format_bytes(sum(report.static_bytes.values())), ", ".join(parts)),
-        (f"{how} activations", format_bytes(report.activation_bytes), "saved for backward, each storage once"),
-        (f"{how} plain step", format_seconds(report.plain_seconds), ""),
-        ("mode", report.mode, MODES[report.mode]),
+        (f"{'predicted' if profile.optimizer else how} plain peak", format_bytes(peak_bytes), ""),
+        ("of it static", format_bytes(sum(parts.values())), named),
+        (f"{how} activations", format_bytes(whole), "saved for backward, each storage once"),
+        (f"{how} plain step", format_seconds(profile.plain_seconds), ""),
+        ("mode", profile.mode, MODES[profile.mode]),
     ]
-    if report.optimizer:
-        needed = format_bytes(report.optimizer_step_bytes)
-        figures.insert(2, ("predicted optimizer step", needed, f"beside its state: {report.optimizer}"))
-    whole = report.activation_bytes
-    shown = [row for row in report.modules if not row.depth or row.saved_bytes > SMALL * whole]
-    hidden = len(report.modules) - len(shown)
-    tree = Table(
+    if profile.optimizer:
+        needed = format_bytes(profile.optimizer_step_bytes)
+        figures.insert(2, ("predicted optimizer step", needed, f"beside its state: {profile.optimizer}"))
+    same = ("model", "mode", "device", "torch_version", "recorded", "recipe")
+    return Page(
+        title=title,
+        figures=figures,
+        blocks=[_tree(rows, profile.model, how), *caveats(refused, profile.notes)],
+        document={
+            "kind": "profile",
+            **{name: getattr(profile, name) for name in same},
+            "plain_peak_bytes": peak_bytes,
+            "plain_seconds": profile.plain_seconds,
+            "static_bytes": parts,
+            "optimizer": profile.optimizer,
+            "optimizer_step_bytes": profile.optimizer_step_bytes,
+            "activation_bytes": whole,
+            "modules": rows,
+            "refused": refused,
+            "notes": profile.notes,
+        },
+    )
+
+
+def _tree(rows: Sequence[ModuleRow], model: str, how: str) -> Table:
+    whole = rows[0].saved_bytes
+    shown = [row for row in rows if not row.depth or row.saved_bytes > SMALL * whole]
+    hidden = len(rows) - len(shown)
+    return Table(
         title=f"Saved bytes as {how}, forward seconds as {how}",
         header=["module", "class", "calls", "saved", "share", "forward"],
         rows=[
             [
-                row.label(report.model),
+                row.label(model),
                 row.class_name,
                 str(row.calls),
                 Bar(format_bytes(row.saved_bytes), row.saved_bytes / (whole or 1)),
@@ -136,4 +116,3 @@ def profile_page(report: ProfileReport) -> Page:
         below=f"Left out: {counted(hidden, 'row')} of modules that save less than {SMALL:.1%}" if hidden else "",
         least_told=["class"],  # names say more than classes
     )
-    return Page(title=title, figures=figures, blocks=[tree, *caveats(report.refused, report.notes)])
