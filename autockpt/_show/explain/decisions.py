@@ -22,7 +22,7 @@ from ..._data.profile import Profile
 from ...solvers.problem import Problem
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Table, counted
-from .tree import SMALL, TreeRow, all_saves, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, place_of, saved_inside, walk
 
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
 
@@ -101,10 +101,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     backward = next(step for step, edge in enumerate(edges) if edge >= profile.forward_ticks)
     freed, replay_bytes = _freed(planned.problem, planned.tensors, backward)
     calls, sizes = profile.calls, profile.tensors.bytes
-    first: dict[int, int] = {}
-    for tensor, call in all_saves(profile):
-        first.setdefault(tensor, call)
-    saved = saved_inside(profile, iter(first.items()))
+    saved = saved_inside(profile, once=True)
     whole_bytes = sum(sizes[tensor] for tensor in saved[0])
     segments, decisions = _segments(planned), _decisions(planned.index, plan)
     rows: list[DecisionRow] = []
@@ -178,38 +175,32 @@ def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     """What a plan decides about each call, and why; no reason yet for those that lie in no segment."""
-    named = {node.key: number for number, node in enumerate(index.nodes)}
-    found: dict[int, tuple[Decision, str]] = {}
-    apart: set[int] = set()  # calls in which more than one thing is decided
-
-    def split(call: int) -> None:
-        while call >= 0:
-            apart.add(call)
-            call = index.nodes[call].parent
-
+    numbers = {node.key: number for number, node in enumerate(index.nodes)}
+    found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
+    apart: set[int] = set()  # what is decided about a child here is not decided about all of the call
     for segment in plan.segments:
-        kept, skipped = ({named[key] for key in keys} for keys in (segment.keep, segment.skip))
-        for member in (named[key] for key in segment.calls):
-            split(index.nodes[member].parent)
+        kept, skipped = ({numbers[key] for key in keys} for keys in (segment.keep, segment.skip))
+        for member in (numbers[key] for key in segment.calls):
             pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
+            found[member] = "recomputed", "pinned" if pinned else "chosen"
             for node in range(member, index.nodes[member].stop):
-                around = found.get(index.nodes[node].parent, ("recomputed", ""))
-                if node in kept or around[0] == "kept":
+                around = found[index.nodes[node].parent][0] if node > member else "recomputed"
+                if node in kept or around == "kept":
                     found[node] = "kept", "read"
-                elif node in skipped or around[0] == "skipped":
+                elif node in skipped or around == "skipped":
                     found[node] = "skipped", "not read"
-                else:
-                    found[node] = "recomputed", "inside" if node > member else "pinned" if pinned else "chosen"
-            for call in reversed(index.within((member,), index.call_nodes)):
-                inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
-                if inside and "recomputed" not in inside and call not in apart:
-                    found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
-                elif not inside <= {"recomputed"}:
-                    split(call)
-    for call in apart:
-        decision, reason = found.get(call, ("kept", ""))
-        found[call] = "partly", reason if decision == "recomputed" else ""
-    return [found.get(call, ("kept", "")) for call in index.call_nodes]
+                elif node > member:
+                    found[node] = "recomputed", "inside"
+            apart.add(index.nodes[member].parent)
+    for call in reversed(index.call_nodes):
+        inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
+        decision, reason = found[call]
+        if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
+            found[call] = "partly", reason if decision == "recomputed" else ""
+            apart.add(index.nodes[call].parent)
+        elif decision == "recomputed" and inside and "recomputed" not in inside:
+            found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
+    return [found[call] for call in index.call_nodes]
 
 
 def _is_view(index: Index, node: int) -> bool:

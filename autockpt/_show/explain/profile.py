@@ -8,7 +8,7 @@ from ..._data.profile import Profile, plain_peak_bytes
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
 from .common import MODES, by_reason, caveats, how_timed
-from .tree import SMALL, TreeRow, all_saves, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, place_of, saved_inside, walk
 
 
 class ModuleRow(TreeRow, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class ModuleRow(TreeRow, frozen=True, kw_only=True):
 
 def _modules(profile: Profile) -> list[ModuleRow]:
     calls, sizes = profile.calls, profile.tensors.bytes
-    saved = saved_inside(profile, all_saves(profile))
+    saved = saved_inside(profile, once=False)
     rows: list[ModuleRow] = []
 
     def visit(group: Sequence[int], depth: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -63,18 +63,15 @@ def walk(calls: Sequence[CallRecord], visit: Callable[[Sequence[int], int], bool
     descend([0], 0)
 
 
-def saved_inside(profile: Profile, saves: Iterator[tuple[int, int]]) -> list[set[int]]:
-    """Return the tensors that are saved inside each call, of (tensor, call) pairs."""
+def saved_inside(profile: Profile, *, once: bool) -> list[set[int]]:
+    """Return the tensors that are saved inside each call; each only where forward saves it first, if `once`."""
     saved: list[set[int]] = [set() for _ in profile.calls]
-    for tensor, call in saves:
-        saved[call].add(tensor)
+    seen = {-1}  # what stands for a save of no tensor
+    for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True):
+        if tensor not in seen:
+            saved[call].add(tensor)
+            if once:
+                seen.add(tensor)
     for i in range(len(profile.calls) - 1, 0, -1):  # children come after their parents in pre-order
         saved[profile.calls[i].parent] |= saved[i]
     return saved
-
-
-def all_saves(profile: Profile) -> Iterator[tuple[int, int]]:
-    """Yield the tensors that forward saves, each with the call that does so."""
-    return (
-        (tensor, call) for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True) if tensor >= 0
-    )
