@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from .._choose.solve import solve
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain import frontier_text, plan_text, profile_text, report_frontier, report_plan, report_profile
+from .._show.explain import frontier_page, plan_page, profile_page
 from .._show.pictures import require_matplotlib
 from . import options
 from .screen import progress
 from .source import load
 from .verb import Misuse, Result, verb, write_plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @verb(
@@ -68,21 +73,19 @@ def explain(
         profile = shown
         with progress("solving", limit_seconds=seconds):
             shown = solve(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
+    if plot is not None:
+        write_plot(_picture(shown, profile), plot)
     if isinstance(shown, Plan):
-        return _plan(shown, profile, plot)
-    if plot is not None:
-        write_plot(shown.plot(), plot)
-    if isinstance(shown, Frontier):
-        offered = report_frontier(shown)
-        return Result(offered, lambda width: frontier_text(offered, width=width))
-    report = report_profile(shown)
-    return Result(report, lambda width: profile_text(report, width=width))
+        page = plan_page(shown, profile)
+    else:
+        page = frontier_page(shown) if isinstance(shown, Frontier) else profile_page(shown)
+    return Result(page.document, page.text)
 
 
-def _plan(plan: Plan, profile: Profile | None, plot: str | None) -> Result:
-    report = report_plan(plan, profile)
-    if plot is not None:
-        if profile is None:
-            raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
-        write_plot(plan.plot(profile), plot)
-    return Result(report, lambda width: plan_text(report, width=width))
+def _picture(shown: Plan | Frontier | Profile, profile: Profile | None) -> Figure:
+    """Draw what is explained."""
+    if not isinstance(shown, Plan):
+        return shown.plot()
+    if profile is None:
+        raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
+    return shown.plot(profile)

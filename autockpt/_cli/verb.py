@@ -29,7 +29,7 @@ class Result(NamedTuple):
         failure: what failed, in words, where the exit status is 1 all the same.
     """
 
-    document: msgspec.Struct
+    document: object
     text: Callable[[int], str]
     failure: str = ""
 

@@ -10,23 +10,25 @@ class Document:
     """Base without fields of what shows itself as text, and as HTML in notebooks.
 
     Attributes:
-        TEXT: the function in `_show` that makes the text, as ``explain.explain_plan``.
-        HTML: the one that makes the HTML.
+        PAGE: the function in `_show` that makes the page, as ``explain.plan_page``.
     """
 
     __slots__ = ()
 
-    TEXT: ClassVar[str]
-    HTML: ClassVar[str]
+    PAGE: ClassVar[str]
 
     def _shown(self, function: str, *given: object) -> Any:
         """Return what `function` in `_show` makes of this document."""
         module, _, name = function.rpartition(".")
         return getattr(importlib.import_module(f".._show.{module}", __package__), name)(self, *given)
 
+    def _text(self, *given: object) -> str:
+        text: str = self._shown(self.PAGE, *given).text()
+        return text
+
     def _repr_html_(self) -> str:
-        html: str = self._shown(self.HTML)
+        html: str = self._shown(self.PAGE).html()
         return html
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self._shown(self.TEXT))  # IPython's text beside HTML, where all fields would fill pages
+        printer.text(self._text())  # IPython's text beside HTML, where all fields would fill pages

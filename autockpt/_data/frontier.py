@@ -34,8 +34,7 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     SCHEMA: ClassVar[str] = "autockpt.frontier/1"
-    TEXT: ClassVar[str] = "explain.explain_frontier"
-    HTML: ClassVar[str] = "pictures.html.frontier_html"
+    PAGE: ClassVar[str] = "explain.frontier_page"
 
     schema: Literal["autockpt.frontier/1"] = "autockpt.frontier/1"
     model: str = ""
@@ -108,8 +107,7 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     def explain(self) -> str:
         """Return the frontier as text: a row for each plan."""
-        text: str = self._shown(self.TEXT)
-        return text
+        return self._text()
 
     def plot(
         self,

@@ -89,8 +89,7 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     SCHEMA: ClassVar[str] = "autockpt.plan/1"
-    TEXT: ClassVar[str] = "explain.explain_plan"
-    HTML: ClassVar[str] = "pictures.html.plan_html"
+    PAGE: ClassVar[str] = "explain.plan_page"
 
     schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
     model: str = ""
@@ -205,8 +204,7 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
                 what is decided about each call, what that holds, frees and costs, and why.
         """
-        text: str = self._shown(self.TEXT, profile)
-        return text
+        return self._text(profile)
 
     def plot(self, profile: Profile, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the recorded step under this plan, with the plain step, the budget and the peak.

@@ -59,8 +59,7 @@ class Profile(Document, Part, frozen=True, kw_only=True):
     """
 
     SCHEMA: ClassVar[str] = "autockpt.profile/3"
-    TEXT: ClassVar[str] = "explain.explain_profile"
-    HTML: ClassVar[str] = "pictures.html.profile_html"
+    PAGE: ClassVar[str] = "explain.profile_page"
 
     schema: Literal["autockpt.profile/3"] = "autockpt.profile/3"
     model: str
@@ -94,8 +93,7 @@ class Profile(Document, Part, frozen=True, kw_only=True):
 
     def explain(self) -> str:
         """Return where memory and time go, as text."""
-        text: str = self._shown(self.TEXT)
-        return text
+        return self._text()
 
     def plot(self, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the plain step and where its peak is, by matplotlib (``pip install "autockpt[plot]"``).

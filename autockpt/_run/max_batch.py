@@ -67,8 +67,7 @@ class MaxBatch(Document):
         throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too.
     """
 
-    TEXT: ClassVar[str] = "explain.explain_max_batch"
-    HTML: ClassVar[str] = "pictures.html.max_batch_html"
+    PAGE: ClassVar[str] = "explain.max_batch_page"
 
     batch_size: int
     plan: Plan
@@ -82,8 +81,7 @@ class MaxBatch(Document):
 
     def explain(self) -> str:
         """Return the batch sizes as text: a row for each, the best marked."""
-        text: str = self._shown(self.TEXT)
-        return text
+        return self._text()
 
 
 def max_batch(

@@ -1,5 +1,5 @@
-"""Shows profiles, plans and frontiers as text, HTML and pictures.
+"""Shows profiles, plans, frontiers and results as text, HTML and pictures.
 
 A document comes in, something to read goes out. No other room but the command line imports this one.
-Open `explain/plan.py` first.
+Open `page.py` first, then `explain/frontier.py`.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import io
 import sys
@@ -12,13 +11,11 @@ from pathlib import Path
 import click
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autockpt import Plan, Profile, Verification, frontier, solve
 from autockpt._check.demo import DemoReport
 from autockpt._cli.screen import progress, show, tell
-from autockpt._show.explain import demo_text, format_table
+from autockpt._show.explain import demo_text
 from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
 
@@ -87,17 +84,6 @@ def test_the_page_of_the_demo_fits(columns: int) -> None:
     found = Verification(**{**figures, **words, **others, **rest})  # type: ignore[arg-type]
     report = DemoReport(verification=found, trained_steps=3, same_weights=True)
     assert max(map(len, demo_text(report, width=columns).splitlines())) <= columns
-
-
-@settings(max_examples=50)
-@given(st.lists(st.text("ab.", min_size=1, max_size=40), min_size=1), st.integers(0, 6), st.integers(22, 60))
-def test_nothing_is_cut_without_saying_so(names: list[str], indent: int, columns: int) -> None:
-    rows = [[" " * indent + name, "1.00 MiB"] for name in names]
-    lines = format_table(["calls", "freed"], rows, columns, elide=0).splitlines()[2:]
-    for (name, size), line in zip(rows, lines, strict=True):
-        assert len(line) <= columns
-        assert line.endswith(size)
-        assert fnmatch.fnmatchcase(name.strip(), line.removesuffix(size).strip().replace("…", "*"))
 
 
 def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:

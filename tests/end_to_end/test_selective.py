@@ -18,7 +18,7 @@ from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.profile_index import Index
 from autockpt._choose.solve import segments_of
 from autockpt._run.install import install
-from autockpt._show.explain import report_plan
+from autockpt._show.explain import plan_page
 from tests.fuzz.units import without_host
 from tests.run.frames.comparing import steps
 
@@ -232,10 +232,9 @@ def test_explain_tells_units_and_what_is_decided_about_them() -> None:
     model = nn.Sequential(Body(), Body(), nn.Linear(WIDTH, 1))
     profile = autockpt.profile(model, torch.randn(64, WIDTH))
     segment = Segment(calls=("0#0",), keep=("0.norm#0", "0#0/gelu#0"))
-    report = report_plan(Plan(segments=(segment,)), profile)
-    assert [(row.keep, row.skip) for row in report.segments] == [(("norm", "/gelu#0"), ())]
-    assert report.activations is not None
-    found = {row.first: [(each.decision, each.reason) for each in row.decided] for row in report.activations.rows}
+    report: Any = plan_page(Plan(segments=(segment,)), profile).document
+    assert [(row.keep, row.skip) for row in report["segments"]] == [(("norm", "/gelu#0"), ())]
+    found = {row.first: [(each.decision, each.reason) for each in row.decided] for row in report["activations"].rows}
     assert ("partly", "chosen") in found["0#0"]
     assert ("kept", "read") in found["0.norm#0"]
     document = json.loads(msgspec.json.encode(report))

@@ -9,9 +9,8 @@ import pytest
 from autockpt import Plan, Profile, solve
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.timeline import split_levels
-from autockpt._show.explain import explain_plan, report_plan
-from autockpt._show.explain.decisions import Activations, DecisionRow, decide
-from autockpt._show.explain.reasons import REASONS
+from autockpt._show.explain import explain_plan, plan_page
+from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
 from tests.handmade import chain_profile
 
 PLANS: dict[str, dict[str, object]] = {
@@ -78,20 +77,17 @@ def test_rows_add_up_where_their_children_are_shown(name: str) -> None:
             assert sum(each.recompute_seconds for each in inner) <= row.recompute_seconds * (1 + 1e-9)
 
 
-def test_nothing_is_needed_of_what_a_generous_budget_keeps() -> None:
+def test_a_generous_budget_keeps_everything() -> None:
     found = decide(chain(), plan("plain"))
-    assert decided(found, "h.0#0") == {("kept", "not needed", 3), ("kept", "no lower peak", 1)}  # the last one: none
+    assert decided(found, "h.0#0") == {("kept", "not chosen", 4)}
     assert found.freed_bytes == found.replay_bytes == 0
 
 
 @pytest.mark.parametrize("blocks", [["h.0", "h.2"], ["h.3"], ["h.1", "h.2", "h.3"]], ids=" ".join)
-def test_no_lower_peak_is_what_the_judge_says(blocks: list[str]) -> None:
-    peak_bytes = Plan.of(blocks).timeline(chain()).peak_bytes
-    others = [name for name in ("h.0", "h.1", "h.2", "h.3") if name not in blocks]
-    lower = sum(Plan.of([*blocks, name]).timeline(chain()).peak_bytes < peak_bytes for name in others)
-    kept = {("kept", "not chosen", lower), ("kept", "no lower peak", len(others) - lower)}
+def test_what_is_kept_beside_segments_was_not_chosen(blocks: list[str]) -> None:
     found = decide(chain(), Plan.of(blocks))
-    assert decided(found, "h.0#0") == {("recomputed", "chosen", len(blocks)), *(each for each in kept if each[2])}
+    kept = ("kept", "not chosen", 4 - len(blocks))
+    assert decided(found, "h.0#0") == {("recomputed", "chosen", len(blocks)), kept}
 
 
 def test_pins_and_refusals_are_named() -> None:
@@ -105,12 +101,12 @@ def test_pins_and_refusals_are_named() -> None:
 
 def test_a_plan_by_hand_gets_its_figures_from_the_profile() -> None:
     made = Plan(segments=plan("some").segments)
-    report, known = report_plan(made, chain()), plan("some")
-    assert report.predicted_peak_bytes == known.peak_bytes
-    assert report.predicted_plain_peak_bytes == known.plain_peak_bytes
-    assert report.predicted_recompute_seconds == pytest.approx(known.recompute_seconds)
-    assert report.predicted_recompute_overhead == pytest.approx(known.recompute_overhead)
-    assert report_plan(made).predicted_peak_bytes == 0
+    report, known = plan_page(made, chain()).document, plan("some")
+    assert report["predicted_peak_bytes"] == known.peak_bytes
+    assert report["predicted_plain_peak_bytes"] == known.plain_peak_bytes
+    assert report["predicted_recompute_seconds"] == pytest.approx(known.recompute_seconds)
+    assert report["predicted_recompute_overhead"] == pytest.approx(known.recompute_overhead)
+    assert plan_page(made).document["predicted_peak_bytes"] == 0
 
 
 def test_a_profile_of_another_step_is_said() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from autockpt import InvalidFile, Plan, Profile, Refusal, Segment, solve
 from autockpt._choose.candidates import find_candidates
-from autockpt._show.explain import explain_plan, explain_profile, report_profile
+from autockpt._show.explain import explain_plan, explain_profile, profile_page
 from autockpt.solvers import simulate
 from tests.handmade import chain_profile
 
@@ -119,8 +119,8 @@ def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
     text = explain_profile(told)
     assert "predicted optimizer step  900.00 MiB  beside its state: AdamW, as it is\n" in text
     assert "recorded plain peak" in explain_profile(plain) and "predicted plain peak" in text
-    report, problem = report_profile(told), find_candidates(told).problem
-    assert report.plain_peak_bytes == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
+    report, problem = profile_page(told).document, find_candidates(told).problem
+    assert report["plain_peak_bytes"] == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
     assert simulate(problem, ()).level_bytes[:-1] == simulate(find_candidates(plain).problem, ()).level_bytes
     with pytest.raises(InvalidFile, match="no optimizer needs 943,718,400 bytes"):
         Profile(**{**msgspec.structs.asdict(told), "optimizer": ""})

@@ -15,8 +15,8 @@ import pytest
 from autockpt import Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
 from autockpt._check.verify import Difference
 from autockpt._run.max_batch import Throughput
+from autockpt._show.explain import profile_page
 from autockpt._show.explain.chart import LAYERS
-from autockpt._show.explain.profile import report_profile
 from autockpt._show.pictures.course import Course, follow
 from autockpt.solvers import format_bytes
 
@@ -192,8 +192,9 @@ def test_html_says_what_explain_says_and_escapes_names() -> None:
     plan = msgspec.structs.replace(solve(CHAIN, "80MiB"), model=name)
     found = msgspec.structs.replace(frontier(CHAIN, points=4), model=name)
     fake = msgspec.structs.replace(profile, mode="fake")
+    saved_bytes: Any = profile_page(CHAIN).document["activation_bytes"]
     for shown, words in (
-        (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(report_profile(CHAIN).activation_bytes)]),
+        (profile, ["recorded plain peak", "h.0 … h.3", format_bytes(saved_bytes)]),
         (plan, ["budget", "80.00 MiB", "predicted recompute overhead"]),
         (found, ["recorded plain step", *(f"{each.recompute_overhead:.1%}" for each in found.plans)]),
         (frontier(fake, points=2), ["predicted plain step", "predicted minimum"]),
@@ -229,9 +230,9 @@ def test_html_of_what_verify_found() -> None:
         compared={"gradient": 7, "loss": 1},
     )
     page = Reader(exact._repr_html_())
-    assert {"exact", "8", "Exact: the planned step of Chain is the plain step, bit for bit"} <= {*page.said}
+    assert {"8", "3 replays", "Exact: the planned step of Chain is the plain step, bit for bit"} <= {*page.said}
     noisy = msgspec.structs.replace(exact, verdict="different", differences=(noise,))
-    assert {"gradient <w>", "2 of 8", "0.5", "Planned against plain"} <= {*Reader(noisy._repr_html_()).said}
+    assert {"gradient of <w>", "2 of 8", "0.5"} <= {*Reader(noisy._repr_html_()).said}
 
 
 def test_html_of_the_largest_batch() -> None:
@@ -245,7 +246,7 @@ def test_html_of_the_largest_batch() -> None:
         throughputs=(Throughput(batch_size=4, plan=small), Throughput(batch_size=8, plan=large)),
     )
     said = Reader(found._repr_html_()).said
-    assert "8 samples" in said
+    assert "8 samples, and 4 without recomputing" in said[0]
     assert said[said.index("best") - 5 : said.index("best")] == ["4", *said[said.index("4") + 1 :][:4]]
 
 

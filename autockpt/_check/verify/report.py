@@ -79,8 +79,7 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
     """
 
     SCHEMA: ClassVar[str] = "autockpt.verification/1"
-    TEXT: ClassVar[str] = "explain.verification_text"
-    HTML: ClassVar[str] = "pictures.html.verification_html"
+    PAGE: ClassVar[str] = "explain.verification_page"
 
     schema: Literal["autockpt.verification/1"] = "autockpt.verification/1"
     verdict: Verdict
@@ -143,5 +142,4 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
         return max(ratios, default=None)
 
     def __str__(self) -> str:
-        text: str = self._shown(self.TEXT)
-        return text
+        return self._text()

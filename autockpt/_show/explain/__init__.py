@@ -1,8 +1,4 @@
-"""Plans, frontiers and profiles as text for people, and as the JSON that ``autockpt explain --json`` prints.
-
-A page each for a profile, a plan and a frontier: a report is plain data, and the text is made from it alone, so that
-both say the same.
-"""
+"""The pages of plans, frontiers, profiles and results, with the JSON that ``autockpt explain --json`` prints."""
 
 from __future__ import annotations
 
@@ -11,56 +7,33 @@ from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
-from .demo import demo_text
-from .frontier import FrontierReport, frontier_text, report_frontier
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
-from .max_batch import explain_max_batch
-from .parts import parts_text
-from .plan import PlanReport, plan_text, report_plan
-from .profile import ProfileReport, profile_text, report_profile
-from .recorded import RecordedReport, recorded_text
-from .verification import headline, verification_text
-
-__all__ = [
-    "DEFAULT_WIDTH",
-    "MINIMUM_WIDTH",
-    "FrontierReport",
-    "PlanReport",
-    "ProfileReport",
-    "RecordedReport",
-    "demo_text",
-    "explain_frontier",
-    "explain_max_batch",
-    "explain_plan",
-    "explain_profile",
-    "format_table",
-    "frontier_text",
-    "headline",
-    "parts_text",
-    "plan_text",
-    "plan_timeline",
-    "profile_text",
-    "recorded_text",
-    "report_frontier",
-    "report_plan",
-    "report_profile",
-    "verification_text",
-]
+from ..page import DEFAULT_WIDTH
+from .frontier import frontier_page as frontier_page
+from .plan import plan_page as plan_page
+from .profile import profile_page as profile_page
+from .results import RecordedReport as RecordedReport
+from .results import demo_text as demo_text
+from .results import max_batch_page as max_batch_page
+from .results import parts_text as parts_text
+from .results import recorded_text as recorded_text
+from .verification import headline as headline
+from .verification import verification_page as verification_page
+from .verification import verification_text as verification_text
 
 
 def explain_plan(plan: Plan, profile: Profile | None = None, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `plan` as text of at most `width` columns (at least `MINIMUM_WIDTH`); given its profile, with a chart."""
-    return plan_text(report_plan(plan, profile), width=width)
+    """Return `plan_page` as text at most `width` columns wide."""
+    return plan_page(plan, profile).text(width)
 
 
 def explain_frontier(frontier: Frontier, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `frontier` as text at most `width` columns wide (at least `MINIMUM_WIDTH`)."""
-    return frontier_text(report_frontier(frontier), width=width)
+    """Return `frontier_page` as text at most `width` columns wide."""
+    return frontier_page(frontier).text(width)
 
 
 def explain_profile(profile: Profile, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return where the memory and time of `profile` go, as text at most `width` columns wide."""
-    return profile_text(report_profile(profile), width=width)
+    """Return `profile_page` as text at most `width` columns wide."""
+    return profile_page(profile).text(width)
 
 
 def plan_timeline(plan: Plan, profile: Profile) -> MemoryTimeline:

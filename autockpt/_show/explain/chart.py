@@ -22,11 +22,16 @@ LAYERS = (
 """From the bottom up: glyph, what it stands for, and the parts that it adds up."""
 
 
-def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
+def layer_bytes(step: MemoryStep, parts: tuple[str, ...]) -> int:
+    """Return what a layer of `LAYERS` comes to in a step."""
+    return sum(getattr(step, part) for part in parts)
+
+
+def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
     """Draw what stands over the step, the highest step of each column, at most `width` columns wide."""
     peak_bytes, n_steps = timeline.peak_bytes, len(timeline.steps)
-    labels = [format_bytes(round(peak_bytes * share)) for share in (1, 0.5, 0)]
-    margin = max(map(len, labels))
+    labels = {row: format_bytes(round(peak_bytes * row / ROWS)) for row in (ROWS, ROWS // 2, 0)}
+    margin = max(map(len, labels.values()))
     n_columns = min(width - margin - 2, n_steps)
     edges = [column * n_steps // n_columns for column in range(n_columns + 1)]
     columns = [
@@ -35,28 +40,24 @@ def timeline_chart(timeline: MemoryTimeline, *, width: int) -> str:
     ]
     lines = ["Predicted memory over the step"]
     for row in range(ROWS, 0, -1):
-        label = {ROWS: labels[0], ROWS // 2: labels[1]}.get(row, "")
         drawn = "".join(column[row - 1] for column in columns)
-        lines.append(f"{label.rjust(margin)} ┤{drawn}".rstrip() if label else f"{'':>{margin}} │{drawn}".rstrip())
-    lines.append(f"{labels[2].rjust(margin)} ┼{_phases(timeline, edges)}")
+        lines.append(f"{labels.get(row, ''):>{margin}} {'┤' if row in labels else '│'}{drawn}".rstrip())
+    lines.append(f"{labels[0]:>{margin}} ┼{_phases(timeline, edges)}")
     peak = timeline.steps[timeline.peak]
-    at = next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
-    said = f"peak, {place(peak.name)}"
-    before = margin + 2 + at
-    fits = before + 2 + len(said) <= width
-    lines.append(f"{'':>{before}}↑ {said}" if fits else _left(said, before, width))
+    before = margin + 2 + next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
+    lines.append(_under_arrow(f"peak, {place(peak.name)}", before, width))
     glued = "\u00a0"  # a line never ends between a glyph and its name
     legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, name, _ in LAYERS)
-    wrapped = textwrap.wrap(legend, width, initial_indent=" " * (margin + 2), subsequent_indent=" " * (margin + 2))
-    lines += [line.replace(glued, " ") for line in wrapped]
-    return "\n".join(lines)
+    indent = " " * (margin + 2)
+    filled = textwrap.fill(legend, width, initial_indent=indent, subsequent_indent=indent)
+    return "\n".join([*lines, filled.replace(glued, " ")])
 
 
 def _column(step: MemoryStep, peak_bytes: int) -> str:
     """The glyphs of one column, from the bottom up."""
     glyphs, level_bytes = "", 0
     for glyph, _, parts in LAYERS:
-        level_bytes += sum(getattr(step, part) for part in parts)
+        level_bytes += layer_bytes(step, parts)
         glyphs += glyph * (round(ROWS * level_bytes / peak_bytes) - len(glyphs))
     return glyphs.ljust(ROWS)
 
@@ -73,8 +74,10 @@ def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
     return axis.ljust(len(edges) - 1, "─")
 
 
-def _left(said: str, before: int, width: int) -> str:
-    """What is said of the peak, to the left of the arrow, or on a line of its own where that is too long."""
+def _under_arrow(said: str, before: int, width: int) -> str:
+    """What is said of the peak, beside the arrow that far in, or on a line of its own where it is too long."""
+    if before + 2 + len(said) <= width:
+        return f"{'':>{before}}↑ {said}"
     if len(said) + 1 <= before:
         return f"{said} ↑".rjust(before + 1)
     return f"{'':>{before}}↑\n" + textwrap.fill(said, width)

@@ -1,29 +1,42 @@
 """What a plan decides about each call of the recorded step, and why: the module tree with held and freed bytes.
 
 A tensor counts where forward saves it first, so that the rows add up: a row is what its own code and its children save.
-A reason is said where the plan or the judge backs it, and nothing is said about how a solver found its way.
+Nothing is said about how a solver found its way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from ..._choose.candidates import Candidates
+from ..._choose.candidates.effects import replay_of
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.candidates.profile_index import Index
 from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ...solvers.problem import Problem
-from .names import alike, from_parent, span
-from .profile import SMALL
-from .reasons import Why
+from ...solvers.units import format_bytes, format_seconds
+from ..page import Table, counted
+from .tree import SMALL, TreeRow, place_of, saved_inside, walk
 
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
+
+REASONS = {
+    "chosen": "a segment of the plan",
+    "pinned": "asked for by keep or recompute",
+    "inside": "inside a segment",
+    "read": "inside a segment, whose replay reads its result",
+    "not read": "inside a segment, whose replay does without its result",
+    "refused": "cannot be replayed exactly, see below",
+    "frees nothing": "what it saves would be held all the same",
+    "not chosen": "the plan does without it",
+}
+"""Reasons for a decision, and what each of them means."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,26 +47,16 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
 
 
-class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Module calls at one place of the tree, structurally identical siblings together. Figures are their sum.
+class DecisionRow(TreeRow, frozen=True, kw_only=True):
+    """A row of the module tree.
 
     Attributes:
-        depth: 0 for the root.
-        name: for people, from the parent on: ``h.0 … h.11``; empty for the root.
-        first: the first of the calls, by its key.
-        class_name: class of the module.
-        calls: how many calls the row stands for.
         held_bytes: what they save and what stands when backward begins, each storage once, where it is saved first.
         freed_bytes: what they save and the plan frees.
         recompute_seconds: predicted, of the segments that lie in these calls.
         decided: what is decided about them.
     """
 
-    depth: int
-    name: str
-    first: str
-    class_name: str
-    calls: int
     held_bytes: int
     freed_bytes: int
     recompute_seconds: float
@@ -91,20 +94,47 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     Raises:
         NotApplicable: the plan does not fit the recorded step.
 
-    The judge is asked once for each kept call of a row: O(kept calls × steps and tensors).
+    O(steps and tensors), and for each kept call of a row what a replay of it would take.
     """
     planned = find_planned(profile, plan)
     edges = (*planned.edges, profile.ticks)
     backward = next(step for step, edge in enumerate(edges) if edge >= profile.forward_ticks)
     freed, replay_bytes = _freed(planned.problem, planned.tensors, backward)
-    tree = _Tree(planned, plan, freed)
-    tree.add([0], 0)
+    calls, sizes = profile.calls, profile.tensors.bytes
+    saved = saved_inside(profile, once=True)
+    whole_bytes = sum(sizes[tensor] for tensor in saved[0])
+    segments, decisions = _segments(planned), _decisions(planned.index, plan)
+    rows: list[DecisionRow] = []
+    small_rows = 0
+
+    def visit(group: Sequence[int], depth: int) -> bool:
+        nonlocal small_rows
+        inside = {member for i in group for member in range(i, calls[i].stop)}
+        seconds = sum(seconds for members, seconds in segments if inside.issuperset(members))
+        tensors = set().union(*(saved[i] for i in group))
+        saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
+        if depth and not seconds and saved_bytes <= SMALL * whole_bytes:
+            small_rows += 1
+            return False
+        row = DecisionRow(
+            **place_of(group, depth, calls),
+            held_bytes=saved_bytes - freed_bytes,
+            freed_bytes=freed_bytes,
+            recompute_seconds=seconds,
+            decided=_decided(group, decisions, planned.index, plan),
+        )
+        rows.append(row)
+        # Worth a look though nothing is decided inside: more than half of the memory lies there.
+        large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
+        return large or any(decisions[i][0] == "partly" for i in group)
+
+    walk(calls, visit)
     return Activations(
-        saved_bytes=tree.saved[0],
-        freed_bytes=tree.freed[0],
+        saved_bytes=whole_bytes,
+        freed_bytes=rows[0].freed_bytes,
         replay_bytes=replay_bytes,
-        rows=tuple(tree.rows),
-        small_rows=tree.small_rows,
+        rows=tuple(rows),
+        small_rows=small_rows,
     )
 
 
@@ -133,69 +163,6 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
     return freed, replay_bytes
 
 
-class _Tree:
-    """Rows of the module tree, from the root down."""
-
-    def __init__(self, planned: Candidates, plan: Plan, freed: set[int]) -> None:
-        self.rows: list[DecisionRow] = []
-        self.small_rows = 0
-        profile = planned.index.profile
-        calls = self._calls = profile.calls
-        self._children: list[list[int]] = [[] for _ in calls]
-        self.saved, self.freed = [0] * len(calls), [0] * len(calls)
-        seen: set[int] = set()
-        for tensor, call in zip(profile.saves.tensor, profile.saves.call, strict=True):
-            if tensor >= 0 and tensor not in seen:
-                seen.add(tensor)
-                self.saved[call] += profile.tensors.bytes[tensor]
-                self.freed[call] += profile.tensors.bytes[tensor] * (tensor in freed)
-        for i in range(len(calls) - 1, 0, -1):  # children come after their parents in pre-order
-            self._children[calls[i].parent].insert(0, i)
-            self.saved[calls[i].parent] += self.saved[i]
-            self.freed[calls[i].parent] += self.freed[i]
-        self._segments = _segments(planned)
-        self._decisions = _decisions(planned.index, plan)
-        self._why = Why(planned, plan)
-
-    def add(self, group: Sequence[int], depth: int) -> None:
-        """Append the row of calls that look alike, then those of their children, where they are decided apart."""
-        decisions = [self._decisions[i] for i in group]
-        seconds = sum(seconds for members, seconds in self._segments if self._inside(members, group))
-        saved_bytes = sum(self.saved[i] for i in group)
-        if depth and not seconds and saved_bytes <= SMALL * self.saved[0]:
-            self.small_rows += 1
-            return
-        reasons = self._why.kept([i for i in group if self._decisions[i] == ("kept", "")])
-        decided = Counter((self._decisions[i][0], self._decisions[i][1] or reasons.get(i, "")) for i in group)
-        freed_bytes = sum(self.freed[i] for i in group)
-        records = [self._calls[i] for i in group]
-        self.rows.append(
-            DecisionRow(
-                depth=depth,
-                name=span(list(dict.fromkeys(from_parent(record, self._calls) for record in records))),
-                first=records[0].key,
-                class_name=records[0].class_name,
-                calls=len(group),
-                held_bytes=saved_bytes - freed_bytes,
-                freed_bytes=freed_bytes,
-                recompute_seconds=seconds,
-                decided=tuple(
-                    Decided(decision=decision, reason=reason, calls=number)
-                    for (decision, reason), number in decided.most_common()
-                ),
-            )
-        )
-        apart = any(decision == "partly" for decision, _ in decisions)
-        # Where the memory is worth a look, though nothing is decided inside.
-        large = 2 * saved_bytes > self.saved[0] and len(group) == 1 and decisions[0] == ("kept", "")
-        if apart or large:
-            for children in alike([self._children[i] for i in group], self._calls):
-                self.add(children, depth + 1)
-
-    def _inside(self, members: Iterable[int], group: Sequence[int]) -> bool:
-        return all(any(i <= member < self._calls[i].stop for i in group) for member in members)
-
-
 def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
     """The calls of each segment, or the call whose own code it takes in, and its seconds."""
     index = planned.index
@@ -208,39 +175,81 @@ def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     """What a plan decides about each call, and why; no reason yet for those that lie in no segment."""
-    named = {node.key: number for number, node in enumerate(index.nodes)}
-    found: dict[int, tuple[Decision, str]] = {}
-    apart: set[int] = set()  # calls in which more than one thing is decided
-
-    def split(call: int) -> None:
-        while call >= 0:
-            apart.add(call)
-            call = index.nodes[call].parent
-
+    numbers = {node.key: number for number, node in enumerate(index.nodes)}
+    found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
+    apart: set[int] = set()  # what is decided about a child here is not decided about all of the call
     for segment in plan.segments:
-        kept, skipped = ({named[key] for key in keys} for keys in (segment.keep, segment.skip))
-        for member in (named[key] for key in segment.calls):
-            split(index.nodes[member].parent)
+        kept, skipped = ({numbers[key] for key in keys} for keys in (segment.keep, segment.skip))
+        for member in (numbers[key] for key in segment.calls):
             pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
+            found[member] = "recomputed", "pinned" if pinned else "chosen"
             for node in range(member, index.nodes[member].stop):
-                around = found.get(index.nodes[node].parent, ("recomputed", ""))
-                if node in kept or around[0] == "kept":
+                around = found[index.nodes[node].parent][0] if node > member else "recomputed"
+                if node in kept or around == "kept":
                     found[node] = "kept", "read"
-                elif node in skipped or around[0] == "skipped":
+                elif node in skipped or around == "skipped":
                     found[node] = "skipped", "not read"
-                else:
-                    found[node] = "recomputed", "inside" if node > member else "pinned" if pinned else "chosen"
-            for call in reversed(index.within((member,), index.call_nodes)):
-                inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
-                if inside and "recomputed" not in inside and call not in apart:
-                    found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
-                elif not inside <= {"recomputed"}:
-                    split(call)
-    for call in apart:
-        decision, reason = found.get(call, ("kept", ""))
-        found[call] = "partly", reason if decision == "recomputed" else ""
-    return [found.get(call, ("kept", "")) for call in index.call_nodes]
+                elif node > member:
+                    found[node] = "recomputed", "inside"
+            apart.add(index.nodes[member].parent)
+    for call in reversed(index.call_nodes):
+        inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
+        decision, reason = found[call]
+        if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
+            found[call] = "partly", reason if decision == "recomputed" else ""
+            apart.add(index.nodes[call].parent)
+        elif decision == "recomputed" and inside and "recomputed" not in inside:
+            found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
+    return [found[call] for call in index.call_nodes]
 
 
 def _is_view(index: Index, node: int) -> bool:
     return index.is_function(node) and index.is_free(node)
+
+
+def _decided(
+    group: Sequence[int], decisions: Sequence[tuple[Decision, str]], index: Index, plan: Plan
+) -> tuple[Decided, ...]:
+    """Count calls by what is decided about them and why, the most first."""
+    found: Counter[tuple[Decision, str]] = Counter()
+    for i in group:
+        decision, reason = decisions[i]
+        found[decision, reason or (_why_kept(index, plan, i) if decision == "kept" else "")] += 1
+    return tuple(Decided(decision=each, reason=why, calls=calls) for (each, why), calls in found.most_common())
+
+
+def _why_kept(index: Index, plan: Plan, call: int) -> str:
+    """Why a call that lies in no segment is kept."""
+    calls = index.profile.calls
+    around = call
+    while around >= 0:  # what is pinned is kept with all that lies in it
+        if any(matches(calls[around], pattern) for pattern in plan.pinned_keep):
+            return "pinned"
+        around = calls[around].parent
+    if any(refusal.call == calls[call].key for refusal in plan.refused):
+        return "refused"
+    replay = replay_of(index, (index.call_nodes[call],))
+    return "not chosen" if replay is not None and replay.segment.freed_bytes else "frees nothing"
+
+
+def decision_table(found: Activations, model: str) -> Table:
+    """Lay out the module tree: a line for each decision about a row's calls."""
+    rows = []
+    for row in found.rows:
+        seconds = format_seconds(row.recompute_seconds) if row.recompute_seconds else "-"
+        figures = [format_bytes(row.held_bytes), format_bytes(row.freed_bytes), seconds]
+        for i, each in enumerate(row.decided):
+            number = "all" if each.calls == row.calls else f"{each.calls} of"
+            said = each.decision if row.calls == 1 else f"{number} {row.calls} {each.decision}"
+            before = [row.label(model), *figures] if i == 0 else ["  " * row.depth, "", "", ""]
+            rows.append([*before, f"{said}, {each.reason}" if each.reason else said])
+    small = [f"Left out: {counted(found.small_rows, 'row')} that save next to nothing"] if found.small_rows else []
+    reasons = dict.fromkeys(each.reason for row in found.rows for each in row.decided if each.reason)
+    return Table(
+        title="Decisions, figures as predicted; recompute: of the segments in a row",
+        header=["module", "held", "freed", "recompute", "decision"],
+        rows=rows,
+        below="\n".join([*small, *(f"  {reason}: {REASONS[reason]}" for reason in reasons)]),
+        least=16,
+        least_told=["recompute", "held"],
+    )

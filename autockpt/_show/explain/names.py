@@ -26,30 +26,23 @@ def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def alike(families: Sequence[Sequence[int]], calls: Sequence[CallRecord]) -> list[list[int]]:
-    """Group the children of calls that look alike.
+    """Group the children of calls that look alike: consecutive ones that do so too, over all the families.
 
     Args:
         families: for each of the calls, its children in order. They are as many, since the calls look alike.
         calls: every call of the profile.
-
-    Returns:
-        Groups in forward order: consecutive children that look alike, over all the families.
     """
 
     def look(position: int) -> tuple[object, ...]:
         i = families[0][position]
-        return calls[i].class_name, calls[i].signature, calls[i].stop - i, _template(calls[i].key)
+        name = ["*" if part.isdigit() else part for part in calls[i].name.split(".")]  # h.3.mlp and h.4.mlp look alike
+        return calls[i].class_name, calls[i].signature, calls[i].stop - i, name
 
     merged = []
     for _, group in itertools.groupby(range(len(families[0])), key=look):
         positions = list(group)
         merged.append([family[k] for family in families for k in positions])
     return merged
-
-
-def _template(call: str) -> str:
-    """Return the call with the numbers in its name blanked: ``h.3.mlp#0`` and ``h.4.mlp#0`` look alike."""
-    return ".".join("*" if part.isdigit() else part for part in call.partition("#")[0].split("."))
 
 
 def from_parent(call: CallRecord, calls: Sequence[CallRecord]) -> str:

@@ -1,13 +1,13 @@
-"""What a verification found, for people."""
+"""The page of a verification: the verdict first."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...solvers.units import format_bytes, format_seconds
-from .layout import DEFAULT_WIDTH, MINIMUM_WIDTH, format_table
+from ..page import DEFAULT_WIDTH, Page, Table, counted
+from .common import listed
 
 if TYPE_CHECKING:  # it comes with torch
     from ..._check.verify import Difference, Verification
@@ -32,31 +32,45 @@ def headline(found: Verification) -> str:
             f"Not repeatable: {_called(noise)}{_when(noise, found)} differs between two plain runs of {found.model}: "
             f"{_extent(noise)}. That is not the plan's doing"
         )
-    return f"Different: {_what_differs(found)}{_whose(found)}"
+    said = f"the planned step of {found.model} is not the plain one, which does not repeat itself either"
+    if found.first is not None:
+        which = f"{_called(found.first)}{_when(found.first, found)}"
+        said = f"{which} is not that of the plain step of {found.model}: {_extent(found.first)}"
+    elif found.error is not None:
+        said = f"the planned step of {found.model} fails, and the plain one does not: {found.error}"
+    if found.wrong_replays:
+        wrong = found.wrong_replays[0]
+        said += (
+            f". The plan is to blame: {wrong.name} cannot be repeated exactly, and its replay is not its forward: "
+            f"{_extent(wrong)}. Keep that call"
+        )
+    return f"Different: {said}"
 
 
-def _what_differs(found: Verification) -> str:
-    first = found.first
-    if first is not None:
-        return f"{_called(first)}{_when(first, found)} is not that of the plain step of {found.model}: {_extent(first)}"
-    if found.error is not None:
-        return f"the planned step of {found.model} fails, and the plain one does not: {found.error}"
-    return f"the planned step of {found.model} is not the plain one, which does not repeat itself either"
-
-
-def _whose(found: Verification) -> str:
-    """Say which call the plan should not recompute."""
-    if not found.wrong_replays:
-        return ""
-    wrong = found.wrong_replays[0]
-    return (
-        f". The plan is to blame: {wrong.name} cannot be repeated exactly, and its replay is not its forward: "
-        f"{_extent(wrong)}. Keep that call"
+def verification_page(found: Verification) -> Page:
+    """Lay out what a verification found."""
+    compared = ", ".join(counted(count, kind) for kind, count in found.compared.items())
+    tensors = sum(found.compared.values())
+    return Page(
+        title=headline(found),
+        figures=[
+            ("compared", f"{tensors:,}", f"{compared}; in {counted(found.steps, 'step')}"),
+            ("segments", str(found.segments), counted(found.replays, "replay")),
+            ("plain runs", str(found.plain_runs), "all the same" if found.repeatable else "not the same"),
+            ("ran on", found.device, f"torch {found.torch_version}"),
+            ("deterministic algorithms", "on" if found.deterministic else "off", ""),
+        ],
+        blocks=[*_steps(found), *_differences(found), *_left(found)],
     )
 
 
-def figures(found: Verification) -> list[tuple[str, str, str]]:
-    """Return the figures of the plain and the planned step that there are, each with what it is."""
+def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str:
+    """Return `verification_page` as text at most `width` columns wide."""
+    return verification_page(found).text(width)
+
+
+def _steps(found: Verification) -> Iterator[str | Table]:
+    """Yield the figures of the plain and the planned step that there are."""
     sizes = [
         ("predicted peak", found.predicted_plain_peak_bytes, found.predicted_peak_bytes),
         ("measured peak", found.measured_plain_peak_bytes, found.measured_peak_bytes),
@@ -65,87 +79,65 @@ def figures(found: Verification) -> list[tuple[str, str, str]]:
         ("predicted step", found.predicted_plain_seconds, found.predicted_seconds),
         ("measured step", found.measured_plain_seconds, found.measured_seconds),
     ]
-    rows = [(name, format_bytes(plain), format_bytes(planned)) for name, plain, planned in sizes if plain and planned]
-    if found.budget_bytes is not None:
-        rows.insert(0, ("budget", "-", format_bytes(found.budget_bytes)))
-    return rows + [(name, format_seconds(one), format_seconds(two)) for name, one, two in seconds if one and two]
-
-
-def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `found` as text at most `width` columns wide, the verdict first."""
-    width = max(width, MINIMUM_WIDTH)
-    blocks = [_fill(headline(found), width), _facts(found, width)]
-    rows = figures(found)
+    rows = [("budget", "-", format_bytes(found.budget_bytes))] if found.budget_bytes is not None else []
+    rows += [(name, format_bytes(plain), format_bytes(planned)) for name, plain, planned in sizes if plain and planned]
+    rows += [(name, format_seconds(one), format_seconds(two)) for name, one, two in seconds if one and two]
     if rows:
-        blocks.append(format_table(["", "plain", "planned"], rows, width, elide=0))
+        yield Table(header=["", "plain", "planned"], rows=rows)
     if found.measured_peak_bytes is not None:
-        blocks.append(_fill("Measured is one forward and backward, without an optimizer", width))
+        yield "Measured is one forward and backward, without an optimizer"
     if found.error is not None and found.error not in headline(found):
-        blocks.append(_fill(f"The planned step raised {found.error}", width))
-    blocks += _differences(found, width)
-    if found.not_replayed and found.replays:
-        blocks.append(_list("Segments that never ran again", found.not_replayed, width))
-    if found.not_met:
-        blocks.append(_list("Units to keep or skip that forward never came to", found.not_met, width))
-    if found.notes:
-        blocks.append(_list("Notes", found.notes, width))
-    return "\n\n".join(blocks) + "\n"
+        yield f"The planned step raised {found.error}"
 
 
-def _facts(found: Verification, width: int) -> str:
-    compared = ", ".join(f"{count} {_plural(kind, count)}" for kind, count in found.compared.items())
-    rows = [
-        ("compared", f"{compared}; in {_count(found.steps, 'step')}"),
-        ("plan", f"{_count(found.segments, 'segment')}, {_count(found.replays, 'replay')}"),
-        ("plain runs", f"{found.plain_runs}, {'all the same' if found.repeatable else 'not the same'}"),
-        ("ran on", f"{found.device}, torch {found.torch_version}"),
-        ("deterministic algorithms", "on" if found.deterministic else "off"),
-    ]
-    names = max(len(name) for name, _ in rows) + 2
-    return "\n".join(_fill(name.ljust(names) + text, width, indent=" " * names) for name, text in rows)
-
-
-def _differences(found: Verification, width: int) -> list[str]:
-    blocks = []
+def _differences(found: Verification) -> Iterator[str | Table]:
     if found.wrong_replays:
-        blocks.append(_table("Replays against their forwards", found.wrong_replays, found, width))
+        yield _table("Replays against their forwards", found.wrong_replays)
     if found.differences:
-        blocks.append(_table("Planned against plain", found.differences, found, width))
+        yield _table("Planned against plain", found.differences)
     elif not found.repeatable and found.error is None:
-        blocks.append(_fill("The planned run was the same as the first plain run, bit for bit", width))
+        yield "The planned run was the same as the first plain run, bit for bit"
     if found.repeatable:
-        return blocks
-    blocks.append(_table("Plain against plain", found.plain_differences, found, width))
+        return
+    yield _table("Plain against plain", found.plain_differences)
     if found.over_noise is not None:
         times = f"{found.over_noise:.3g} times as far"
-        text = f"The planned run is at most {times} from the plain one as plain runs are from one another"
-        blocks.append(_fill(text, width))
+        yield f"The planned run is at most {times} from the plain one as plain runs are from one another"
     if not found.deterministic:
-        blocks.append(_fill("torch.use_deterministic_algorithms(True) makes more operators repeat themselves", width))
-    return blocks
+        yield "torch.use_deterministic_algorithms(True) makes more operators repeat themselves"
 
 
-def _table(title: str, differences: Sequence[Difference], found: Verification, width: int) -> str:
-    rows = []
-    for each in differences[:_LISTED]:
-        name = f"{_called(each)}: {each.what}" if each.what else _called(each)
-        count = f"{each.different_elements} of {each.elements}" if each.elements else "-"
-        row = [name, count, _number(each.largest_difference), _number(each.relative_difference)]
-        rows.append([str(each.step), *row] if found.steps > 1 else row)
-    header = ["what", "elements", "largest", "relative"]
-    if found.steps > 1:
-        header = ["step", *header]
-    text = _fill(f"{title}: {_count(len(differences), 'difference')}, in the order of the step", width) + "\n"
-    text += format_table(header, rows, width, elide=header.index("what"))
-    return text + (f"\nand {len(differences) - _LISTED} more" if len(differences) > _LISTED else "")
+def _table(title: str, differences: Sequence[Difference]) -> Table:
+    return Table(
+        title=f"{title}: {counted(len(differences), 'difference')}, in the order of the step",
+        header=["step", "what", "elements", "largest", "relative"],
+        rows=[
+            [
+                str(each.step),
+                f"{_called(each)}: {each.what}" if each.what else _called(each),
+                f"{each.different_elements} of {each.elements}" if each.elements else "-",
+                _number(each.largest_difference),
+                _number(each.relative_difference),
+            ]
+            for each in differences[:_LISTED]
+        ],
+        below=f"and {len(differences) - _LISTED} more" if len(differences) > _LISTED else "",
+        elide="what",
+    )
+
+
+def _left(found: Verification) -> Iterator[str]:
+    if found.not_replayed and found.replays:
+        yield listed("Segments that never ran again", found.not_replayed)
+    if found.not_met:
+        yield listed("Units to keep or skip that forward never came to", found.not_met)
+    if found.notes:
+        yield listed("Notes", found.notes)
 
 
 def _called(difference: Difference) -> str:
-    if difference.kind == "gradient":
-        return f"gradient of {difference.name}"
-    if difference.kind == "input gradient":
-        return f"gradient of input {difference.name}"
-    return f"{difference.kind} {difference.name}".rstrip()
+    kinds = {"gradient": "gradient of", "input gradient": "gradient of input"}
+    return f"{kinds.get(difference.kind, difference.kind)} {difference.name}".rstrip()
 
 
 def _when(difference: Difference, found: Verification) -> str:
@@ -163,19 +155,3 @@ def _extent(difference: Difference) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-def _plural(noun: str, number: int) -> str:
-    return noun if number == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {_plural(noun, number)}"
-
-
-def _list(title: str, lines: Sequence[str], width: int) -> str:
-    return "\n".join([title, *(_fill(f"  {line}", width, indent="    ") for line in lines)])
-
-
-def _fill(text: str, width: int, indent: str = "") -> str:
-    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)

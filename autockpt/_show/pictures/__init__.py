@@ -1,4 +1,4 @@
-"""Pictures of profiles, plans and frontiers: plots (matplotlib, an extra) and HTML for notebooks.
+"""Pictures of profiles, plans and frontiers, by matplotlib, an extra.
 
 Modules that draw import matplotlib, and are imported only when something is drawn. No torch.
 """
@@ -6,30 +6,20 @@ Modules that draw import matplotlib, and are imported only when something is dra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..._data.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from ..._data.frontier import Frontier
-    from ..._data.plan import Plan
-    from ..._data.profile import Profile
-
-__all__ = ["plot_frontier", "plot_plan", "plot_profile", "require_matplotlib"]
+from ..._data.frontier import Frontier
+from ..._data.plan import Plan
+from ..._data.profile import Profile
 
 
-def plot_profile(profile: Profile, ax: Axes | None) -> Figure:
+def plot_profile(profile: Profile, ax: Any) -> Any:
     """Draw `profile`; see `Profile.plot`."""
-    require_matplotlib()
-    from .memory import draw_memory
-
-    return draw_memory(profile, ax=ax)
+    return plot_plan(None, profile, ax)
 
 
-def plot_plan(plan: Plan, profile: Profile, ax: Axes | None) -> Figure:
+def plot_plan(plan: Plan | None, profile: Profile, ax: Any) -> Any:
     """Draw what `plan` does to the step in `profile`; see `Plan.plot`."""
     require_matplotlib()
     from .memory import draw_memory
@@ -41,8 +31,8 @@ def plot_frontier(
     frontier: Frontier,
     peers: Mapping[str, Sequence[tuple[float, float]]] | None,
     budgets: Mapping[str, int | str] | None,
-    ax: Axes | None,
-) -> Figure:
+    ax: Any,
+) -> Any:
     """Draw `frontier`; see `Frontier.plot`."""
     require_matplotlib()
     from .frontier import draw_frontier

@@ -84,20 +84,9 @@ class Course:
 
 
 def follow(profile: Profile, plan: Plan) -> Course:
-    """Predict when in the step under `plan` everything happens.
+    """Predict when in the step under `plan` everything happens; one without segments gives the plain step.
 
-    Args:
-        profile: the recorded step.
-        plan: the plan; one without segments gives the plain step.
-
-    Returns:
-        The course. Its levels are the judge's; its seconds end with those of the plain step and of the replays.
-
-    Raises:
-        InvalidProblem: two segments overlap.
-        NotApplicable: the plan does not fit the recorded step.
-
-    O(tensors + saves + ticks).
+    Levels are the judge's; seconds end with those of the plain step and of the replays. O(tensors + saves + ticks).
     """
     planned = find_planned(profile, plan)
     timeline = split_levels(planned, range(len(planned.replays)))
@@ -108,18 +97,18 @@ def follow(profile: Profile, plan: Plan) -> Course:
     timed = knots[-1][1] > 0
     if not timed:
         knots = [(0, 0.0), (profile.ticks, profile.ticks * TICK_SECONDS)]
+    ticks, seconds = np.array(knots, np.float64).T.copy()
     clock = Clock(
-        ticks=np.array([tick for tick, _ in knots], np.float64),
-        seconds=np.array([seconds for _, seconds in knots], np.float64),
+        ticks=ticks,
+        seconds=seconds,
         replay_ticks=tuple(tick for tick, _ in found),
         delays=tuple(itertools.accumulate((seconds for _, seconds in found), initial=0.0)),
     )
     end = clock.at(profile.ticks)
-    edges = [clock.at(step.tick) for step in timeline.steps]
     has_optimizer = timeline.steps[-1].phase == "optimizer"
     return Course(
         timeline=timeline,
-        edges=(*edges, end * (1 + OPTIMIZER_SHARE) if has_optimizer else end),
+        edges=(*(clock.at(step.tick) for step in timeline.steps), end * (1 + OPTIMIZER_SHARE * has_optimizer)),
         clock=clock,
         forward_seconds=clock.at(profile.forward_ticks),
         backward_seconds=end,
@@ -129,14 +118,12 @@ def follow(profile: Profile, plan: Plan) -> Course:
 
 def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
     """When some ticks of the plain step are, each tick once, in ascending order."""
-    calls, saves = profile.calls, profile.saves
+    saves = profile.saves
     known = [(0, 0.0)]
-    known += [(call.enter, call.enter_seconds) for call in calls] + [(call.exit, call.exit_seconds) for call in calls]
-    known += [
-        (pack, seconds)
-        for pack, seconds in zip(saves.pack, saves.seconds, strict=True)
-        if pack <= profile.forward_ticks
-    ]
+    for call in profile.calls:
+        known += [(call.enter, call.enter_seconds), (call.exit, call.exit_seconds)]
+    packs = zip(saves.pack, saves.seconds, strict=True)
+    known += [(pack, seconds) for pack, seconds in packs if pack <= profile.forward_ticks]
     forward_seconds = max(seconds for _, seconds in known)
     known.append((profile.forward_ticks, forward_seconds))
     backward_seconds = max(profile.plain_seconds - forward_seconds, 0.0)

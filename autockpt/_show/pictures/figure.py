@@ -1,4 +1,4 @@
-"""What the pictures share: figures that show themselves in notebooks, colours, axes of bytes and of seconds.
+"""What the pictures share: figures that show themselves in notebooks, colours, notes, axes of bytes.
 
 Imports matplotlib, an extra: import this module only where `require_matplotlib` has been called.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 from matplotlib import rcParams
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MultipleLocator
+from matplotlib.ticker import MultipleLocator
 
-from ...solvers.units import format_bytes, format_seconds
+from ...solvers.units import format_bytes
 
 COLOURS = {
     "static": "#bbbbbb",
@@ -49,44 +49,49 @@ def ink() -> str:
     return str(rcParams["text.color"])
 
 
-def axes_of(ax: Any, *, height: float) -> Any:
-    """Return `ax`, or the axes of a new picture so many inches high."""
-    if ax is not None:
-        return ax
-    return Picture(figsize=(9, height), layout="constrained").add_subplot()
+def axes_of(ax: Any) -> Any:
+    """Return `ax`, or the axes of a new picture; without the lines above and to the right."""
+    if ax is None:
+        ax = Picture(figsize=(9, 4.6), layout="constrained").add_subplot()
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return ax
 
 
 def head(ax: Any, title: str, below: str) -> None:
     """Write a title, and what the picture says in a smaller line below it."""
     ax.set_title(title, loc="left", fontsize=12, fontweight="bold", pad=24)
+    note(ax, below, (0, 1), (0, 8), across="left", xycoords="axes fraction", fontsize=9.5)
+
+
+def note(
+    ax: Any, text: str, at: tuple[float, float], offset: tuple[float, float], *, across: str, **style: Any
+) -> None:
+    """Write `text` so many points away from a place, to the left or right of it or in its middle."""
     ax.annotate(
-        below,
-        xy=(0, 1),
-        xycoords="axes fraction",
-        xytext=(0, 8),
+        text,
+        xy=at,
+        xytext=offset,
         textcoords="offset points",
-        fontsize=9.5,
+        horizontalalignment=across,
         annotation_clip=False,
+        **{"fontsize": 9, **style},
     )
+
+
+def legend(ax: Any, **given: Any) -> None:
+    """Name what is drawn, beside the picture."""
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False, fontsize=9, **given)
 
 
 def bytes_axis(axis: Any, highest_bytes: float, span_bytes: float | None = None) -> None:
     """Mark an axis of bytes, from 0 or so long, in round numbers of the largest binary unit that fits."""
-    span_bytes = span_bytes or highest_bytes
     unit = 1024 ** max(min(int(math.log(max(highest_bytes, 1), 1024)), 4), 0)
-    axis.set_major_locator(MultipleLocator(_round_step(span_bytes / unit / MARKS) * unit))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-
-
-def _round_step(least: float) -> float:
-    """The least of 1, 2, 5, 10, 20, ... and 0.1, 0.2, 0.5, ... that is not below `least`."""
+    least = (span_bytes or highest_bytes) / unit / MARKS
     power = 10.0 ** math.floor(math.log10(least))
-    return next(times * power for times in (1, 2, 5, 10) if times * power >= least)
-
-
-def seconds_axis(axis: Any) -> None:
-    """Mark an axis of seconds in readable units."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value) if value else "0"))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= least)
+    axis.set_major_locator(MultipleLocator(step * unit))
+    axis.set_major_formatter(lambda value, _: _short(value))
 
 
 def _short(value: float) -> str:

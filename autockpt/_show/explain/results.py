@@ -1,0 +1,106 @@
+"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, the demo, profiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ..._data.shipped import RecordedProfile
+from ..._data.timeline import PeakParts
+from ...solvers.units import format_bytes, format_seconds
+from ..page import DEFAULT_WIDTH, Bar, Page, Table
+from .verification import verification_page
+
+if TYPE_CHECKING:  # they come with torch
+    from ..._check.demo import DemoReport
+    from ..._run.max_batch import MaxBatch
+
+
+class RecordedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``autockpt profiles --json`` prints."""
+
+    kind: Literal["profiles"] = "profiles"
+    profiles: tuple[RecordedProfile, ...]
+
+
+def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """List the recorded profiles that come with autockpt."""
+    rows = [
+        [
+            each.name,
+            each.model,
+            each.recipe.batch,
+            each.recipe.precision,
+            each.recipe.optimizer,
+            each.device,
+            format_bytes(each.plain_peak_bytes),
+            format_seconds(each.plain_seconds),
+        ]
+        for each in report.profiles
+    ]
+    table = Table(
+        header=["name", "model", "batch", "precision", "optimizer", "device", "plain peak", "plain step"],
+        rows=rows,
+        elide="batch",
+        least_told=["model", "optimizer", "precision", "device"],
+    )
+    blocks: list[str | Table] = [table]
+    predicted = [each.name for each in report.profiles if each.mode == "fake"]
+    if predicted:
+        which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
+        blocks.append(f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device")
+    page = Page(title="Recorded profiles; each name can stand wherever a profile file can", blocks=blocks)
+    return page.text(width)
+
+
+def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
+    """Say what the lowest peak that can be reached consists of, beside the budget that it is above."""
+    missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
+    where = f"It stands at: {parts.step}"
+    where += f", in {parts.op}" if parts.op else ""
+    where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""
+    named = [(name, format_bytes(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
+    minimum = ("predicted minimum", format_bytes(parts.peak_bytes), missing)
+    return Page(figures=[minimum, *named], blocks=[where]).text(width)
+
+
+def max_batch_page(found: MaxBatch) -> Page:
+    """Say what the largest batch is, and how many samples a second go through at several sizes."""
+    most = max(each.samples_per_second for each in found.throughputs) or 1
+    rows = [
+        [
+            str(each.batch_size),
+            format_bytes(each.plan.peak_bytes),
+            format_seconds(each.step_seconds),
+            f"{each.plan.recompute_overhead:.1%}",
+            Bar(f"{each.samples_per_second:.4g}", each.samples_per_second / most),
+            "best" if each is found.best else "",
+        ]
+        for each in found.throughputs
+    ]
+    return Page(
+        title=(
+            f"Largest batch within {format_bytes(found.plan.budget_bytes or 0)}: {found.batch_size} samples, and "
+            f"{found.plain_batch_size} without recomputing. Figures are predicted."
+        ),
+        blocks=[Table(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
+    )
+
+
+def demo_text(report: DemoReport, *, width: int = DEFAULT_WIDTH) -> str:
+    """Lay out the verification, and in a sentence what training came to."""
+    if report.failures:
+        verdict = "FAILED: " + "; ".join(report.failures)
+    elif report.same_weights:
+        verdict = (
+            f"Inside the budget, and the same training bit for bit: {report.trained_steps} steps of SGD, plain and "
+            "planned, made the same losses and weights."
+        )
+    else:
+        verdict = (
+            "Inside the budget. Two plain runs differ from one another on this device, and so does the planned one."
+        )
+    page = verification_page(report.verification)
+    return dataclasses.replace(page, blocks=[*page.blocks, verdict]).text(width)

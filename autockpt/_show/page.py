@@ -1,0 +1,208 @@
+"""One page, for people: figures, tables and sentences, as text of so many columns and as HTML for notebooks."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+DEFAULT_WIDTH = 100
+MINIMUM_WIDTH = 60
+
+BLUE, YELLOW = "#4477aa", "#ccbb44"  # they can be read on white and on black
+MOST_ROWS = 30
+_LEAST_SHORTENED = 12
+_LINE = "1px solid rgba(128,128,128,.35)"
+
+
+class Bar(NamedTuple):
+    """A cell whose HTML has a bar behind it: what to write, and how long the bar is, from 0 to 1."""
+
+    text: str
+    share: float
+    colour: str = BLUE
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Cells under a header. Columns of figures (or ``-`` for none, or nothing) are aligned right.
+
+    Attributes:
+        header: a name for each column.
+        rows: cells. Two blanks for each level before the first one make a tree.
+        title: lines above; one that begins with blanks is indented.
+        below: lines below.
+        elide: the column whose cells are cut in their middle where text has no room; empty for the first.
+        least: columns that `elide` keeps before others are left out; 0 for all that it needs.
+        least_told: what text leaves out where it has no room, in this order.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | Bar]]
+    title: str = ""
+    below: str = ""
+    elide: str = ""
+    least: int = 0
+    least_told: Sequence[str] = ()
+
+    def text(self, width: int) -> str:
+        """Return lines without trailing blanks, at most `width` columns wide."""
+        columns = {name: [str(row[i]) for row in self.rows] for i, name in enumerate(self.header)}
+        sizes = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+        elide = self.elide or self.header[0]
+        least = min(sizes[elide], self.least or sizes[elide])
+        for name in self.least_told:
+            if sum(sizes.values()) - sizes[elide] + least + 2 * (len(sizes) - 1) > width:
+                del columns[name], sizes[name]
+        spare = width - sum(sizes.values()) - 2 * (len(sizes) - 1)
+        if spare < 0:
+            sizes[elide] = max(sizes[elide] + spare, len(elide), _LEAST_SHORTENED)
+        columns[elide] = [shorten(cell, sizes[elide]) for cell in columns[elide]]
+        laid = [
+            [cell.rjust(sizes[name]) if _are_figures(cells) else cell.ljust(sizes[name]) for cell in (name, *cells)]
+            for name, cells in columns.items()
+        ]
+        lines = ["  ".join(row).rstrip() for row in zip(*laid, strict=True)]
+        lines.insert(1, "-" * min(width, max(map(len, lines))))
+        return "\n".join([*_lines(self.title, width), *lines, *_lines(self.below, width)])
+
+    def html(self) -> str:
+        """Return a table, at most `MOST_ROWS` rows of it; of a tree, as many levels as there is room for."""
+        right = [_are_figures([str(row[i]) for row in self.rows]) for i in range(len(self.header))]
+
+        def cells(tag: str, row: Sequence[str | Bar]) -> str:
+            found = []
+            for cell, is_figure in zip(row, right, strict=True):
+                text, side = str(cell), "right" if is_figure else "left"
+                text = "\u2003" * (_indent(text) // 2) + html.escape(text.lstrip())
+                style = f"padding:.15em .8em;text-align:{side};border:none;border-bottom:{_LINE}"
+                if isinstance(cell, Bar):
+                    end = f"{100 * min(max(cell.share, 0.0), 1.0):.1f}%"
+                    bar = f"linear-gradient(to right,{cell.colour}66 {end},transparent {end})"
+                    style += f";min-width:9em;background:{bar}"
+                found.append(f'<{tag} style="{style}">{text}</{tag}>')
+            return f'<tr style="background:none">{"".join(found)}</tr>'
+
+        rows = list(self.rows)
+        for depth in sorted({_indent(str(row[0])) for row in rows}, reverse=True)[:-2]:
+            if len(rows) > MOST_ROWS:
+                rows = [row for row in rows if _indent(str(row[0])) < depth]
+        more = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+        return (
+            _paragraphs(self.title)
+            + '<table style="border-collapse:collapse;font-size:90%;margin:.3em 0">'
+            + f"<thead>{cells('th', self.header)}</thead>"
+            + f"<tbody>{''.join(cells('td', row) for row in rows[:MOST_ROWS])}</tbody></table>"
+            + _paragraphs("\n".join(filter(None, (more, self.below))))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A title, named figures, and blocks below one another.
+
+    Attributes:
+        title: a sentence, or more.
+        figures: name, figure and a remark.
+        blocks: lines, of which one that begins with blanks is indented; tables; what draws text of so many columns.
+        document: what ``--json`` prints in place of the page.
+    """
+
+    title: str = ""
+    figures: Sequence[tuple[str, str, str]] = ()
+    blocks: Sequence[str | Table | Callable[[int], str]]
+    document: Mapping[str, object] = field(default_factory=dict)
+
+    def text(self, width: int = DEFAULT_WIDTH) -> str:
+        """Return the page as text at most `width` columns wide, or `MINIMUM_WIDTH` where that is more."""
+        width = max(width, MINIMUM_WIDTH)
+        blocks = ["\n".join(_lines(self.title, width)), "\n".join(self._figures(width))]
+        for block in self.blocks:
+            if isinstance(block, str):
+                blocks.append("\n".join(_lines(block, width)))
+            else:
+                blocks.append(block.text(width) if isinstance(block, Table) else block(width))
+        return "\n\n".join(filter(None, blocks)) + "\n"
+
+    def html(self) -> str:
+        """Return the page for notebooks; whatever is written is escaped."""
+        tiles = "".join(
+            f'<div style="margin:0 2em .4em 0"><div style="font-size:85%;opacity:.7">{html.escape(name)}</div>'
+            f'<div style="font-size:130%;font-weight:600">{html.escape(figure)}</div>'
+            f'<div style="font-size:85%;opacity:.7;max-width:24em">{html.escape(remark)}</div></div>'
+            for name, figure, remark in self.figures
+        )
+        blocks = []
+        for block in self.blocks:
+            if isinstance(block, str):
+                blocks.append(_paragraphs(block))
+            elif isinstance(block, Table):
+                blocks.append(block.html())
+            else:
+                drawn = html.escape(block(DEFAULT_WIDTH))
+                blocks.append(f'<div style="white-space:pre;font-family:monospace;line-height:1.1">{drawn}</div>')
+        return (
+            '<div style="max-width:60em;line-height:1.35;margin:.5em 0 1em">'
+            f'<div style="font-size:115%;font-weight:600;margin-bottom:.6em">{html.escape(self.title)}</div>'
+            f'<div style="display:flex;flex-wrap:wrap">{tiles}</div>{"".join(blocks)}</div>'
+        )
+
+    def _figures(self, width: int) -> list[str]:
+        """Lay out the figures; a remark that does not fit moves to lines of its own."""
+        names = max((len(name) for name, _, _ in self.figures), default=0)
+        figures = max((len(figure) for _, figure, _ in self.figures), default=0)
+        lines = []
+        for name, figure, remark in self.figures:
+            line = f"{name.ljust(names)}  {figure.rjust(figures)}"
+            if len(line) + 2 + len(remark) <= width:
+                lines.append(f"{line}  {remark}".rstrip())
+            else:
+                lines += [line, *_lines(f"    {remark}", width)]
+        return lines
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 loss``, ``2 losses``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Fill each line of `text`, with its own indent."""
+    lines = []
+    for line in text.splitlines():
+        indent = " " * _indent(line)
+        lines += textwrap.wrap(line, width, initial_indent="", subsequent_indent=indent, break_on_hyphens=False)
+    return lines
+
+
+def _paragraphs(text: str) -> str:
+    return "".join(
+        f'<div style="margin:.2em 0 .2em {_indent(line) / 2}em">{html.escape(line.strip())}</div>'
+        for line in text.splitlines()
+    )
+
+
+def _are_figures(cells: Sequence[str]) -> bool:
+    return all(cell in ("", "-") or cell.lstrip("-")[:1].isdigit() for cell in cells)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def shorten(cell: str, size: int) -> str:
+    """Cut the middle out of `cell` where it is longer than `size`, not out of its indent while half of that is left."""
+    if len(cell) <= size:
+        return cell
+    word = cell.lstrip()
+    indent = min(_indent(cell), size // 2)
+    room = size - indent
+    if len(word) > room:
+        head = (room - 1) // 3
+        word = f"{word[:head]}…{word[len(word) - (room - 1 - head) :]}"
+    return " " * indent + word
