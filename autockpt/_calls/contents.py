@@ -43,6 +43,8 @@ _RANDOM = (torch.Generator, random.Random, numpy.random.RandomState, numpy.rando
 _CONTAINERS = (dict, list, set, deque)
 _OBJECTS = (types.SimpleNamespace, argparse.Namespace, threading.local)
 _NUMBERS = (int, float, complex, str, tuple)
+_STREAMS = (io.StringIO, io.BytesIO)
+_OTHERS = (*_STREAMS, bytearray, array.array, Iterator)
 _LIBRARIES = {"torch", "numpy", "autockpt", *sys.stdlib_module_names} - {"__main__"}
 _OWN = frozenset(torch.nn.Module().__dict__)
 
@@ -140,7 +142,7 @@ class Contents:
                 self._keep(name, value.tobytes, partial(fill_array, value), state=True)
         elif isinstance(value, (bytearray, array.array)):
             self._keep(name, lambda: bytes(value), partial(fill_bytes, value), state=True)
-        elif isinstance(value, (io.StringIO, io.BytesIO)):
+        elif isinstance(value, _STREAMS):
             self._keep(name, lambda: (value.getvalue(), value.tell()), partial(rewrite, value), state=True)
         elif isinstance(value, (tuple, frozenset)):
             self._todo += [(name, item) for item in value]
@@ -235,7 +237,7 @@ def _of_library(thing: Any) -> bool:
 
 def _is_data(value: object, module: str) -> bool:
     """Whether a name of a file or a class stands for something that a step may change, no flag and no import."""
-    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, torch.Tensor, numpy.ndarray)):
+    if isinstance(value, (*_RANDOM, *_CONTAINERS, *_OBJECTS, *_NUMBERS, *_OTHERS, torch.Tensor, numpy.ndarray)):
         return not isinstance(value, bool)  # which tells of a set-up that need not be done twice
     return not isinstance(value, (type, types.FunctionType)) and type(value).__module__ == module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import io
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,42 @@ def count_by_lines(stream: io.StringIO) -> int:
     return len(stream.getvalue().splitlines())
 
 
+class OfAGlobal(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(x, 1 + 0.1 * next(numbers))
+
+
+class Codebook(nn.Module):
+    """Reads a buffer, then moves it where nothing counts that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.project(x)
+        mean = self.get_buffer("mean")
+        out = torch.tanh(made - mean.clone())
+        mean.data.mul_(0.5).add_(made.detach().mean(0), alpha=0.5)
+        return out
+
+
+class Quantizes(Block):
+    """Codebooks of which a step takes as many as it draws: more than were recorded, now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codebooks = nn.ModuleList(Codebook() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        depth = int(torch.randint(1, 4, ()))
+        out = self.scaled(x)
+        for codebook in list(self.codebooks)[:depth]:
+            out = out + codebook(x)
+        return out
+
+
 class CountsOnItsClass(torch.autograd.Function):
     calls = 0
 
@@ -81,6 +118,10 @@ class CountsOnItsClass(torch.autograd.Function):
 
 def begin_anew() -> None:
     CountsOnItsClass.calls = 0
+    globals()["numbers"] = itertools.count(1)
+
+
+numbers = itertools.count(1)
 
 
 class Counts(Block):
@@ -146,6 +187,8 @@ STORAGES: tuple[Kind, ...] = (
     _kind("an array", lambda: Bytes(array.array("l", [0]), count_in_place)),
     _kind("a stream in memory", lambda: Bytes(io.StringIO(), count_by_lines)),
     _kind("a counter on a class of functions", Counts, begin=begin_anew),
+    _kind("an iterator in a global", OfAGlobal, begin=begin_anew),
+    _kind("codebooks of random depth", Quantizes, Outcome.EXACT),
     _kind("a hook that counts and scales", Hooked),
     _kind("gradients inside forward", TakesGradients, Outcome.EXACT, network=Takes, waits=IN_FORWARD),
     _kind("a nested tensor", MakesNested, Outcome.RAISES),

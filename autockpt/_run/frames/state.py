@@ -46,7 +46,7 @@ class ModuleState:
         self._tensors = list(given)
         self._changing: list[Tensor] = []
         self._values: list[Tensor] = []
-        self._unknown = changing is None
+        self._sure: set[int] | None = None  # ids of those that are known to change; None where all of them are
         self._everywhere = _torch_private.global_hooks()
         norms = self._take(module) if module is not None else []
         tensors = self._tensors
@@ -61,7 +61,7 @@ class ModuleState:
             self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
         self._aliased = len(self.owners) < len(tensors)
         self.devices = {tensor.device for tensor in tensors if not tensor.is_cpu}
-        if module is not None and (changing or norms or self._unknown):
+        if module is not None and (changing is None or changing or norms):
             self._take_values(module, changing, norms)
         self._versions = _torch_private.versions(self._tensors)
         self._wants = [tensor.requires_grad for tensor in self._tensors]
@@ -122,11 +122,14 @@ class ModuleState:
     def _take_values(self, module: nn.Module, changing: Buffers | None, norms: list[dict[str, Tensor | None]]) -> None:
         """Take the values of the buffers that may change, and of those that share storage with one of them.
 
-        Running statistics count among them also where `changing` leaves them out, since forward may go another way
-        than the recorded one did, and kernels write them without a new version.
+        Forward may go another way than the recorded one did. So running statistics count among them also where
+        `changing` leaves them out, since kernels write them without a new version; and where it names some, the others
+        do as well until forward has returned, since what moves codebooks writes them through `.data`.
         """
         buffers = [tensor for found in self._tree for tensor in found[3].values() if tensor is not None]
-        if changing is not None:
+        if changing is None:
+            self._sure = set()
+        else:
             wanted = {id(tensor) for each in norms for tensor in each.values()}
             for path, names in changing:
                 owner: Any = module
@@ -137,7 +140,10 @@ class ModuleState:
             if self._aliased:
                 keys = set(map(_torch_private.storage_key, chosen)) - {0}
                 chosen = [t for t in buffers if id(t) in wanted or _torch_private.storage_key(t) in keys]
-            buffers = chosen
+            if changing and len(chosen) < len(buffers):
+                self._sure = set(map(id, chosen))
+            else:
+                buffers = chosen
         if self._aliased:
             buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may have one buffer
         self._changing = buffers
@@ -148,14 +154,15 @@ class ModuleState:
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""
         self._storages = []
-        if not self._unknown or not self._changing:
+        sure = self._sure
+        if sure is None or not self._changing:
             return
         storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor in self._changing]
         changed = {
             storage
             for storage, tensor, value in zip(storages, self._changing, self._values, strict=True)
             # The version does not tell: kernels write without a new one, and so does whoever writes to `buffer.data`.
-            if tensor.layout != torch.strided or not torch.equal(tensor, value)
+            if id(tensor) in sure or tensor.layout != torch.strided or not torch.equal(tensor, value)
         }
         moved = [storage in changed for storage in storages]
         same = [tensor for tensor, has in zip(self._changing, moved, strict=True) if not has]
