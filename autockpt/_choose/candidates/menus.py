@@ -85,7 +85,7 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
     units = []
     for f in nodes:
         makes = [item(tensor) for tensor in (*index.makes(f), *index.writes.get(f, ()))]
-        keepable = index.is_keepable(f)
+        keepable = index.is_keepable(f) and index.is_inside(f, members)
         if not keepable:  # nor can it be left out: it runs in every replay
             makes.append(len(items))
             items.append(Item(bytes=0, saved=True))

@@ -140,6 +140,11 @@ class Index:
         functions, f = self.profile.functions, self.nodes[function].function
         return not (functions.alias[f] or functions.mutates[f] or function in self.refused_results)
 
+    def is_inside(self, function: int, members: Members) -> bool:
+        """Whether a function is of the code of the members' own modules; one handed to them may be called there too."""
+        caller, *owners = (self.nodes[n].key.rpartition("#")[0] for n in (self.nodes[function].parent, *members))
+        return any(not owner or f"{caller}.".startswith(f"{owner}.") for owner in owners)
+
     def _slices(self, members: Members, nodes: list[int]) -> Iterator[slice]:
         """Where the members stand among nodes in ascending order."""
         for member in members:
