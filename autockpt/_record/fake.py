@@ -20,7 +20,7 @@ from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .clocks import Clock
-from .left_over import caches_emptied, replace_left_over
+from .left_over import caches_emptied, forget_frames, replace_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
 from .runs import watch_step
@@ -101,6 +101,9 @@ def profile_fake(
     try:
         with caches_emptied():
             return _recorded(mode, model, inputs, loss, optimizers, name, hooks)
+    except Exception as error:
+        forget_frames(error)
+        raise
     finally:
         replace_left_over(mode)
 

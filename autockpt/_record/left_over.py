@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -41,6 +42,13 @@ def caches_emptied() -> Iterator[None]:
         for cache, misses in before.values():
             if cache.cache_info().misses != misses and not str(cache.__module__).startswith("torch."):
                 cache.cache_clear()
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Have an error, and those that led to it, hold nothing of what ran: only the lines stay."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def replace_left_over(mode: Any) -> None:
