@@ -18,7 +18,7 @@ from .around import Generator
 from .hidden import Hidden
 from .replay import Replay
 from .saved import Slot
-from .trial import OTHER_VALUES, Check, Proof, alive, call_at, kept
+from .trial import OTHER_VALUES, Check, Proof, alive, call_at
 from .witness import witness_of
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Rehearsal(Check):
             raise
         except Exception as error:
             if _needs(frame):
-                self.nets.fault(self.segment, replay.call.key, f"cannot be replayed ({error})")
-                raise kept(replay.call.key, f"cannot be replayed: {error}") from error
+                raise self.failed(replay.call.key, error) from error
             self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
         finally:
             changed = hidden.changed()

@@ -128,8 +128,12 @@ class Trial:
         try:
             replay.run()
         except (Changed, ReplayError) as error:
-            self.nets.fault(self.segment, replay.call.key, f"cannot be replayed ({error})")
-            raise kept(replay.call.key, f"cannot be replayed: {error}") from error
+            raise self.failed(replay.call.key, error) from error
+
+    def failed(self, key: str, error: Exception) -> ReplayError:
+        """Return the error of a call whose replay ended in one, and have it kept from the next forward on."""
+        self.nets.fault(self.segment, key, f"cannot be replayed ({error})")
+        return kept(key, f"cannot be replayed: {error}")
 
 
 class Check(Trial):
