@@ -4,5 +4,6 @@ values.py        arguments and results, taken apart into containers and tensors
 names.py         how a torch function is called in plans and profiles
 contents.py      what the Python objects around them hold: found, compared, put back
 spill.py         saved tensors that wait where there is room
+spilled.py       a forward of the user's whose saved tensors wait so
 unrepeatable.py  modules of which torch does something that no replay can see
 """

@@ -22,9 +22,8 @@ judged.py       why calls and functions cannot be replayed, once the run is over
 tables.py       the tables of the profile
 stamps.py       stamps at the places that a forward passes
 timing.py       forwards and steps of their own, for the seconds
-spilled.py      a user's own step whose saved tensors wait elsewhere
-in_place.py     such a step that is recorded
-timed.py        such a step that is timed
+in_place.py     a user's own step, recorded
+timed.py        a user's own step, timed
 alive.py        what is alive of a class, found while other threads run
 clocks.py       time without waiting for the device
 fake.py         clock and model where nothing runs
@@ -32,7 +31,7 @@ storages.py     a tape of storages, for tensors without memory
 optimizer.py    which optimizer is meant, what it holds and what its step needs
 shadow.py       a step of an optimizer that changes and computes nothing
 
-`_calls` has what Python objects held (contents.py), and where saved tensors wait (spill.py).
+`_calls` has what Python objects held (contents.py), and where saved tensors wait (spill.py, spilled.py).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._calls.contents import Contents
+from .._calls.spilled import SpilledStep
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
@@ -33,7 +34,6 @@ from .ranks import bucket_bytes
 from .recorder import build_profile, storage_bytes
 from .runs import run_of
 from .shadow import state_tensors
-from .spilled import SpilledStep
 from .tape import AllocatorTape, Event, ProfilerElsewhere
 from .timing import Seconds, recorded_seconds
 

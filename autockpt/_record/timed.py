@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from .._calls.spilled import SpilledStep
 from .clocks import clock_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
-from .spilled import SpilledStep
 from .stamps import Stamps
 from .tape import storage_address
 from .timing import STAMPED, Place, Seconds

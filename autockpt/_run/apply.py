@@ -142,7 +142,7 @@ def apply(
         govern(model, governor)
     else:
         ready = governor.prepare(model, inputs)
-        govern(model, governor, ready.plan, ready.nets)
+        govern(model, governor, ready.plan, ready.nets, ready.calls)
     governor.listen(model)
     return model
 

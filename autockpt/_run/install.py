@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -38,7 +38,13 @@ def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
     _put_on(model, None, plan, Nets.of(plan, check, governed=False))
 
 
-def govern(model: nn.Module, governor: Governor, plan: Plan | None = None, nets: Nets | None = None) -> None:
+def govern(
+    model: nn.Module,
+    governor: Governor,
+    plan: Plan | None = None,
+    nets: Nets | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
     """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
 
     Args:
@@ -46,20 +52,27 @@ def govern(model: nn.Module, governor: Governor, plan: Plan | None = None, nets:
         governor: is asked before each training step; its handle is set here.
         plan: to begin with; None recomputes nothing.
         nets: what compares its replays; None for nothing.
+        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
 
     Raises:
         NotApplicable: see `install`.
     """
-    _put_on(model, governor, plan, nets)
+    _put_on(model, governor, plan, nets, calls)
 
 
-def replan(model: nn.Module, governor: Governor, plan: Plan, nets: Nets | None = None) -> None:
+def replan(
+    model: nn.Module,
+    governor: Governor,
+    plan: Plan,
+    nets: Nets | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
     """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
 
     Raises:
         NotApplicable: see `install` and `uninstall`; nothing is changed then.
     """
-    table, modules = table_of(model, plan, nets)
+    table, modules = table_of(model, plan, nets, calls)
     _rename(model, governor.handle)
     _patch_new(modules, governor.handle)
     governor.handle.table = table
@@ -129,12 +142,19 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
         yield plan
     finally:
         if known is not None and not known[0]:
-            _put_on(model, governor, plan, known[1].table.nets)
+            table = known[1].table
+            _put_on(model, governor, plan, table.nets, table.strangers.calls)
 
 
-def _put_on(model: nn.Module, governor: Governor | None, plan: Plan | None, nets: Nets | None) -> None:
+def _put_on(
+    model: nn.Module,
+    governor: Governor | None,
+    plan: Plan | None,
+    nets: Nets | None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
     _refuse_replicas(model)
-    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
     uninstall(model)
     handle = Handle(table)
     modules.pop("", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
@@ -10,16 +10,19 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
-from .frames import Buffers, Nets, Place, Table
+from .frames import Buffers, Nets, Place, Strangers, Table
 
 
-def table_of(model: nn.Module, plan: Plan, nets: Nets | None = None) -> tuple[Table, dict[str, nn.Module]]:
+def table_of(
+    model: nn.Module, plan: Plan, nets: Nets | None = None, calls: Mapping[str, int] | None = None
+) -> tuple[Table, dict[str, nn.Module]]:
     """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
 
     Args:
         model: the root.
         plan: the plan.
         nets: what is to compare its replays; None for nothing.
+        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
 
     Raises:
         NotApplicable: the plan does not fit the model.
@@ -28,17 +31,20 @@ def table_of(model: nn.Module, plan: Plan, nets: Nets | None = None) -> tuple[Ta
     targets.refuse_unknown(plan)
     for number, segment in enumerate(plan.segments):
         targets.add(number, segment)
+    known = {targets.first(name): times for name, times in (calls or {}).items() if name in targets.modules}
+    strangers = targets.strangers(known)
     table = Table(
         plan=plan,
-        parents=targets.parents,
+        parents=targets.parents | ({""} if strangers else set()),
         members=targets.members,
         leaves=targets.leaves,
         functions=targets.functions,
         names={name_of(key) for key in map(_call_of, targets.members)},
         inside={name_of(key) for key in map(_call_of, targets.leaves)},
         nets=nets,
+        strangers=Strangers(known),
     )
-    wanted = {"", *table.parents, *table.names, *table.inside, *targets.children}
+    wanted = {"", *table.parents, *table.names, *table.inside, *targets.children, *strangers}
     return table, {name: targets.modules[name] for name in targets.names.values() if name in wanted}
 
 
@@ -87,7 +93,7 @@ class _Targets:
         if "" in map(name_of, calls):
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
-        self.parents.add(self._first(parent))
+        self.parents.add(self.first(parent))
         changed = self._buffers(segment)
         for position, key in enumerate(segment.calls):
             call, function = split_key(key)
@@ -107,6 +113,19 @@ class _Targets:
             )
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+
+    def strangers(self, known: Mapping[str, int]) -> set[str]:
+        """Return the modules that may be called more often: in a loop, by a parent or the root, or not called before.
+
+        Where a caller called nothing, its code is out of reach: it is compiled, or takes the weights of its children.
+        """
+        callers = {self._caller(name) for name in known if name}
+        return {
+            name
+            for name in self.names.values()
+            if name and _has_forward(self.modules[name]) and (caller := self._caller(name)) in callers
+            if name not in known or known[name] > known.get(caller, 1) or caller in self.parents or not caller
+        }
 
     def _refuse_function(self, segment: Segment, key: str) -> None:
         """Refuse a torch function that can be no member of a segment."""
@@ -137,14 +156,15 @@ class _Targets:
 
     def _look_for(self, call: str, function: str) -> None:
         self.functions.setdefault(self._key(call), set()).add(function)
-        self.children.update(map(self._first, _nearest(name_of(call), self.modules[name_of(call)])))
+        self.children.update(map(self.first, _nearest(name_of(call), self.modules[name_of(call)])))
 
-    def _first(self, name: str) -> str:
+    def first(self, name: str) -> str:
+        """The first of a module's names."""
         return self.names[id(self.modules[name])]
 
     def _key(self, key: str) -> str:
         name = name_of(_call_of(key))
-        return f"{self._first(name)}{key[len(name) :]}"
+        return f"{self.first(name)}{key[len(name) :]}"
 
     def _common_caller(self, segment: Segment) -> str:
         """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""

@@ -70,11 +70,13 @@ class Ready:
         kind: the kind.
         plan: the plan.
         unfit: why it does not hold the step to the budget, where no plan does; else empty.
+        calls: how often a step of the kind calls each module, by name.
         nets: what compares its replays.
     """
 
     kind: Kind
     plan: Plan
+    calls: Mapping[str, int]
     unfit: str = ""
     nets: Nets | None = None
 
@@ -136,16 +138,16 @@ class Plans:
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
         profile = record_step(step, optimizer=self._request.optimizer)
         self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
-        self.current = self._ready_for(kind, self._request.solve(profile))
+        self.current = self._ready_for(kind, profile, self._request.solve(profile))
         self._ready = [self.current]
         return self.current
 
-    def learn(self, kind: Kind, nodes: int, recorded: Recorded) -> None:
-        """Remember a recorded step, the one that made more calls of two of a kind."""
+    def learn(self, kind: Kind, nodes: int, recorded: Recorded) -> bool:
+        """Remember a recorded step, unless one of its kind was that made as many calls; returns whether it is."""
         before = next((each for each in self._known if each.kind == kind), None)
         if before is not None:
             if before.nodes >= nodes:
-                return
+                return False
             self._known.remove(before)
         known = Known(kind=kind, nodes=nodes, reached=recorded.reached, recorded=recorded)
         self._known = [known, *self._known[: MOST_KINDS - 1]]
@@ -155,6 +157,7 @@ class Plans:
             largest.kind = largest.kind.without_numbers()
             self._known = [largest]
             self.forget_plans()
+        return True
 
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""
@@ -204,11 +207,11 @@ class Plans:
         profile = self._profile(begins, known, self._counted)
         try:
             ready = self._with_headroom(begins, known, profile)
-            ready = ready or self._ready_for(known.kind, self._request.solve(profile, bounded=first))
+            ready = ready or self._ready_for(known.kind, profile, self._request.solve(profile, bounded=first))
         except (Infeasible, TooCostly) as error:
             if first or self._request.strict:
                 raise
-            ready = self._ready_for(known.kind, error.plan, str(error))
+            ready = self._ready_for(known.kind, profile, error.plan, str(error))
         self._ready = [ready, *self._ready[: MOST_KINDS - 1]]
         plan = ready.plan
         _log.info(
@@ -222,8 +225,10 @@ class Plans:
         )
         return ready
 
-    def _ready_for(self, kind: Kind, plan: Plan, unfit: str = "") -> Ready:
-        return Ready(kind=kind, plan=plan, unfit=unfit, nets=Nets.of(plan, self._request.check, governed=True))
+    def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
+        calls = {call.name: call.occurrence + 1 for call in profile.calls}
+        nets = Nets.of(plan, self._request.check, governed=True)
+        return Ready(kind=kind, plan=plan, calls=calls, unfit=unfit, nets=nets)
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
@@ -276,7 +281,7 @@ class Plans:
             return None
         large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
-            return self._ready_for(kind, request.solve(large, bounded=not self._ready))
+            return self._ready_for(kind, large, request.solve(large, bounded=not self._ready))
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise

@@ -17,7 +17,10 @@ UNHOOKED = (
     "calls which do (Plan.of)."
 )
 
-MORE_CALLS = "a step made more calls than one of its kind before: from now on the largest seen is planned for"
+MORE_CALLS = (
+    "a step made more calls than one of its kind before: from now on the largest seen is planned for. What calls of "
+    "modules save that no recorded step made waits elsewhere, so that the budget holds."
+)
 
 LATER = "the recording of a step is dropped, and a later one will be recorded"
 

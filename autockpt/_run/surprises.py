@@ -28,7 +28,7 @@ class Surprises:
     def __init__(self) -> None:
         self.tries, self.unknown = 0, False
         self._waits, self._set_up = 0, False  # such steps that were met
-        self._nodes: dict[tuple[bool, Kind], int] = {}  # of autograd, by whether a plan was on
+        self._nodes: dict[Kind, int] = {}  # the most of autograd
         self._highest_bytes = 0
 
     @property
@@ -36,18 +36,14 @@ class Surprises:
         """Whether nothing is to be done about surprises any more."""
         return self.tries >= MOST_TRIES
 
-    def replanned(self) -> None:
-        """Forget how many nodes steps made under the plan before."""
-        self._nodes = {key: nodes for key, nodes in self._nodes.items() if not key[0]}
-
-    def more_calls(self, kind: Kind, nodes: int, *, planned: bool) -> bool:
-        """Whether a step made more nodes of autograd than one of its kind before, as with random depth."""
+    def more_calls(self, kind: Kind, nodes: int, *, strangers: bool) -> bool:
+        """Whether a step called what no plan knows, or made more nodes of autograd than any of its kind before."""
         if len(self._nodes) > MOST_KINDS:
             self._nodes.clear()
-        before = self._nodes.setdefault((planned, kind), nodes)
-        if nodes <= before or self.exhausted:
+        before = self._nodes.setdefault(kind, nodes)
+        if (nodes <= before and not strangers) or self.exhausted:
             return False
-        self._nodes[planned, kind] = nodes
+        self._nodes[kind] = max(nodes, before)
         self.tries += 1
         self.unknown = True
         return True

@@ -48,6 +48,7 @@ from .nets import Nets as Nets
 from .routing import Governor as Governor
 from .routing import governed_forward as governed_forward
 from .routing import patched_forward as patched_forward
+from .strangers import Strangers as Strangers
 from .thread import Buffers as Buffers
 from .thread import Handle as Handle
 from .thread import Place as Place

@@ -23,10 +23,9 @@ from .thread import Handle, Place, Scope, Table, mismatch, thread
 def patched_forward(
     forward: Callable[..., Any], module: nn.Module, name: str, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it.
+    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it; `name` is empty for the root.
 
-    One Python frame a parent, since modules may be nested deep: so nothing here is a function of its own. `name` is the
-    module's qualified name, empty for the root.
+    Modules may be nested deep: this is the only Python frame of ours around what a parent runs.
     """
     if is_compiling():
         if name in handle.table.names and torch.is_grad_enabled():
@@ -55,19 +54,16 @@ def patched_forward(
         place = table.members.get(key)
         if place is not None and grad and _can_record() and not _is_refused(table, place):
             return _member(outer, forward, ModuleState(module, place.buffers), key, place, args, kwargs)
+        if grad and table.strangers.has(name, occurrence) and _can_record():
+            return table.strangers.run(forward, module, args, kwargs)
         if name not in table.parents:
             return forward(*args, **kwargs)
         scope = Scope(handle, outer)
     else:
-        # Outside any call of the root; in a replay; in a member of another plan, whose replay comes through here again.
         table = handle.table
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
-            return forward(*args, **kwargs)
-        scope = Scope(handle, None)
-        if thread.carried is not None:
-            (scope.counts, scope.begun), thread.carried = thread.carried, None
-        occurrence = scope.counts.get("", 0)
-        scope.counts[""], key = occurrence + 1, f"#{occurrence}"
+            return forward(*args, **kwargs)  # outside the root, in a replay, or in a member of another plan
+        scope, key = _root_scope(handle)
     functions = table.functions.get(key)
     modes = _torch_private.function_modes()
     thread.scope = scope
@@ -83,6 +79,16 @@ def patched_forward(
             _torch_private.set_function_modes(modes)
         finally:
             scope.end_frame()
+
+
+def _root_scope(handle: Handle) -> tuple[Scope, str]:
+    """Return the scope of a call of the root that begins, and the call's key."""
+    scope = Scope(handle, None)
+    if thread.carried is not None:
+        (scope.counts, scope.begun), thread.carried = thread.carried, None
+    occurrence = scope.counts.get("", 0)
+    scope.counts[""] = occurrence + 1
+    return scope, f"#{occurrence}"
 
 
 class Governor(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..._data.plan import Plan
+from .strangers import Strangers
 
 if TYPE_CHECKING:
     from .leaves import FunctionWatch, Leaves
@@ -56,6 +57,7 @@ class Table:
         names: names of the modules that `members` has calls of.
         inside: names of the modules that `leaves` has calls of, or functions of whose code.
         nets: what compares replays with their forwards; None where nothing does.
+        strangers: tells the calls that the plan does not know.
     """
 
     plan: Plan | None = None
@@ -66,6 +68,7 @@ class Table:
     names: Collection[str] = frozenset()
     inside: Collection[str] = frozenset()
     nets: Nets | None = None
+    strangers: Strangers = field(default_factory=Strangers)
 
 
 class Handle:

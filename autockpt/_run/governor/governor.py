@@ -21,10 +21,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ... import _torch_private
+from ..._calls.spilled import SpilledStep
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives, refuse_sharded
-from ..._record.spilled import SpilledStep
 from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
@@ -175,13 +175,12 @@ class Governor:
             step.way = TimedStep(model, device, begins.arguments)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
             try:
-                replan(model, self, ready.plan, ready.nets)
+                replan(model, self, ready.plan, ready.nets, ready.calls)
             except NotApplicable as error:
                 self._idle = True
                 self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
             else:
                 plans.current = ready
-                self._surprises.replanned()
         self._step = step
         return step
 
@@ -219,7 +218,8 @@ class Governor:
         step, self._step = self._step, None
         if step is None:
             return
-        if step.backward and self._surprises.more_calls(step.kind, step.nodes, planned=step.way is None):
+        strangers = self.handle.table.strangers.take_met()
+        if step.backward and self._surprises.more_calls(step.kind, step.nodes, strangers=strangers):
             self._said.once(MORE_CALLS)
         if isinstance(step.way, RecordedStep):
             try:
@@ -242,10 +242,9 @@ class Governor:
         else:
             refuse_collectives(recorded.operators)
             _log.info("recorded a step on batches of %s", step.kind.describe())
-            if self._surprises.unknown:
-                self._surprises.unknown = False
+            if self._plans.learn(step.kind, step.nodes, recorded) and self._surprises.unknown:
                 self._plans.forget_plans()
-            self._plans.learn(step.kind, step.nodes, recorded)
+            self._surprises.unknown = False
             if self._plans.late:
                 self._said.once(UNPLANNED)
 

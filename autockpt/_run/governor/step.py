@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._calls.spilled import SpilledStep
 from ..._calls.values import tensors
-from ..._record.spilled import SpilledStep
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision

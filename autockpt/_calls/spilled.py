@@ -10,9 +10,9 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
-from .._calls.spill import SpilledTensor, open_spill
-from .._calls.values import tensors
 from .._data.errors import NotApplicable
+from .spill import SpilledTensor, open_spill
+from .values import tensors
 
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
