@@ -15,7 +15,7 @@ With R per unit and A per tensor (available in backward), ``A − R of its maker
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,7 +50,6 @@ class Unit:
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
         keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
-        recomputable: whether it may run again.
         caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
     """
 
@@ -59,7 +58,6 @@ class Unit:
     reads: tuple[int, ...] = ()
     makes: tuple[int, ...] = ()
     keepable: bool = True
-    recomputable: bool = True
     caller: int = -1
 
 
@@ -85,19 +83,11 @@ class Decisions:
 
     Attributes:
         recompute: units that run again.
-        keep: units that do not, and of which something is held.
-        skip: the others.
-        stop: one past the last recomputed unit: the replay ends there, and nothing behind it needs skipping.
-        held: items held from forward on, boundary included.
-        held_bytes: bytes of those that are not free.
+        held_bytes: bytes held from forward on, boundary included; free items are left out.
         recompute_seconds: of the recomputed units, and of the host.
     """
 
     recompute: tuple[int, ...]
-    keep: tuple[int, ...]
-    skip: tuple[int, ...]
-    stop: int
-    held: tuple[int, ...]
     held_bytes: int
     recompute_seconds: float
 
@@ -111,8 +101,7 @@ class Dataflow:
         items: in any order.
 
     Raises:
-        InvalidProblem: an index, a size or a time makes no sense, an item is read before it is made, or what
-            backward needs can neither be kept nor recomputed.
+        InvalidProblem: an index, a size or a time makes no sense, or an item is read before it is made.
 
     Example:
         >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
@@ -123,8 +112,8 @@ class Dataflow:
         ...     ),
         ...     items=(Item(bytes=2, saved=True), Item(bytes=8, saved=True), Item(bytes=8, saved=True)),
         ... )
-        >>> flow.plain_bytes, flow.decisions([1]).held_bytes, flow.decisions([1]).keep
-        (18, 10, (0,))
+        >>> flow.plain_bytes, flow.decisions([1]).held_bytes
+        (18, 10)
     """
 
     units: tuple[Unit, ...]
@@ -141,9 +130,6 @@ class Dataflow:
             for t in unit.reads:
                 made = not self.makers[t] or self.makers[t][0] < u
                 _require(made, f"{where} reads item {t} before it is made")
-        for u in self.must_recompute:
-            stuck = f"unit {self.units[u].name!r} makes what backward needs, and can neither be kept nor recomputed"
-            _require(self.units[u].recomputable, stuck)
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
@@ -155,20 +141,17 @@ class Dataflow:
         return tuple(tuple(each) for each in makers)
 
     @cached_property
-    def groups(self) -> tuple[int, ...]:
-        """Per unit, the first unit of its group: units that make one item together share a decision."""
-        group = list(range(len(self.units)))
-
-        def first(u: int) -> int:
-            while group[u] != u:
-                u = group[u]
-            return u
-
-        for units in self.makers:
-            for u in units[1:]:
-                low, high = sorted((first(units[0]), first(u)))
-                group[high] = low
-        return tuple(first(u) for u in range(len(group)))
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Per unit, the units that share its decision: those that make one item together."""
+        group = [[u] for u in range(len(self.units))]
+        for makers in self.makers:
+            for u in makers[1:]:
+                first, other = group[makers[0]], group[u]
+                if first is not other:
+                    first += other
+                    for v in other:
+                        group[v] = first
+        return tuple(tuple(sorted(each)) for each in group)
 
     @cached_property
     def holdable(self) -> tuple[bool, ...]:
@@ -177,26 +160,6 @@ class Dataflow:
             item.holdable and all(self.units[u].keepable for u in units)
             for item, units in zip(self.items, self.makers, strict=True)
         )
-
-    @cached_property
-    def must_recompute(self) -> frozenset[int]:
-        """Units that run again wherever anything does: what backward needs of them cannot be held."""
-        members: dict[int, list[int]] = {}
-        for u, g in enumerate(self.groups):
-            members.setdefault(g, []).append(u)
-        found: set[int] = set()
-        needed = [t for t, item in enumerate(self.items) if item.saved]
-        while needed:
-            t = needed.pop()
-            if self.holdable[t] or self.makers[t][0] in found:
-                continue
-            groups = [self.groups[self.makers[t][0]]]
-            for g in groups:
-                for u in members[g]:
-                    if u not in found:
-                        found.add(u)
-                        needed.extend(self.units[u].reads)
-        return frozenset(found)
 
     @cached_property
     def functions(self) -> Counter[int]:
@@ -210,17 +173,16 @@ class Dataflow:
 
     def whole(self) -> tuple[int, ...]:
         """Units to recompute where as little as possible is kept: those up to the last that makes something saved."""
-        members = [u for u, unit in enumerate(self.units) if any(self.items[t].saved for t in unit.makes)]
-        last = max(members, default=-1)
-        groups = {self.groups[u] for u in range(last + 1)} | {self.groups[u] for u in self.must_recompute}
-        chosen = {u for u, unit in enumerate(self.units) if self.groups[u] in groups and unit.recomputable}
-        while True:  # a group is recomputed whole or not at all, and what cannot be held must be recomputed
-            wrong = {u for u in chosen if any(self._lacks(t, chosen) for t in self.units[u].reads)}
-            left_out = {g for u, g in enumerate(self.groups) if u not in chosen or u in wrong}
-            smaller = {u for u in chosen if self.groups[u] not in left_out}
-            if smaller == chosen:
-                return tuple(sorted(chosen))
-            chosen = smaller
+        last = max((u for t, item in enumerate(self.items) if item.saved for u in self.makers[t]), default=-1)
+        chosen: set[int] = set()
+        waiting = list(range(last + 1))
+        while waiting:
+            u = waiting.pop()
+            if u not in chosen:
+                chosen.update(self.groups[u])
+                reads = (t for v in self.groups[u] for t in self.units[v].reads)
+                waiting += (v for t in reads if not self.holdable[t] for v in self.makers[t])
+        return tuple(sorted(chosen))
 
     def decisions(self, recompute: Collection[int], host: HostSeconds | None = None) -> Decisions:
         """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
@@ -238,27 +200,19 @@ class Dataflow:
         again = frozenset(recompute)
         for u in again:
             _require(0 <= u < len(self.units), f"recomputes unit {u} of {len(self.units)}")
-            _require(self.units[u].recomputable, f"unit {self.units[u].name!r} may not be recomputed")
-        for u, g in enumerate(self.groups):
-            name, other = self.units[u].name, self.units[g].name
-            _require((u in again) == (g in again), f"units {name!r} and {other!r} write one tensor: both or neither")
+        for u, group in enumerate(self.groups):
+            name, other = self.units[u].name, self.units[group[0]].name
+            _require(
+                (u in again) == (group[0] in again), f"units {name!r} and {other!r} write one tensor: both or neither"
+            )
         held = self.held(again)
         for t in held:
             # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.
             _require(not again or self.holdable[t], f"item {t} would have to be held, and cannot be")
-        holds = set(held)
-        others = [u for u in range(len(self.units)) if u not in again]
-        keep = tuple(u for u in others if not holds.isdisjoint(self.units[u].makes))
-        skip = tuple(u for u in others if holds.isdisjoint(self.units[u].makes))
-        stop = max(again, default=-1) + 1
         return Decisions(
             recompute=tuple(sorted(again)),
-            keep=keep,
-            skip=skip,
-            stop=stop,
-            held=held,
             held_bytes=sum(self.items[t].bytes for t in held if not self.items[t].free),
-            recompute_seconds=self._seconds(sorted(again), keep, skip, stop, host or HostSeconds()),
+            recompute_seconds=self._seconds(again, frozenset(held), host or HostSeconds()) if again else 0.0,
         )
 
     def held(self, again: Collection[int]) -> tuple[int, ...]:
@@ -268,19 +222,15 @@ class Dataflow:
         needed.difference_update(t for u in again for t in self.units[u].makes)
         return tuple(sorted(needed))
 
-    def _lacks(self, t: int, chosen: Collection[int]) -> bool:
-        return not self.holdable[t] and not set(self.makers[t]) <= set(chosen)
-
-    def _seconds(
-        self, again: Sequence[int], keep: Sequence[int], skip: Sequence[int], stop: int, host: HostSeconds
-    ) -> float:
-        if not again:
-            return 0.0
-        seconds = sum(self.units[u].seconds for u in again)
-        seconds += host.segment_seconds + host.kept_unit_seconds * len(keep)
-        idle = Counter(self.units[u].caller for u in (*keep, *(u for u in skip if u < stop)))
-        seen = sum(every for caller, every in self.functions.items() if 0 < idle[caller] < every)
-        return seconds + host.seen_function_seconds * seen
+    def _seconds(self, again: Set[int], held: Set[int], host: HostSeconds) -> float:
+        """Seconds of the units that run again, and of the host for them and for those that do not."""
+        idle = [u for u in range(len(self.units)) if u not in again]
+        kept = [u for u in idle if not held.isdisjoint(self.units[u].makes)]
+        passed = {*kept, *(u for u in idle if u < max(again))}  # the replay ends with the last that runs again
+        alone = Counter(self.units[u].caller for u in passed)
+        seen = sum(every for caller, every in self.functions.items() if 0 < alone[caller] < every)
+        seconds = sum(self.units[u].seconds for u in sorted(again)) + host.segment_seconds
+        return seconds + host.kept_unit_seconds * len(kept) + host.seen_function_seconds * seen
 
 
 def _require(condition: bool, message: str) -> None:

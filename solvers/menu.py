@@ -13,7 +13,7 @@ seconds
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 
 from .dataflow import Dataflow, Decisions, HostSeconds
 from .errors import InvalidProblem
@@ -64,14 +64,11 @@ def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool 
 
 def _between(flow: Dataflow, host: HostSeconds, corners: Sequence[tuple[int, ...]]) -> Iterator[Decisions]:
     """Each corner with one or two of the decisions in which a neighbour differs, where that can be carried out."""
-    members: dict[int, set[int]] = {}
-    for unit, group in enumerate(flow.groups):
-        members.setdefault(group, set()).add(unit)
     for left, right in pairwise(corners):
         differ = sorted({flow.groups[unit] for unit in set(left) ^ set(right)})
         for count in (1, 2) if len(differ) <= MOST_PAIRED else (1,):
             for groups in combinations(differ, count):
-                changed = set[int]().union(*(members[group] for group in groups))
+                changed = set(chain.from_iterable(groups))
                 for corner in (left, right):
                     try:
                         yield flow.decisions(changed.symmetric_difference(corner), host)

@@ -56,7 +56,7 @@ class Closure:
     def of(cls, flow: Dataflow, host: HostSeconds) -> Closure:
         """Make the nodes; O(units + items)."""
         n_units = len(flow.units)
-        r_node, a_node = list(flow.groups), [n_units + t for t in range(len(flow.items))]
+        r_node, a_node = [group[0] for group in flow.groups], [n_units + t for t in range(len(flow.items))]
         k_node = [n_units + len(flow.items) + u for u in range(n_units)]
         n_nodes = 2 * n_units + len(flow.items)
         weight_bytes, ticks = [0] * n_nodes, [0] * n_nodes
@@ -82,13 +82,8 @@ class Closure:
                     implies[a_node[t]].append(maker)
 
         chosen = _reached([a_node[t] for t, item in enumerate(flow.items) if item.saved], implies)
-        implied_by: list[list[int]] = [[] for _ in range(n_nodes)]
-        for node, others in enumerate(implies):
-            for other in others:
-                implied_by[other].append(node)
-        barred = _reached([r_node[u] for u, unit in enumerate(flow.units) if not unit.recomputable], implied_by)
         used = [bool(weight_bytes[n] or ticks[n] or implies[n] or members[n]) for n in range(n_nodes)]
-        free = [n for n in range(n_nodes) if used[n] and not chosen[n] and not barred[n]]
+        free = [n for n in range(n_nodes) if used[n] and not chosen[n]]
         number = {node: i for i, node in enumerate(free)}
         return cls(
             members=tuple(tuple(members[node]) for node in free),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from autockpt.solvers.dataflow import Dataflow, Decisions, HostSeconds, Item, Un
 
 @st.composite
 def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = False, free_hand: bool = False) -> Dataflow:
-    """A dataflow of at most `max_units` units. With `free_hand` every unit can be kept and recomputed."""
+    """A dataflow of at most `max_units` units. With `free_hand` every unit can be kept."""
     n_outside = draw(st.integers(0, 2))
     n_items, written = n_outside, set[int]()
     units: list[Unit] = []
@@ -33,7 +32,6 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 reads=tuple(reads),
                 makes=tuple(made),
                 keepable=free_hand or not (in_place or not draw(st.integers(0, 5))),
-                recomputable=free_hand or bool(draw(st.integers(0, 7))),
                 caller=draw(st.integers(-1, 2)),
             )
         )
@@ -46,11 +44,7 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
         )
         for t in range(n_items)
     )
-    try:
-        return Dataflow(units=tuple(units), items=items)
-    except InvalidProblem:  # something can neither be kept nor recomputed
-        units = [replace(u, recomputable=True) for u in units]
-        return Dataflow(units=tuple(units), items=items)
+    return Dataflow(units=tuple(units), items=items)
 
 
 hosts = st.builds(
