@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     # a name is handed on, and sorting or wrapping would give each of them a line of its own.
     # isort: off
     # fmt: off
-    from .bound import Bound as Bound, peak_bound as peak_bound
+    from .bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound
     from .dataflow import (Dataflow as Dataflow, Decisions as Decisions, HostSeconds as HostSeconds, Item as Item,
         Unit as Unit)
     from .errors import (AutockptError as AutockptError, BackendError as BackendError, BudgetError as BudgetError,
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
     from .frontier import sweep as sweep
-    from .lives import Lives as Lives
     from .lowest import least_peak as least_peak
     from .menu import make_menu as make_menu
     from .problem import (Addition as Addition, Call as Call, Candidate as Candidate, Hold as Hold, Problem as Problem,
@@ -37,12 +36,11 @@ if TYPE_CHECKING:
 
 # fmt: off
 _HOME = {
-    "bound": ("Bound", "peak_bound"),
+    "bound": ("Bound", "Lives", "peak_bound"),
     "dataflow": ("Dataflow", "Decisions", "HostSeconds", "Item", "Unit"),
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
     "frontier": ("sweep",),
-    "lives": ("Lives",),
     "lowest": ("least_peak",),
     "menu": ("make_menu",),
     "problem": ("Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"),

@@ -35,9 +35,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Plan
-from .fast_judge import FastJudge, Ints
+from .fast_judge import FastJudge, Floats, Ints
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
 TRIES = 6  # how often the room is corrected by what the judge finds too high

@@ -25,12 +25,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from .common import Plan
-from .fast_judge import FastJudge, Ints
-
-Floats = npt.NDArray[np.float64]
+from .fast_judge import FastJudge, Floats, Ints
 
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""

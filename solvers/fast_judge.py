@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .problem import Problem
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +105,11 @@ def _owned(offset: Ints, chosen: Sequence[int]) -> Ints:
     before = np.cumsum(counts) - counts
     owned: Ints = np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
     return owned
+
+
+def peaks(levels: Ints | Floats, limit_bytes: float) -> list[int]:
+    """Steps where levels are a local maximum above a limit, the highest first."""
+    before, after = np.append(-np.inf, levels[:-1]), np.append(levels[1:], -np.inf)
+    found = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
+    steps: list[int] = found[np.argsort(-levels[found], kind="stable")].tolist()
+    return steps

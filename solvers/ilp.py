@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import highs
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Deadline, Plan, infeasible, judged, trim
 from .errors import BackendError
-from .fast_judge import FastJudge, Ints
+from .fast_judge import FastJudge, Floats, Ints, peaks
 from .instant import Instants
 from .model import SCALE, Answer, Model, Question
 from .problem import Problem, Solution
@@ -290,6 +290,4 @@ class _Search:
 
     def broken(self, levels: Ints | Floats, limit_bytes: float) -> set[int]:
         """Steps without a row where the levels peak above a limit, the highest first."""
-        before, after = np.append(-math.inf, levels[:-1]), np.append(levels[1:], -math.inf)
-        peaks = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
-        return set(peaks[np.argsort(-levels[peaks], kind="stable")][:ROWS_PER_ROUND].tolist()) - self.rows
+        return set(peaks(levels, limit_bytes)[:ROWS_PER_ROUND]) - self.rows

@@ -42,8 +42,9 @@ from typing import Any, Literal
 import numpy as np
 
 from . import highs
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Plan
+from .fast_judge import Floats
 
 SCALE = 1000.0
 

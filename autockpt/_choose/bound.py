@@ -10,9 +10,8 @@ import bisect
 import math
 from dataclasses import dataclass
 
-from ..solvers.bound import peak_bound
+from ..solvers.bound import Lives, peak_bound
 from ..solvers.dataflow import Dataflow, Item, Unit
-from ..solvers.lives import Lives
 from .candidates.problem import base_steps
 from .candidates.profile_index import Index
 
