@@ -50,7 +50,7 @@ def articulation_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
     pieces = _pieces(chain, articulation_points(judge, chain))
     plain = judge.levels(())
     effect: dict[int, Ints] = {}
-    for segments in dict.fromkeys(_join(chain, pieces, most_bytes) for most_bytes in byte_grid(chain)):
+    for segments in dict.fromkeys(chain.joined(pieces, most_bytes) for most_bytes in byte_grid(chain)):
         for c in segments if len(segments) <= MOST_GROWN else ():
             if c not in effect:
                 effect[c] = judge.levels((c,)) - plain
@@ -93,23 +93,6 @@ def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], 
         else:
             pieces.extend((i, i) for i in range(first, after))
     return tuple(pieces)
-
-
-def _join(chain: BlockChain, pieces: Sequence[tuple[int, int]], most_bytes: float) -> Plan:
-    """Join neighbouring pieces into segments as long as they save no more than `most_bytes`."""
-    segments: list[int] = []
-    at = 0
-    while at < len(pieces):
-        first, last = pieces[at]
-        segment, at = chain.candidate(first, last), at + 1
-        while segment is not None and at < len(pieces):
-            longer = chain.candidate(first, pieces[at][1])
-            if longer is None or sum(chain.saved_bytes[first : pieces[at][1] + 1]) > most_bytes:
-                break
-            segment, at = longer, at + 1
-        if segment is not None:
-            segments.append(segment)
-    return tuple(segments)
 
 
 def _grow(judge: FastJudge, segments: Plan, effect: dict[int, Ints], budget_bytes: int) -> Plan:
