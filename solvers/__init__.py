@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     # isort: off
     # fmt: off
     from .bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound
-    from .dataflow import (Dataflow as Dataflow, Decisions as Decisions, HostSeconds as HostSeconds, Item as Item,
-        Unit as Unit)
+    from .dataflow import (Dataflow as Dataflow, Decisions as Decisions, Item as Item, Unit as Unit)
     from .errors import (AutockptError as AutockptError, BackendError as BackendError, BudgetError as BudgetError,
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 # fmt: off
 _HOME = {
     "bound": ("Bound", "Lives", "peak_bound"),
-    "dataflow": ("Dataflow", "Decisions", "HostSeconds", "Item", "Unit"),
+    "dataflow": ("Dataflow", "Decisions", "Item", "Unit"),
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
     "frontier": ("sweep",),

@@ -14,8 +14,7 @@ With R per unit and A per tensor (available in backward), ``A − R of its maker
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,7 +49,6 @@ class Unit:
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
         keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
-        caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
     """
 
     name: str
@@ -58,23 +56,6 @@ class Unit:
     reads: tuple[int, ...] = ()
     makes: tuple[int, ...] = ()
     keepable: bool = True
-    caller: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSeconds:
-    """What a selective segment costs the host, whatever its units cost the device.
-
-    Attributes:
-        segment_seconds: once, if anything is recomputed.
-        kept_unit_seconds: for each unit kept.
-        seen_function_seconds: for each function that one call's own code calls, if some of them are kept or skipped and
-            others run: only a function mode tells them apart.
-    """
-
-    segment_seconds: float = 0.0
-    kept_unit_seconds: float = 0.0
-    seen_function_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +65,7 @@ class Decisions:
     Attributes:
         recompute: units that run again.
         held_bytes: bytes held from forward on, boundary included; free items are left out.
-        recompute_seconds: of the recomputed units, and of the host.
+        recompute_seconds: of the recomputed units, and of the host for those that are kept.
     """
 
     recompute: tuple[int, ...]
@@ -161,11 +142,6 @@ class Dataflow:
             for item, units in zip(self.items, self.makers, strict=True)
         )
 
-    @cached_property
-    def functions(self) -> Counter[int]:
-        """How many torch functions there are by caller."""
-        return Counter(unit.caller for unit in self.units if unit.caller >= 0)
-
     @property
     def plain_bytes(self) -> int:
         """Bytes held where nothing is recomputed: all that is saved and not free."""
@@ -184,12 +160,12 @@ class Dataflow:
                 waiting += (v for t in reads if not self.holdable[t] for v in self.makers[t])
         return tuple(sorted(chosen))
 
-    def decisions(self, recompute: Collection[int], host: HostSeconds | None = None) -> Decisions:
+    def decisions(self, recompute: Collection[int], *, kept_seconds: float = 0.0) -> Decisions:
         """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
 
         Args:
             recompute: indices of units; whole groups.
-            host: host seconds; None counts none.
+            kept_seconds: what each kept unit costs the host where anything is recomputed.
 
         Returns:
             The decisions, with the fewest items held.
@@ -209,10 +185,12 @@ class Dataflow:
         for t in held:
             # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.
             _require(not again or self.holdable[t], f"item {t} would have to be held, and cannot be")
+        kept = [u for u, unit in enumerate(self.units) if u not in again and not set(held).isdisjoint(unit.makes)]
+        seconds = sum(self.units[u].seconds for u in sorted(again)) + kept_seconds * len(kept)
         return Decisions(
             recompute=tuple(sorted(again)),
             held_bytes=sum(self.items[t].bytes for t in held if not self.items[t].free),
-            recompute_seconds=self._seconds(again, frozenset(held), host or HostSeconds()) if again else 0.0,
+            recompute_seconds=seconds if again else 0.0,
         )
 
     def held(self, again: Collection[int]) -> tuple[int, ...]:
@@ -221,16 +199,6 @@ class Dataflow:
         needed.update(t for u in again for t in self.units[u].reads)
         needed.difference_update(t for u in again for t in self.units[u].makes)
         return tuple(sorted(needed))
-
-    def _seconds(self, again: Set[int], held: Set[int], host: HostSeconds) -> float:
-        """Seconds of the units that run again, and of the host for them and for those that do not."""
-        idle = [u for u in range(len(self.units)) if u not in again]
-        kept = [u for u in idle if not held.isdisjoint(self.units[u].makes)]
-        passed = {*kept, *(u for u in idle if u < max(again))}  # the replay ends with the last that runs again
-        alone = Counter(self.units[u].caller for u in passed)
-        seen = sum(every for caller, every in self.functions.items() if 0 < alone[caller] < every)
-        seconds = sum(self.units[u].seconds for u in sorted(again)) + host.segment_seconds
-        return seconds + host.kept_unit_seconds * len(kept) + host.seen_function_seconds * seen
 
 
 def _require(condition: bool, message: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations, pairwise
 
-from .dataflow import Dataflow, Decisions, HostSeconds
+from .dataflow import Dataflow, Decisions
 from .errors import InvalidProblem
 from .min_cut import hull
 
@@ -23,15 +23,12 @@ MOST_PAIRED = 12
 """Decisions in which two corners differ at most for pairs of them to be tried: their number grows with the square."""
 
 
-def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool = True) -> tuple[Decisions, ...]:
+def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0, between: bool = True) -> tuple[Decisions, ...]:
     """Find the ways to recompute a block that are worth having, most bytes first.
-
-    Host seconds of kept units decide along with the units' own; those of the segment and of the function mode do
-    not add up over units, so each choice is charged for them afterwards.
 
     Args:
         flow: the block.
-        host: what a selective segment costs the host; None counts nothing.
+        kept_seconds: what each kept unit costs the host.
         between: whether to look between the corners of the hull. Where there are many such blocks two corners mixed
             do for what lies between them.
 
@@ -51,18 +48,17 @@ def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool 
         >>> [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)]
         [(10, 1.0), (2, 5.0)]
 
-    Source: the parametric programme of `min_cut.hull`. The corners are exact but for the costs that do not add up over
-    units; what lies between them is a heuristic. Two cuts a corner, and O(decisions² × units) between two.
+    Source: the parametric programme of `min_cut.hull`. The corners are exact; what lies between them is a
+    heuristic. Two cuts a corner, and O(decisions² × units) between two.
     """
-    host = host or HostSeconds()
-    corners = hull(flow, host)
-    ways = [flow.decisions(units, host) for units in (*corners, flow.whole())]
+    corners = hull(flow, kept_seconds=kept_seconds)
+    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in (*corners, flow.whole())]
     if between:
-        ways += _between(flow, host, corners)
+        ways += _between(flow, corners, kept_seconds)
     return _undominated(flow, ways)
 
 
-def _between(flow: Dataflow, host: HostSeconds, corners: Sequence[tuple[int, ...]]) -> Iterator[Decisions]:
+def _between(flow: Dataflow, corners: Sequence[tuple[int, ...]], kept_seconds: float) -> Iterator[Decisions]:
     """Each corner with one or two of the decisions in which a neighbour differs, where that can be carried out."""
     for left, right in pairwise(corners):
         differ = sorted({flow.groups[unit] for unit in set(left) ^ set(right)})
@@ -71,7 +67,7 @@ def _between(flow: Dataflow, host: HostSeconds, corners: Sequence[tuple[int, ...
                 changed = set(chain.from_iterable(groups))
                 for corner in (left, right):
                     try:
-                        yield flow.decisions(changed.symmetric_difference(corner), host)
+                        yield flow.decisions(changed.symmetric_difference(corner), kept_seconds=kept_seconds)
                     except InvalidProblem:
                         continue  # something else needs what this would leave out
 

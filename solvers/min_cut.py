@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .dataflow import Dataflow, HostSeconds
+from .dataflow import Dataflow
 
 TICKS = 10**15  # parts of a second in which times are counted
 
@@ -53,7 +53,7 @@ class Closure:
     always: tuple[int, ...]
 
     @classmethod
-    def of(cls, flow: Dataflow, host: HostSeconds) -> Closure:
+    def of(cls, flow: Dataflow, kept_seconds: float) -> Closure:
         """Make the nodes; O(units + items)."""
         n_units = len(flow.units)
         r_node, a_node = [group[0] for group in flow.groups], [n_units + t for t in range(len(flow.items))]
@@ -62,7 +62,7 @@ class Closure:
         weight_bytes, ticks = [0] * n_nodes, [0] * n_nodes
         members: list[list[int]] = [[] for _ in range(n_nodes)]
         implies: list[list[int]] = [[] for _ in range(n_nodes)]
-        keep_ticks = round(host.kept_unit_seconds * TICKS)
+        keep_ticks = round(kept_seconds * TICKS)
         for u, unit in enumerate(flow.units):
             members[r_node[u]].append(u)
             ticks[r_node[u]] += round(unit.seconds * TICKS) - keep_ticks
@@ -104,19 +104,19 @@ class Closure:
         return sum(self.held_bytes[n] for n in chosen), sum(self.ticks[n] for n in chosen), (*self.always, *units)
 
 
-def hull(flow: Dataflow, host: HostSeconds | None = None) -> tuple[tuple[int, ...], ...]:
+def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...], ...]:
     """Choices on the lower hull of (held bytes, seconds), most bytes first.
 
     Args:
         flow: the dataflow.
-        host: what keeping a unit costs; costs that do not add up over units are left out.
+        kept_seconds: what each kept unit costs the host.
 
     Returns:
         Units to recompute, per vertex of the hull.
 
     Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
     """
-    closure = Closure.of(flow, host or HostSeconds())
+    closure = Closure.of(flow, kept_seconds)
     most_bytes = 1 + sum(abs(b) for b in closure.held_bytes)
     most_ticks = 1 + sum(abs(s) for s in closure.ticks)
     first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes

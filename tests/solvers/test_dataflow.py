@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
-from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from autockpt.solvers.dataflow import Dataflow, Item, Unit
 
 from .flows import dataflows, every_choice
 
 ROW = Dataflow(
     units=(
-        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,), caller=0),
+        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,)),
         Unit(name="fc", seconds=8.0, reads=(1,), makes=(2,)),
-        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,), caller=0),
+        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,)),
         Unit(name="proj", seconds=8.0, reads=(3,), makes=(4,)),
     ),
     items=(
@@ -40,13 +40,10 @@ def test_the_whole_block_ends_with_the_last_save() -> None:
     assert (decided.held_bytes, decided.recompute_seconds) == (10, 11.0)
 
 
-def test_host_seconds_are_charged_where_they_arise() -> None:
-    host = HostSeconds(segment_seconds=100.0, kept_unit_seconds=10.0, seen_function_seconds=0.5)
-    assert ROW.decisions([], host).recompute_seconds == 0.0
-    assert ROW.decisions([0, 1, 2], host).recompute_seconds == 111.0
-    assert ROW.decisions([1], host).recompute_seconds == 100.0 + 8.0 + 2 * 10.0  # all functions of the call: no mode
-    assert ROW.decisions([0, 2], host).recompute_seconds == 113.0  # a module is kept: no function mode
-    assert ROW.decisions([2], host).recompute_seconds == 100.0 + 2.0 + 20.0 + 2 * 0.5
+def test_what_is_kept_costs_the_host_something_where_anything_is_recomputed() -> None:
+    assert ROW.decisions([], kept_seconds=10.0).recompute_seconds == 0.0
+    assert ROW.decisions([0, 1, 2], kept_seconds=10.0).recompute_seconds == 11.0
+    assert ROW.decisions([1], kept_seconds=10.0).recompute_seconds == 8.0 + 2 * 10.0
 
 
 def test_nothing_recomputed_is_the_plain_block() -> None:
