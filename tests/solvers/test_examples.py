@@ -17,7 +17,6 @@ from autockpt.solvers import (
     Step,
     Tensor,
     Unit,
-    make_menu,
     peak_bound,
     simulate,
     solve,
@@ -107,14 +106,6 @@ FLOW = Dataflow(
 def test_min_cut() -> None:
     choices = [FLOW.decisions(units) for units in hull(FLOW)]
     assert [(each.held_bytes, each.recompute_seconds) for each in choices] == [(18, 0.0), (10, 1.0), (2, 5.0)]
-
-
-def test_menu() -> None:
-    units = tuple(Unit(name=f"u{i}", seconds=1.0, reads=(0,), makes=(1 + i,)) for i in range(3))
-    items = (Item(bytes=1, saved=True, free=True), *(Item(bytes=4, saved=True) for _ in range(3)))
-    flow = Dataflow(units=units, items=items)
-    assert [len(corner) for corner in hull(flow)] == [0, 3]
-    assert [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)] == [(8, 1.0), (4, 2.0), (0, 3.0)]
 
 
 @pytest.mark.parametrize(("room_bytes", "seconds"), [(16, 0.0), (10, 0.75), (4, 3.0), (0, 5.0)])

@@ -43,7 +43,7 @@ def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
 @settings(max_examples=250)
 @given(dataflows(max_units=7, single_result=True), kept)
 def test_the_menu_has_what_is_best_for_any_price_on_bytes(flow: Dataflow, kept_seconds: float) -> None:
-    menu = make_menu(flow, kept_seconds=kept_seconds, between=False)
+    menu = make_menu(flow, kept_seconds=kept_seconds)
     choices = [
         c for c in every_choice(flow, kept_seconds=kept_seconds) if c.recompute and c.held_bytes < flow.plain_bytes
     ]
@@ -55,10 +55,7 @@ def test_the_menu_has_what_is_best_for_any_price_on_bytes(flow: Dataflow, kept_s
 @settings(max_examples=150)
 @given(dataflows(max_units=7), kept)
 def test_what_is_on_the_menu_is_true(flow: Dataflow, kept_seconds: float) -> None:
-    corners, menu = (
-        make_menu(flow, kept_seconds=kept_seconds, between=False),
-        make_menu(flow, kept_seconds=kept_seconds),
-    )
+    menu = make_menu(flow, kept_seconds=kept_seconds)
     for way in menu:
         assert way == flow.decisions(way.recompute, kept_seconds=kept_seconds)
         assert way.held_bytes < flow.plain_bytes
@@ -66,19 +63,6 @@ def test_what_is_on_the_menu_is_true(flow: Dataflow, kept_seconds: float) -> Non
     seconds = [way.recompute_seconds for way in menu]
     assert held == sorted(set(held), reverse=True)
     assert seconds == sorted(set(seconds))
-    for corner in corners:
-        assert any(
-            way.held_bytes <= corner.held_bytes and way.recompute_seconds <= corner.recompute_seconds for way in menu
-        )
-
-
-def test_between_two_corners_lies_what_best_uses_a_few_bytes_more() -> None:
-    """Three results of one value each, held at one price: the hull has all or none, the menu one and two as well."""
-    items = [Item(bytes=1, saved=True, free=True), *(Item(bytes=4, saved=True) for _ in range(3))]
-    units = [Unit(name=f"u{i}", seconds=1.0, reads=(0,), makes=(1 + i,)) for i in range(3)]
-    flow = Dataflow(units=tuple(units), items=tuple(items))
-    assert [way.held_bytes for way in make_menu(flow, between=False)] == [0]
-    assert [way.held_bytes for way in make_menu(flow)] == [8, 4, 0]
 
 
 def test_a_block_of_many_units_has_a_menu() -> None:

@@ -16,13 +16,6 @@ from .profile_index import Index, Members
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
 
-FEW_UNITS = 40
-"""Units up to which menus look between the corners of the hull as well: each look takes as long as there are units."""
-
-FEW_ALIKE = 16
-"""Calls that are alike, up to which menus look between the corners of the hull as well: the more blocks there are, the
-less is lost by mixing two corners in place of what lies between them."""
-
 
 def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
     """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest."""
@@ -38,8 +31,7 @@ def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
         if stated is None:
             continue
         units, flow = stated
-        between = len(group) <= FEW_ALIKE and len(units) <= FEW_UNITS
-        for way in make_menu(flow, kept_seconds=index.host.kept_seconds, between=between):
+        for way in make_menu(flow, kept_seconds=index.host.kept_seconds):
             idle = [unit - group[0] for i, unit in enumerate(units) if i not in frozenset(way.recompute)]
             if idle:
                 found = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
