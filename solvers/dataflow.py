@@ -147,19 +147,6 @@ class Dataflow:
         """Bytes held where nothing is recomputed: all that is saved and not free."""
         return sum(item.bytes for item in self.items if item.saved and not item.free)
 
-    def whole(self) -> tuple[int, ...]:
-        """Units to recompute where as little as possible is kept: those up to the last that makes something saved."""
-        last = max((u for t, item in enumerate(self.items) if item.saved for u in self.makers[t]), default=-1)
-        chosen: set[int] = set()
-        waiting = list(range(last + 1))
-        while waiting:
-            u = waiting.pop()
-            if u not in chosen:
-                chosen.update(self.groups[u])
-                reads = (t for v in self.groups[u] for t in self.units[v].reads)
-                waiting += (v for t in reads if not self.holdable[t] for v in self.makers[t])
-        return tuple(sorted(chosen))
-
     def decisions(self, recompute: Collection[int], *, kept_seconds: float = 0.0) -> Decisions:
         """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
 

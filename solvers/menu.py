@@ -43,8 +43,7 @@ def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[Decisions, 
     Source: the parametric programme of `min_cut.hull`. Exact for each price on bytes; two cuts a corner.
     """
     best: list[Decisions] = []
-    choices = (*hull(flow, kept_seconds=kept_seconds), flow.whole())
-    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in choices]
+    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in hull(flow, kept_seconds=kept_seconds)]
     for way in sorted(ways, key=lambda each: (each.held_bytes, each.recompute_seconds, len(each.recompute))):
         cheaper = not best or way.recompute_seconds < best[-1].recompute_seconds
         if way.recompute and way.held_bytes < flow.plain_bytes and cheaper:

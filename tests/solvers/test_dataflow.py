@@ -34,12 +34,6 @@ def test_a_kept_unit_is_held_and_what_nothing_needs_is_skipped() -> None:
     assert decided.recompute_seconds == 3.0
 
 
-def test_the_whole_block_ends_with_the_last_save() -> None:
-    decided = ROW.decisions(ROW.whole())
-    assert decided.recompute == (0, 1, 2)
-    assert (decided.held_bytes, decided.recompute_seconds) == (10, 11.0)
-
-
 def test_what_is_kept_costs_the_host_something_where_anything_is_recomputed() -> None:
     assert ROW.decisions([], kept_seconds=10.0).recompute_seconds == 0.0
     assert ROW.decisions([0, 1, 2], kept_seconds=10.0).recompute_seconds == 11.0
@@ -63,14 +57,6 @@ def test_every_choice_can_be_replayed_from_what_it_holds(flow: Dataflow) -> None
         if decided.recompute:
             assert all(flow.items[t].holdable for t in held)
             assert all(flow.units[u].keepable for t in held for u in flow.makers[t])
-
-
-@settings(max_examples=200)
-@given(dataflows())
-def test_the_whole_block_can_be_carried_out(flow: Dataflow) -> None:
-    flow.decisions(flow.whole())  # raises if it cannot
-    saved = [t for t, item in enumerate(flow.items) if item.saved and flow.makers[t]]
-    assert not set(saved) & set(flow.held(flow.whole()))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +94,5 @@ def test_units_that_write_one_tensor_share_their_fate() -> None:
         items=(Item(bytes=1, saved=True), Item(bytes=1, saved=True)),
     )
     assert flow.groups == ((0, 1), (0, 1))
-    assert flow.whole() == (0, 1)
     with pytest.raises(InvalidProblem, match="both or neither"):
         flow.decisions([0])
