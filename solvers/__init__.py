@@ -9,8 +9,6 @@ needs an error or a number in words loads nothing else.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ if TYPE_CHECKING:
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
     from .frontier import sweep as sweep
+    from .judge import Timeline as Timeline, simulate as simulate
     from .lowest import least_peak as least_peak
     from .menu import make_menu as make_menu
     from .problem import (Addition as Addition, Call as Call, Candidate as Candidate, Hold as Hold, Problem as Problem,
         Save as Save, Solution as Solution, Status as Status, Step as Step, Tensor as Tensor)
     from .registry import SOLVERS as SOLVERS, solve as solve
-    from .simulate import Timeline as Timeline, simulate as simulate
     from .units import format_bytes as format_bytes, format_seconds as format_seconds, parse_bytes as parse_bytes
     # fmt: on
 
@@ -40,11 +38,11 @@ _HOME = {
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
     "frontier": ("sweep",),
+    "judge": ("Timeline", "simulate"),
     "lowest": ("least_peak",),
     "menu": ("make_menu",),
     "problem": ("Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"),
     "registry": ("SOLVERS", "solve"),
-    "simulate": ("Timeline", "simulate"),
     "units": ("format_bytes", "format_seconds", "parse_bytes"),
 }
 """The public names, by the module that they live in."""
@@ -66,13 +64,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Python puts each module that it imports on its package; `simulate` stays a function all the same."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, getattr(value, name) if isinstance(value, ModuleType) and name in __all__ else value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from .errors import Infeasible
 from .fast_judge import FastJudge
+from .judge import simulate
 from .pins import completed
 from .problem import Problem, Solution, Status
-from .simulate import simulate
 from .units import format_bytes
 
 SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it

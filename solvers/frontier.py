@@ -15,9 +15,9 @@ from .errors import BudgetError, Infeasible, InvalidProblem
 from .fast_judge import FastJudge
 from .ilp import lower_peak, search
 from .instant import Instants
+from .judge import simulate
 from .problem import Problem, Solution
 from .registry import SEARCHING, check_budget, named
-from .simulate import simulate
 
 POINTS = 20
 
