@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import Infeasible
@@ -132,20 +132,25 @@ def ordered(judge: FastJudge, plans: Iterable[Plan], budget_bytes: int) -> list[
     return sorted(plans, key=preference)
 
 
-def best_plan(judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, trimmed: bool) -> Plan:
-    """The best of at least one plan, with what the problem demands of it; `trimmed`: without what it does not need."""
-    best = ordered(judge, stated(judge, plans), budget_bytes)
+def best_plan(
+    judge: FastJudge, found: Mapping[Plan, str], budget_bytes: int, *, trimmed: int = MOST_TRIMMED
+) -> tuple[Plan, str]:
+    """The best of at least one plan, and whose it is; the best `trimmed` lose the segments that they do not need."""
+    best = ordered(judge, found, budget_bytes)
     if trimmed:
-        lean = {trim(judge, plan, budget_bytes) for plan in best[:MOST_TRIMMED]}
-        best = ordered(judge, lean, budget_bytes)
-    return best[0]
+        lean: dict[Plan, str] = {}
+        for plan in best[:trimmed]:
+            lean.setdefault(trim(judge, plan, budget_bytes), found[plan])
+        best, found = ordered(judge, lean, budget_bytes), lean
+    return best[0], found[best[0]]
 
 
 def cheapest(
     judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, solver: str, trimmed: bool
 ) -> Solution:
     """Return the cheapest of some plans that fits the budget; raises `Infeasible` where none does."""
-    plan = best_plan(judge, plans, budget_bytes, trimmed=trimmed)
+    found = dict.fromkeys(stated(judge, plans), solver)
+    plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
     if judge.peak(plan) > budget_bytes:
         raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=solver)
     return judged(judge.problem, plan, solver=solver)

@@ -82,20 +82,17 @@ def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
     instants = Instants.of(judge)
-    start = instants.best(budget_bytes)
-    return search(instants.columns, start.plan, budget_bytes, deadline=deadline, asked=asked, started_by=start.solver)
+    return search(instants.columns, instants.best(budget_bytes), budget_bytes, deadline=deadline, asked=asked)
 
 
-def search(
-    columns: Columns, start: Plan, budget_bytes: int, *, deadline: Deadline, asked: str, started_by: str
-) -> Solution:
-    """Improve the plan `start` until it is proven or the deadline has passed; see `solve`.
+def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, deadline: Deadline, asked: str) -> Solution:
+    """Improve the plan `start` of some solver until it is proven or the deadline has passed; see `solve`.
 
-    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of the solver that
-    it was `started_by`, and says why.
+    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of that solver, and
+    says why.
     """
     judge, notes = columns.judge, list[str]()
-    plan, bound = start, None
+    plan, bound = start[0], None
     if judge.peak(plan) > budget_bytes:
         plan, proven = lower_peak(columns, plan, budget_bytes, deadline=deadline, asked=asked, notes=notes)
         if judge.peak(plan) > budget_bytes:
@@ -105,7 +102,7 @@ def search(
     if judge.seconds(plan) > 0.0 and not (notes or deadline.passed):
         question = Question.of(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
         plan, bound = improve(question, plan, deadline, asked=asked, notes=notes)
-    solver = "ilp" if asked == "ilp" or plan != start or bound is not None else started_by
+    solver = "ilp" if asked == "ilp" or plan != start[0] or bound is not None else start[1]
     seconds, bound = judge.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= seconds * (1 - CLOSE):
         bound = seconds

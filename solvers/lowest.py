@@ -92,12 +92,12 @@ def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str
     columns, judge = instants.columns, instants.columns.judge
 
     def instant(budget_bytes: int) -> Solution:
-        found = instants.best(budget_bytes)
-        return judged(problem, found.plan, solver=found.solver)
+        plan, name = instants.best(budget_bytes)
+        return judged(problem, plan, solver=name)
 
     start = _asked(instant, top_bytes, most_seconds, COARSE, Deadline(at=math.inf))
     if not _allowed(start, most_seconds):
-        start = search(columns, start.chosen, top_bytes, deadline=deadline, asked=solver, started_by=start.solver)
+        start = search(columns, (start.chosen, start.solver), top_bytes, deadline=deadline, asked=solver)
     if not _allowed(start, most_seconds):
         raise _too_costly(start, most_seconds, solver)
     notes: list[str] = []
@@ -106,8 +106,9 @@ def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str
         columns, start.chosen, 0, most_seconds=most_seconds, deadline=until, asked=solver, notes=notes
     )
     peak_bytes = judge.peak(plan)
-    plan = best_plan(judge, [plan, start.chosen, instants.best(peak_bytes).plan], peak_bytes, trimmed=True)
-    found = search(columns, plan, peak_bytes, deadline=deadline, asked=solver, started_by=start.solver)
+    known = dict.fromkeys((plan, start.chosen, instants.best(peak_bytes)[0]), start.solver)
+    best = best_plan(judge, known, peak_bytes)
+    found = search(columns, best, peak_bytes, deadline=deadline, asked=solver)
     unproven = UNPROVEN if math.isinf(most_seconds) else LATE
     notes = [*notes, *found.notes, *([] if proven else [unproven])]
     return replace(found, notes=tuple(dict.fromkeys(notes)))

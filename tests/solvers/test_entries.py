@@ -131,11 +131,10 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: py
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
         Instants.of(judge).columns,
-        start.chosen,
+        (start.chosen, "block"),
         budget_bytes,
         deadline=Deadline.after(PLENTY),
         asked="ilp",
-        started_by="block",
     )
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
     assert found.lower_bound_seconds is not None
