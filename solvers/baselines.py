@@ -7,7 +7,7 @@
     sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
     speed     ▒|▒|▒|░░░░░░       the first n blocks, but for what multiplies matrices
 
-Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `cheapest` takes
+Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `registry` takes
 the cheapest that fits. "Block" is an element of the block chain (`blocks`), embeddings and heads among them.
 """
 

@@ -66,7 +66,6 @@ class Chain:
     """
 
     columns: Columns
-    plain_bytes: int
     held_bytes: Floats
     own_peak_bytes: Floats
     apex_bytes: int
@@ -74,7 +73,6 @@ class Chain:
     @classmethod
     def of(cls, judge: FastJudge) -> Chain:
         """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
-        plain_bytes = judge.peak(())
         columns = Columns.of(judge)
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
         arcs, starts, untils, sizes = _charged(columns)
@@ -100,7 +98,6 @@ class Chain:
         apex_end = int(times[1]) if len(times) > 1 else n_steps
         return cls(
             columns=columns,
-            plain_bytes=plain_bytes,
             held_bytes=held,
             own_peak_bytes=own_peak,
             apex_bytes=int(columns.base_bytes[apex:apex_end].max()),
@@ -109,13 +106,14 @@ class Chain:
     def plans(self, budget_bytes: int) -> Iterator[Plan]:
         """See `chain_plans`."""
         yield ()
-        if self.plain_bytes <= budget_bytes or not self.columns.n_candidates:
+        plain_bytes = self.columns.judge.peak(())
+        if plain_bytes <= budget_bytes or not self.columns.n_candidates:
             return
         found = False
         for plan in self._by_room(budget_bytes):
             found = found or self.columns.judge.peak(plan) <= budget_bytes
             yield plan
-        low_bytes, high_bytes = int(self.columns.base_bytes.max()), self.plain_bytes
+        low_bytes, high_bytes = int(self.columns.base_bytes.max()), plain_bytes
         for _ in range(0 if found else BISECTIONS):
             middle_bytes = (low_bytes + high_bytes) // 2
             lower = self.plan(middle_bytes)

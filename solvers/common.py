@@ -143,14 +143,3 @@ def best_plan(
             lean.setdefault(trim(judge, plan, budget_bytes), found[plan])
         best, found = ordered(judge, lean, budget_bytes), lean
     return best[0], found[best[0]]
-
-
-def cheapest(
-    judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, solver: str, trimmed: bool
-) -> Solution:
-    """Return the cheapest of some plans that fits the budget; raises `Infeasible` where none does."""
-    found = dict.fromkeys(stated(judge, plans), solver)
-    plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
-    if judge.peak(plan) > budget_bytes:
-        raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=solver)
-    return judged(judge.problem, plan, solver=solver)
