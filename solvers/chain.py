@@ -37,7 +37,7 @@ import numpy as np
 
 from .columns import Columns
 from .common import Plan
-from .fast_judge import FastJudge, Floats, Ints
+from .fast_judge import FastJudge, Floats, Ints, course
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
 TRIES = 6  # how often the room is corrected by what the judge finds too high
@@ -77,7 +77,7 @@ class Chain:
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
         arcs, starts, untils, sizes = _charged(columns)
         kept = arcs >= columns.n_candidates
-        apex = int(np.cumsum(_changes(starts[kept], untils[kept], sizes[kept], n_steps)).argmax())
+        apex = int(course(n_steps, starts[kept], untils[kept], sizes[kept]).argmax())
         here = (starts <= apex) & (apex < untils)
         held = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
 
@@ -93,8 +93,8 @@ class Chain:
                 # Steps since the last change before belong to it as well: it still holds everything then.
                 first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
                 size = np.where(until > first, sizes[own], 0)
-                change = _changes(np.clip(start - first, 0, None), np.clip(until - first, 0, None), size, last - first)
-                own_peak[arc] = (columns.base_bytes[first:last] + np.cumsum(change)).max()
+                stands = course(last - first, np.clip(start - first, 0, None), np.clip(until - first, 0, None), size)
+                own_peak[arc] = (columns.base_bytes[first:last] + stands).max()
         apex_end = int(times[1]) if len(times) > 1 else n_steps
         return cls(
             columns=columns,
@@ -199,14 +199,6 @@ class Chain:
         before = np.concatenate(([0.0], np.cumsum(kept)))[first] / slot_bytes
         slots: Ints = (np.rint(before + self.held_bytes / slot_bytes) - np.rint(before)).astype(np.int64)
         return slots
-
-
-def _changes(starts: Ints, untils: Ints, sizes: Ints, n_steps: int) -> Ints:
-    """What begins, less what ends, in each step."""
-    change = np.zeros(n_steps + 1, dtype=np.int64)
-    np.add.at(change, starts, sizes)
-    np.subtract.at(change, untils, sizes)
-    return change[:-1]
 
 
 def _charged(columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:

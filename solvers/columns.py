@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from .common import Plan
-from .fast_judge import FastJudge, Floats, Ints
+from .fast_judge import FastJudge, Floats, Ints, course
 
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
@@ -154,11 +154,7 @@ class Columns:
     def levels(self, values: Floats) -> Floats:
         """Level in every step for values of the columns, whole or not; those of pieces are computed."""
         weight = self.entry_bytes * self.with_pieces(values)[self.entry_column]
-        n_steps = len(self.base_bytes)
-        begun = np.bincount(self.entry_start, weights=weight, minlength=n_steps + 1)
-        ended = np.bincount(self.entry_until, weights=weight, minlength=n_steps + 1)
-        levels: Floats = self.base_bytes.astype(np.float64) + np.cumsum((begun - ended)[:-1])
-        return levels
+        return self.base_bytes + course(len(self.base_bytes), self.entry_start, self.entry_until, weight)
 
     def row(self, step: int) -> Floats:
         """Bytes of each column in `step`."""

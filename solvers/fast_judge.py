@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from .problem import Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Numbers = TypeVar("Numbers", Ints, Floats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,9 @@ class FastJudge:
         holds = _owned(self.hold_offset, chosen)
         np.maximum.at(held_until, self.hold_tensor[holds], self.hold_until[holds])
 
-        change = np.zeros(len(self.problem.steps) + 1, dtype=np.int64)
-        np.add.at(change, self.free_step, self.tensor_bytes)
-        np.subtract.at(change, held_until, self.tensor_bytes)
-        additions = _owned(self.addition_offset, chosen)
-        np.add.at(change, self.addition_start[additions], self.addition_bytes[additions])
-        np.subtract.at(change, self.addition_until[additions], self.addition_bytes[additions])
-        levels: Ints = self.base_bytes + np.cumsum(change[:-1])
+        more, n_steps = _owned(self.addition_offset, chosen), len(self.base_bytes)
+        levels: Ints = self.base_bytes + course(n_steps, self.free_step, held_until, self.tensor_bytes)
+        levels += course(n_steps, self.addition_start[more], self.addition_until[more], self.addition_bytes[more])
         return levels
 
     def peak(self, chosen: Sequence[int]) -> int:
@@ -105,6 +103,14 @@ def _owned(offset: Ints, chosen: Sequence[int]) -> Ints:
     before = np.cumsum(counts) - counts
     owned: Ints = np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
     return owned
+
+
+def course(n_steps: int, starts: Ints, untils: Ints, sizes: Numbers) -> Numbers:
+    """Add up in each step what stands in steps ``[start, until)``."""
+    change = np.zeros(n_steps + 1, dtype=sizes.dtype)
+    np.add.at(change, starts, sizes)
+    np.subtract.at(change, untils, sizes)
+    return np.cumsum(change[:-1])
 
 
 def peaks(levels: Ints | Floats, limit_bytes: float) -> list[int]:
