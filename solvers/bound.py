@@ -123,7 +123,7 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
     about two columns an op and step that binds.
     """
     deadline = Deadline.after(seconds)
-    steps = _Steps.of(flow, lives)
+    steps = _Steps(flow, lives)
     again = np.zeros(len(flow.units))
     rows: dict[int, Row] = {}
     best, limit_bytes = 0.0, budget_bytes * (1.0 + ROOM) + 0.5
@@ -142,7 +142,6 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
     return Bound(seconds=best, converged=True, steps=tuple(rows))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
     """The steps of a model, and what may be held in each.
 
@@ -150,28 +149,20 @@ class _Steps:
     `readers` are per item the units that read its last version.
     """
 
-    flow: Dataflow
-    lives: Lives
-    until: tuple[int, ...]
-    unit_until: tuple[int, ...]
-    readers: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, flow: Dataflow, lives: Lives) -> _Steps:
+    def __init__(self, flow: Dataflow, lives: Lives) -> None:
         """Check the data, and find how long things can be wanted: by backward, or to make what is wanted."""
         _check(flow, lives)
-        until = [steps[-1] if steps else 0 for steps in lives.read_steps]
-        unit_until = [0] * len(flow.units)
-        readers: list[list[int]] = [[] for _ in flow.items]
+        self.flow, self.lives = flow, lives
+        self.until = [steps[-1] if steps else 0 for steps in lives.read_steps]
+        self.unit_until = [0] * len(flow.units)
+        self.readers: list[list[int]] = [[] for _ in flow.items]
         for u in range(len(flow.units) - 1, -1, -1):
-            unit_until[u] = max((until[t] for t in flow.units[u].makes), default=0)
+            self.unit_until[u] = max((self.until[t] for t in flow.units[u].makes), default=0)
             for t in flow.units[u].reads:
-                until[t] = max(until[t], unit_until[u])
+                self.until[t] = max(self.until[t], self.unit_until[u])
                 # Where several units write one item in place, only who reads the last version counts.
                 if not flow.makers[t] or flow.makers[t][-1] < u:
-                    readers[t].append(u)
-        last = tuple(tuple(each) for each in readers)
-        return cls(flow=flow, lives=lives, until=tuple(until), unit_until=tuple(unit_until), readers=last)
+                    self.readers[t].append(u)
 
     def row(self, step: int, budget_bytes: int) -> Row:
         """What fits into the budget in `step`."""
