@@ -31,7 +31,6 @@ Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,35 +54,28 @@ def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
     `SLOTS` times the greatest common divisor of all sizes); a heuristic where tensors are shared far apart;
     O((candidates + calls) × slots).
     """
-    yield from Chain.of(judge).plans(budget_bytes)
+    yield from Chain(judge).plans(budget_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The arcs of a problem, to be asked for several budgets; symbols as above, per arc.
 
     `apex_bytes` is the base from the apex to the first change after it.
     """
 
-    columns: Columns
-    held_bytes: Floats
-    own_peak_bytes: Floats
-    apex_bytes: int
-
-    @classmethod
-    def of(cls, judge: FastJudge) -> Chain:
+    def __init__(self, judge: FastJudge) -> None:
         """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
-        columns = Columns.of(judge)
+        self.columns = columns = Columns.of(judge)
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
         arcs, starts, untils, sizes = _charged(columns)
         kept = arcs >= columns.n_candidates
         apex = int(course(n_steps, starts[kept], untils[kept], sizes[kept]).argmax())
         here = (starts <= apex) & (apex < untils)
-        held = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
+        self.held_bytes: Floats = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
 
         times = np.unique(np.concatenate(([apex], starts, untils)))
         times = times[times >= apex]
-        own_peak = np.full(n_arcs, -np.inf)
+        self.own_peak_bytes = np.full(n_arcs, -np.inf)
         offset = np.searchsorted(arcs, np.arange(n_arcs + 1))
         for arc in range(n_arcs):
             own = slice(offset[arc], offset[arc + 1])
@@ -94,14 +86,9 @@ class Chain:
                 first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
                 size = np.where(until > first, sizes[own], 0)
                 stands = course(last - first, np.clip(start - first, 0, None), np.clip(until - first, 0, None), size)
-                own_peak[arc] = (columns.base_bytes[first:last] + stands).max()
+                self.own_peak_bytes[arc] = (columns.base_bytes[first:last] + stands).max()
         apex_end = int(times[1]) if len(times) > 1 else n_steps
-        return cls(
-            columns=columns,
-            held_bytes=held,
-            own_peak_bytes=own_peak,
-            apex_bytes=int(columns.base_bytes[apex:apex_end].max()),
-        )
+        self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
     def plans(self, budget_bytes: int) -> Iterator[Plan]:
         """See `chain_plans`."""

@@ -6,7 +6,6 @@ What a solver returns is judged by `simulate` all the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
@@ -20,51 +19,32 @@ Floats = npt.NDArray[np.float64]
 Numbers = TypeVar("Numbers", Ints, Floats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FastJudge:
     """A problem as arrays: per step, tensor, save, hold and addition, each in the order of the problem.
 
     Candidate ``c`` owns holds ``hold_offset[c]:hold_offset[c + 1]``, and additions in the same manner.
     """
 
-    problem: Problem
-    base_bytes: Ints
-    tensor_bytes: Ints
-    free_step: Ints
-    save_tensor: Ints
-    save_call: Ints
-    save_until: Ints
-    hold_tensor: Ints
-    hold_until: Ints
-    hold_offset: Ints
-    addition_bytes: Ints
-    addition_start: Ints
-    addition_until: Ints
-    addition_offset: Ints
-
-    @classmethod
-    def of(cls, problem: Problem) -> FastJudge:
+    def __init__(self, problem: Problem) -> None:
         """Make the arrays; O(everything in the problem)."""
-        saves = [(i, save) for i, tensor in enumerate(problem.tensors) for save in tensor.saves]
-        holds = [hold for candidate in problem.candidates for hold in candidate.holds]
-        additions = [addition for candidate in problem.candidates for addition in candidate.additions]
         tensors, candidates = problem.tensors, problem.candidates
-        return cls(
-            problem=problem,
-            base_bytes=_ints([step.base_bytes for step in problem.steps]),
-            tensor_bytes=_ints([tensor.bytes for tensor in tensors]),
-            free_step=_ints([tensor.free_step for tensor in tensors]),
-            save_tensor=_ints([i for i, _ in saves]),
-            save_call=_ints([save.call for _, save in saves]),
-            save_until=_ints([save.until for _, save in saves]),
-            hold_tensor=_ints([hold.tensor for hold in holds]),
-            hold_until=_ints([hold.until for hold in holds]),
-            hold_offset=_ints([0, *accumulate(len(candidate.holds) for candidate in candidates)]),
-            addition_bytes=_ints([addition.bytes for addition in additions]),
-            addition_start=_ints([addition.start for addition in additions]),
-            addition_until=_ints([addition.until for addition in additions]),
-            addition_offset=_ints([0, *accumulate(len(candidate.additions) for candidate in candidates)]),
-        )
+        saves = [(i, save) for i, tensor in enumerate(tensors) for save in tensor.saves]
+        holds = [hold for candidate in candidates for hold in candidate.holds]
+        additions = [addition for candidate in candidates for addition in candidate.additions]
+        self.problem = problem
+        self.base_bytes = _ints([step.base_bytes for step in problem.steps])
+        self.tensor_bytes = _ints([tensor.bytes for tensor in tensors])
+        self.free_step = _ints([tensor.free_step for tensor in tensors])
+        self.save_tensor = _ints([i for i, _ in saves])
+        self.save_call = _ints([save.call for _, save in saves])
+        self.save_until = _ints([save.until for _, save in saves])
+        self.hold_tensor = _ints([hold.tensor for hold in holds])
+        self.hold_until = _ints([hold.until for hold in holds])
+        self.hold_offset = _ints([0, *accumulate(len(candidate.holds) for candidate in candidates)])
+        self.addition_bytes = _ints([addition.bytes for addition in additions])
+        self.addition_start = _ints([addition.start for addition in additions])
+        self.addition_until = _ints([addition.until for addition in additions])
+        self.addition_offset = _ints([0, *accumulate(len(candidate.additions) for candidate in candidates)])
 
     def levels(self, chosen: Sequence[int]) -> Ints:
         """Level in every step if the candidates `chosen`, which must not overlap, are recomputed."""

@@ -78,7 +78,7 @@ def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> So
 
 
 def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str) -> Solution:
-    judge = FastJudge.of(problem)
+    judge = FastJudge(problem)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
     instants = Instants.of(judge)

@@ -35,7 +35,7 @@ class Instants:
     def of(cls, judge: FastJudge) -> Instants:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
         fixed = [dict.fromkeys(stated(judge, one.plans(judge)), solver) for solver, one in BASELINES.items()]
-        return cls(fixed=dict(ChainMap(*fixed)), chain=Chain.of(judge))
+        return cls(fixed=dict(ChainMap(*fixed)), chain=Chain(judge))
 
     @property
     def columns(self) -> Columns:

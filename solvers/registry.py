@@ -30,7 +30,7 @@ def _cheapest_of(name: str, plans: Callable[[FastJudge, int], Iterable[Plan]], *
     """The solver that takes the cheapest of some plans that fits."""
 
     def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
-        judge = FastJudge.of(problem)
+        judge = FastJudge(problem)
         found = dict.fromkeys(stated(judge, plans(judge, budget_bytes)), name)
         plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
         if judge.peak(plan) > budget_bytes:

@@ -117,7 +117,7 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
 
 def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = menus(16)
-    judge = FastJudge.of(problem)
+    judge = FastJudge(problem)
     budget_bytes = int(0.7 * judge.peak(()))
     proven = solve(problem, budget_bytes, solver="ilp", seconds=PLENTY)
     branch = ilp_module._Search.branch
