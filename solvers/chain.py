@@ -65,7 +65,7 @@ class Chain:
 
     def __init__(self, judge: FastJudge) -> None:
         """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
-        self.columns = columns = Columns.of(judge)
+        self.columns = columns = Columns(judge)
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
         arcs, starts, untils, sizes = _charged(columns)
         kept = arcs >= columns.n_candidates

@@ -35,7 +35,6 @@ Form = tuple[int, ...]
 ALWAYS = -1  # stands for a save that no candidate covers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Columns: one a candidate, then one a stretch, then one a kind of piece that has several forms.
 
@@ -50,18 +49,7 @@ class Columns:
         grain_bytes: every entry is a multiple of this.
     """
 
-    judge: FastJudge
-    arcs: tuple[tuple[int, int], ...]
-    alive: tuple[tuple[Form, ...], ...]
-    base_bytes: Ints
-    entry_column: Ints
-    entry_start: Ints
-    entry_until: Ints
-    entry_bytes: Ints
-    grain_bytes: int
-
-    @classmethod
-    def of(cls, judge: FastJudge) -> Columns:
+    def __init__(self, judge: FastJudge) -> None:
         """Lay a problem out; O(problem + candidates × steps)."""
         problem = judge.problem
         n_candidates = len(problem.candidates)
@@ -98,17 +86,11 @@ class Columns:
                     entries[c, addition.start, addition.until] += addition.bytes
         table = np.array([(*key, n) for key, n in entries.items()], dtype=np.int64).reshape(-1, 4)
         table = table[np.argsort(table[:, 0], kind="stable")]
-        return cls(
-            judge=judge,
-            arcs=tuple(arcs),
-            alive=tuple(pieces.alive),
-            base_bytes=judge.base_bytes + np.cumsum(always[:-1]),
-            entry_column=table[:, 0],
-            entry_start=table[:, 1],
-            entry_until=table[:, 2],
-            entry_bytes=table[:, 3],
-            grain_bytes=math.gcd(*np.unique(table[:, 3]).tolist()) or 1,
-        )
+        self.judge, self.arcs, self.alive = judge, tuple(arcs), tuple(pieces.alive)
+        self.base_bytes: Ints = judge.base_bytes + np.cumsum(always[:-1])
+        self.entry_column, self.entry_start = table[:, 0], table[:, 1]
+        self.entry_until, self.entry_bytes = table[:, 2], table[:, 3]
+        self.grain_bytes = math.gcd(*np.unique(table[:, 3]).tolist()) or 1
 
     @property
     def count(self) -> int:

@@ -100,7 +100,7 @@ def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, dead
             notes += [] if proven else [UNPROVEN]
             raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
     if judge.seconds(plan) > 0.0 and not (notes or deadline.passed):
-        question = Question.of(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
+        question = Question(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
         plan, bound = improve(question, plan, deadline, asked=asked, notes=notes)
     solver = "ilp" if asked == "ilp" or plan != start[0] or bound is not None else start[1]
     seconds, bound = judge.seconds(plan), bound or None  # that no plan costs less than nothing is no news
@@ -127,7 +127,7 @@ def lower_peak(
     if deadline.passed:
         return plan, judge.peak(plan) <= budget_bytes
     limit_bytes = max(budget_bytes, int(columns.base_bytes.max()))  # no plan is below that
-    question = Question.of(columns, "peak", limit_bytes, most_bytes=judge.peak(plan), most_seconds=most_seconds)
+    question = Question(columns, "peak", limit_bytes, most_bytes=judge.peak(plan), most_seconds=most_seconds)
     plan, bound_bytes = improve(question, plan, deadline, asked=asked, notes=notes)
     above_bytes = max(judge.peak(plan) - limit_bytes, 0)
     return plan, bound_bytes is not None and bound_bytes > above_bytes - 1  # bytes are whole

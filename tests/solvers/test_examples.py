@@ -51,8 +51,8 @@ def row_of_calls(base_bytes: list[int], saved: list[tuple[int, int]], seconds: l
 
 def test_model() -> None:
     problem = row_of_calls([0, 2], [(6, 2), (4, 2)], [3.0, 1.0])
-    columns = Columns.of(FastJudge(problem))
-    question = Question.of(columns, "seconds", 9, most_bytes=9)
+    columns = Columns(FastJudge(problem))
+    question = Question(columns, "seconds", 9, most_bytes=9)
     relaxed = Model(question, [0, 1], [1], whole=False).solve(10.0)
     assert relaxed.bound == pytest.approx(0.75)
     assert relaxed.values is not None and relaxed.values[2:4] == pytest.approx([1.0, 0.25])

@@ -66,7 +66,7 @@ def test_fast_judge_and_columns_stand_as_high_as_the_judge(drawn: tuple[Problem,
     assert tuple(judge.levels(plan).tolist()) == expected
     assert judge.peak(plan) == max(expected)
 
-    columns = Columns.of(judge)
+    columns = Columns(judge)
     values = columns.values(plan)
     assert tuple(columns.levels(values).tolist()) == expected
     assert columns.plan(values) == plan
