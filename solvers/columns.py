@@ -21,7 +21,6 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -63,7 +62,7 @@ class Columns:
                 holders[hold.tensor][hold.until].add(c)
         entries: dict[tuple[int, int, int], int] = defaultdict(int)
         always = np.zeros(len(problem.steps) + 1, dtype=np.int64)
-        pieces = _Pieces.of(arcs, n_candidates)
+        pieces = _Pieces(arcs, n_candidates)
         for tensor, ends in zip(problem.tensors, holders, strict=True):
             for save in tensor.saves:
                 stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
@@ -145,7 +144,6 @@ class Columns:
         return row.astype(np.float64)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Pieces:
     """The kinds of pieces met so far, which tensors share.
 
@@ -153,19 +151,15 @@ class _Pieces:
     made here are `alive`, by their forms; with those of the columns among them they have `said` something.
     """
 
-    arcs: Sequence[tuple[int, int]]
-    options: Sequence[frozenset[int]]
-    alive: dict[tuple[Form, ...], int] = field(default_factory=dict)
-    said: dict[int, frozenset[Form]] = field(default_factory=dict)
-    known: dict[tuple[frozenset[int], Form], Form | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, arcs: Sequence[tuple[int, int]], n_candidates: int) -> _Pieces:
+    def __init__(self, arcs: Sequence[tuple[int, int]], n_candidates: int) -> None:
         options: list[set[int]] = [set() for _ in range(len(arcs) - n_candidates)]
         for column, (first, last) in enumerate(arcs):
             for stretch in range(first, last):
                 options[stretch].add(column)
-        return cls(arcs=arcs, options=[frozenset(each) for each in options])
+        self.arcs, self.options = arcs, [frozenset(each) for each in options]
+        self.alive: dict[tuple[Form, ...], int] = {}
+        self.said: dict[int, frozenset[Form]] = {}
+        self.known: dict[tuple[frozenset[int], Form], Form | None] = {}
 
     def form(self, holders: frozenset[int], later: Form) -> Form | None:
         """Columns whose sum says whether a piece is alive; None where it always is.

@@ -28,14 +28,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .dataflow import Dataflow
 
 TICKS = 10**15  # parts of a second in which times are counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
     """A dataflow as nodes, without those whose value is fixed.
 
@@ -46,14 +44,7 @@ class Closure:
         always: units that run again in any case.
     """
 
-    members: tuple[tuple[int, ...], ...]
-    held_bytes: tuple[int, ...]
-    ticks: tuple[int, ...]
-    implies: tuple[tuple[int, ...], ...]
-    always: tuple[int, ...]
-
-    @classmethod
-    def of(cls, flow: Dataflow, kept_seconds: float) -> Closure:
+    def __init__(self, flow: Dataflow, kept_seconds: float) -> None:
         """Make the nodes; O(units + items)."""
         n_units = len(flow.units)
         r_node, a_node = [group[0] for group in flow.groups], [n_units + t for t in range(len(flow.items))]
@@ -85,13 +76,11 @@ class Closure:
         used = [bool(weight_bytes[n] or ticks[n] or implies[n] or members[n]) for n in range(n_nodes)]
         free = [n for n in range(n_nodes) if used[n] and not chosen[n]]
         number = {node: i for i, node in enumerate(free)}
-        return cls(
-            members=tuple(tuple(members[node]) for node in free),
-            held_bytes=tuple(weight_bytes[node] for node in free),
-            ticks=tuple(ticks[node] for node in free),
-            implies=tuple(tuple({number[other] for other in implies[node] if other in number}) for node in free),
-            always=tuple(u for u in range(n_units) if chosen[r_node[u]]),
-        )
+        self.members = [tuple(members[node]) for node in free]
+        self.held_bytes = [weight_bytes[node] for node in free]
+        self.ticks = [ticks[node] for node in free]
+        self.implies = [tuple({number[other] for other in implies[node] if other in number}) for node in free]
+        self.always = [u for u in range(n_units) if chosen[r_node[u]]]
 
     def cheapest(self, byte_price: int, tick_price: int) -> tuple[int, int, tuple[int, ...]]:
         """Bytes, ticks and units of the choice of least ``byte_price × bytes + tick_price × ticks``.
@@ -116,7 +105,7 @@ def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...],
 
     Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
     """
-    closure = Closure.of(flow, kept_seconds)
+    closure = Closure(flow, kept_seconds)
     most_bytes = 1 + sum(abs(b) for b in closure.held_bytes)
     most_ticks = 1 + sum(abs(s) for s in closure.ticks)
     first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes

@@ -65,7 +65,7 @@ def frontier(
         budgets_bytes=budgets_bytes,
         seconds=SEARCH_SHARE * deadline.left,
     )
-    bound, least_seconds = PeakBound.of(candidates.index), 0.0
+    bound, least_seconds = PeakBound(candidates.index), 0.0
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)

@@ -102,7 +102,7 @@ def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, b
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        known = PeakBound.of(candidates.index).least_seconds(budget_bytes) if bounded else None
+        known = PeakBound(candidates.index).least_seconds(budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
