@@ -86,7 +86,7 @@ Budgets = Sequence[int] | None
 
 def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
     """Upwards, each from the plan of the one below, in an equal share of the time left."""
-    instants = Instants.of(FastJudge(problem))
+    instants = Instants(FastJudge(problem))
     columns, judge = instants.columns, instants.columns.judge
     until = deadline.share(MINIMUM_SHARE)
     below, _ = lower_peak(columns, instants.best(0)[0], 0, deadline=until, asked=solver, notes=[])

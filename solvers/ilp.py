@@ -81,7 +81,7 @@ def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str)
     judge = FastJudge(problem)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
-    instants = Instants.of(judge)
+    instants = Instants(judge)
     return search(instants.columns, instants.best(budget_bytes), budget_bytes, deadline=deadline, asked=asked)
 
 

@@ -7,40 +7,31 @@ once a budget     articulation, chain; the best of all that fits, without the se
 from __future__ import annotations
 
 from collections import ChainMap
-from dataclasses import dataclass
 
 from .articulation import articulation_plans
 from .baselines import BASELINES
 from .chain import Chain
-from .columns import Columns
 from .common import Plan, best_plan, stated
 from .fast_judge import FastJudge
 
 MOST_TRIMMED = 3  # the best so many of all plans lose the segments that they do not need
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Instants:
     """The instant solvers of a problem, to be asked for several budgets.
 
     Attributes:
         fixed: plans of the baselines, with the first baseline that makes each.
         chain: the dynamic programme, set up.
+        columns: the problem, as `chain` and `ilp` see it.
     """
 
-    fixed: dict[Plan, str]
-    chain: Chain
-
-    @classmethod
-    def of(cls, judge: FastJudge) -> Instants:
+    def __init__(self, judge: FastJudge) -> None:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
         fixed = [dict.fromkeys(stated(judge, one.plans(judge)), solver) for solver, one in BASELINES.items()]
-        return cls(fixed=dict(ChainMap(*fixed)), chain=Chain(judge))
-
-    @property
-    def columns(self) -> Columns:
-        """The problem, as `chain` and `ilp` see it."""
-        return self.chain.columns
+        self.fixed = dict(ChainMap(*fixed))
+        self.chain = Chain(judge)
+        self.columns = self.chain.columns
 
     def best(self, budget_bytes: int) -> tuple[Plan, str]:
         """The cheapest plan that fits, or, if none does, the one with the lowest peak; and whose it is.

@@ -88,7 +88,7 @@ def least_peak(
 
 def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
     """From the instant plans: lower the peak, then find the cheapest plan that has it."""
-    instants = Instants.of(FastJudge(problem))
+    instants = Instants(FastJudge(problem))
     columns, judge = instants.columns, instants.columns.judge
 
     def instant(budget_bytes: int) -> Solution:

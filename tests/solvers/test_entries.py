@@ -130,7 +130,7 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: py
     monkeypatch.setattr(ilp_module._Search, "branch", of_few_alone)
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
-        Instants.of(judge).columns,
+        Instants(judge).columns,
         (start.chosen, "block"),
         budget_bytes,
         deadline=Deadline.after(PLENTY),
