@@ -9,8 +9,6 @@ needs an error or a number in words loads nothing else.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,36 +16,33 @@ if TYPE_CHECKING:
     # a name is handed on, and sorting or wrapping would give each of them a line of its own.
     # isort: off
     # fmt: off
-    from .bound import Bound as Bound, peak_bound as peak_bound
-    from .dataflow import (Dataflow as Dataflow, Decisions as Decisions, HostSeconds as HostSeconds, Item as Item,
-        Unit as Unit)
+    from .bound import Bound as Bound, Lives as Lives, peak_bound as peak_bound
+    from .dataflow import (Dataflow as Dataflow, Decisions as Decisions, Item as Item, Unit as Unit)
     from .errors import (AutockptError as AutockptError, BackendError as BackendError, BudgetError as BudgetError,
         Infeasible as Infeasible, InvalidProblem as InvalidProblem, TooCostly as TooCostly,
         UnknownSolver as UnknownSolver)
     from .frontier import sweep as sweep
-    from .lives import Lives as Lives
+    from .judge import Timeline as Timeline, simulate as simulate
     from .lowest import least_peak as least_peak
     from .menu import make_menu as make_menu
     from .problem import (Addition as Addition, Call as Call, Candidate as Candidate, Hold as Hold, Problem as Problem,
         Save as Save, Solution as Solution, Status as Status, Step as Step, Tensor as Tensor)
     from .registry import SOLVERS as SOLVERS, solve as solve
-    from .simulate import Timeline as Timeline, simulate as simulate
     from .units import format_bytes as format_bytes, format_seconds as format_seconds, parse_bytes as parse_bytes
     # fmt: on
 
 # fmt: off
 _HOME = {
-    "bound": ("Bound", "peak_bound"),
-    "dataflow": ("Dataflow", "Decisions", "HostSeconds", "Item", "Unit"),
+    "bound": ("Bound", "Lives", "peak_bound"),
+    "dataflow": ("Dataflow", "Decisions", "Item", "Unit"),
     "errors": ("AutockptError", "BackendError", "BudgetError", "Infeasible", "InvalidProblem", "TooCostly",
         "UnknownSolver"),
     "frontier": ("sweep",),
-    "lives": ("Lives",),
+    "judge": ("Timeline", "simulate"),
     "lowest": ("least_peak",),
     "menu": ("make_menu",),
     "problem": ("Addition", "Call", "Candidate", "Hold", "Problem", "Save", "Solution", "Status", "Step", "Tensor"),
     "registry": ("SOLVERS", "solve"),
-    "simulate": ("Timeline", "simulate"),
     "units": ("format_bytes", "format_seconds", "parse_bytes"),
 }
 """The public names, by the module that they live in."""
@@ -69,13 +64,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Python puts each module that it imports on its package; `simulate` stays a function all the same."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, getattr(value, name) if isinstance(value, ModuleType) and name in __all__ else value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -20,7 +20,6 @@ M = 6 they gain 4, 2 and 4 bytes: 4, 1/2 and 4 a second. The first call is added
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -31,6 +30,7 @@ from .blocks import BlockChain, block_chain
 from .common import Plan
 from .fast_judge import FastJudge, Ints
 
+LEAST = 1e-30  # seconds that count for what costs nothing
 MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it takes segments² × steps
 
 
@@ -50,7 +50,7 @@ def articulation_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
     pieces = _pieces(chain, articulation_points(judge, chain))
     plain = judge.levels(())
     effect: dict[int, Ints] = {}
-    for segments in dict.fromkeys(_join(chain, pieces, most_bytes) for most_bytes in byte_grid(chain)):
+    for segments in dict.fromkeys(chain.joined(pieces, most_bytes) for most_bytes in byte_grid(chain)):
         for c in segments if len(segments) <= MOST_GROWN else ():
             if c not in effect:
                 effect[c] = judge.levels((c,)) - plain
@@ -95,23 +95,6 @@ def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], 
     return tuple(pieces)
 
 
-def _join(chain: BlockChain, pieces: Sequence[tuple[int, int]], most_bytes: float) -> Plan:
-    """Join neighbouring pieces into segments as long as they save no more than `most_bytes`."""
-    segments: list[int] = []
-    at = 0
-    while at < len(pieces):
-        first, last = pieces[at]
-        segment, at = chain.candidate(first, last), at + 1
-        while segment is not None and at < len(pieces):
-            longer = chain.candidate(first, pieces[at][1])
-            if longer is None or sum(chain.saved_bytes[first : pieces[at][1] + 1]) > most_bytes:
-                break
-            segment, at = longer, at + 1
-        if segment is not None:
-            segments.append(segment)
-    return tuple(segments)
-
-
 def _grow(judge: FastJudge, segments: Plan, effect: dict[int, Ints], budget_bytes: int) -> Plan:
     """Add the segment that removes most bytes above the budget per second, until the budget is met.
 
@@ -124,15 +107,10 @@ def _grow(judge: FastJudge, segments: Plan, effect: dict[int, Ints], budget_byte
     while rest and int(levels.max()) > budget_bytes:
         above_bytes = int(np.maximum(levels - budget_bytes, 0).sum())
         gains = [above_bytes - int(np.maximum(levels + effect[c] - budget_bytes, 0).sum()) for c in rest]
-        seconds = [judge.problem.candidates[c].recompute_seconds for c in rest]
-        best = max(range(len(rest)), key=lambda i: (_rate(gains[i], seconds[i]), gains[i]))
+        seconds = [max(judge.problem.candidates[c].recompute_seconds, LEAST) for c in rest]
+        best = max(range(len(rest)), key=lambda i: (gains[i] / seconds[i], gains[i]))
         if gains[best] <= 0:
             break
         grown.append(rest.pop(best))
         levels = judge.levels(grown)
     return tuple(sorted(grown))
-
-
-def _rate(gain_bytes: int, seconds: float) -> float:
-    """Bytes per second; what costs nothing comes first if it gains at all."""
-    return gain_bytes / seconds if seconds > 0.0 else math.inf if gain_bytes > 0 else -math.inf

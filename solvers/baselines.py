@@ -7,7 +7,7 @@
     sqrt      ▓▓▓|▓▓|▓▓▓|▓       all blocks, cut where a segment has saved so many bytes
     speed     ▒|▒|▒|░░░░░░       the first n blocks, but for what multiplies matrices
 
-Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `cheapest` takes
+Each yields a few plans: tuples of indices into ``judge.problem.candidates``. None looks at the budget: `registry` takes
 the cheapest that fits. "Block" is an element of the block chain (`blocks`), embeddings and heads among them.
 """
 
@@ -93,7 +93,7 @@ def sqrt(judge: FastJudge) -> Iterator[Plan]:
     yield ()
     chain = block_chain(judge.problem)
     for most_bytes in byte_grid(chain):
-        yield tuple(_runs(chain, most_bytes))
+        yield chain.joined([(i, i) for i in range(len(chain.elements))], most_bytes)
 
 
 def byte_grid(chain: BlockChain) -> Iterator[float]:
@@ -111,25 +111,6 @@ def byte_grid(chain: BlockChain) -> Iterator[float]:
         yield middle_bytes / BELOW ** (1 - 2 * i / GRID)
     for i in range(GRID + 1):
         yield middle_bytes * (total_bytes / middle_bytes) ** (i / GRID)
-
-
-def _runs(chain: BlockChain, most_bytes: float) -> Iterator[int]:
-    """Walk the chain in forward order and cut before the saved bytes of a run exceed `most_bytes`.
-
-    A run also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
-    """
-    first = 0
-    while first < len(chain.elements):
-        run, after, sum_bytes = chain.candidate(first, first), first + 1, chain.saved_bytes[first]
-        while run is not None and after < len(chain.elements):
-            sum_bytes += chain.saved_bytes[after]
-            longer = chain.candidate(first, after)
-            if longer is None or sum_bytes > most_bytes:
-                break
-            run, after = longer, after + 1
-        if run is not None:
-            yield run
-        first = after
 
 
 def speed(judge: FastJudge) -> Iterator[Plan]:
@@ -158,26 +139,18 @@ def speed(judge: FastJudge) -> Iterator[Plan]:
 
 def _freed_bytes(judge: FastJudge) -> list[int]:
     """Per candidate, what it alone frees at the plain peak; 0 for those that multiply."""
-    step = int(judge.levels(()).argmax())
-    stands = (judge.free_step[judge.save_tensor] <= step) & (judge.save_until > step)
-    tensor, call = judge.save_tensor[stands], judge.save_call[stands]
-    own, n_saves = np.unique(tensor, return_counts=True)
-    order = np.argsort(call, kind="stable")
-    call, tensor = call[order], np.searchsorted(own, tensor[order])
-    sizes, freed = judge.tensor_bytes[own], []
-    place = {int(t): i for i, t in enumerate(own)}
+    step, freed = int(judge.levels(()).argmax()), []
+    stand = (judge.free_step[judge.save_tensor] <= step) & (judge.save_until > step)
+    first, last = np.full(len(judge.tensor_bytes), len(judge.problem.calls)), np.full(len(judge.tensor_bytes), -1)
+    np.minimum.at(first, judge.save_tensor[stand], judge.save_call[stand])
+    np.maximum.at(last, judge.save_tensor[stand], judge.save_call[stand])
+    plain_bytes = int(judge.tensor_bytes[last >= 0].sum())
     for candidate in judge.problem.candidates:
-        if candidate.multiplies:
-            freed.append(0)
-            continue
-        first, last = np.searchsorted(call, (candidate.start, candidate.stop))
-        covered = np.bincount(tensor[first:last], minlength=len(own)) == n_saves
-        held = {hold.tensor for hold in candidate.holds if hold.until > step}
-        held = {t for t in held if judge.free_step[t] <= step}
-        covered[[place[t] for t in held if t in place]] = False
-        more_bytes = sum(int(judge.tensor_bytes[t]) for t in held if t not in place)
-        more_bytes += sum(each.bytes for each in candidate.additions if each.start <= step < each.until)
-        freed.append(int(sizes[covered].sum()) - more_bytes)
+        left = (last >= 0) & ~((first >= candidate.start) & (last < candidate.stop))
+        left[[t for t, until in candidate.holds if judge.free_step[t] <= step < until]] = True
+        added_bytes = sum(each.bytes for each in candidate.additions if each.start <= step < each.until)
+        left_bytes = int(judge.tensor_bytes[left].sum()) + added_bytes
+        freed.append(0 if candidate.multiplies else plain_bytes - left_bytes)
     return freed
 
 

@@ -68,6 +68,26 @@ class BlockChain:
                     break
             at += 1
 
+    def joined(self, pieces: Sequence[tuple[int, int]], most_bytes: float) -> tuple[int, ...]:
+        """Candidates for pieces, each the numbers of its first and last element, joined up to so many saved bytes.
+
+        A segment also ends where no candidate goes on: at the end of a group of siblings, or at a refused call.
+        """
+        segments: list[int] = []
+        at = 0
+        while at < len(pieces):
+            first, last = pieces[at]
+            segment, at, sum_bytes = self.candidate(first, last), at + 1, sum(self.saved_bytes[first : last + 1])
+            while segment is not None and at < len(pieces):
+                after, last = pieces[at]
+                longer, sum_bytes = self.candidate(first, last), sum_bytes + sum(self.saved_bytes[after : last + 1])
+                if longer is None or sum_bytes > most_bytes:
+                    break
+                segment, at = longer, at + 1
+            if segment is not None:
+                segments.append(segment)
+        return tuple(segments)
+
 
 def block_chain(problem: Problem) -> BlockChain:
     """Find the block chain; without elements where no candidate exists.

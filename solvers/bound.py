@@ -12,7 +12,7 @@ One linear programme, over steps s where the budget binds:
     h_ts     item t stands in s though forward is done with it              columns ``h``
     c_u      seconds of u                                                   ``Unit.seconds``
     b_t      bytes of t                                                     ``Item.bytes``
-    room_s   budget, less what stands in s anyway and what is read in it    ``Row.room_bytes``
+    room_s   budget, less what stands in s anyway and what is read in it    ``room_bytes``
 
     minimise  Σ_u c_u r_u                                   all columns between 0 and 1
     (1)       r_u ≥ R_us                                    paid once, however often it runs again
@@ -47,11 +47,10 @@ from typing import Any
 import numpy as np
 
 from . import highs
-from .columns import Floats
 from .common import Deadline
 from .dataflow import Dataflow
-from .errors import BackendError
-from .lives import Lives, Row, Steps
+from .errors import BackendError, InvalidProblem
+from .fast_judge import Floats, peaks
 
 SECONDS = 10.0
 
@@ -59,6 +58,31 @@ ROWS_PER_ROUND = 2
 
 SCALE = 1000.0  # sizes and costs are scaled to this, so that tolerances of 1e-6 are 1e-9 of the whole
 SAFE = 1e-10  # share of the bound that is given up for sums that are rounded
+ROOM = 1e-7  # share of the budget by which a level may be above it
+
+Row = tuple[int, list[tuple[int, int, int]]]
+"""What must fit into a step: bytes that may be held, and (item, maker, reader): the item is held, or the maker runs
+again, as far as the reader runs again. Without a reader it is backward that reads it; without a maker nothing makes it
+again. -1 stands for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """When what stands, over the steps of one training step.
+
+    Attributes:
+        base_bytes: per step, what stands there in every schedule: parameters, gradients so far, what the caller's
+            own references keep, temporaries of the step itself.
+        run_step: per unit, the step in which it first runs.
+        free_step: per item, the first step in which it would be dead if backward did not need it. Before that it is
+            part of the base. For an item from outside that backward alone holds: the first step.
+        read_steps: per item, the steps in which backward reads it, ascending; empty where it is not saved.
+    """
+
+    base_bytes: tuple[int, ...]
+    run_step: tuple[int, ...]
+    free_step: tuple[int, ...]
+    read_steps: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +123,13 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
     about two columns an op and step that binds.
     """
     deadline = Deadline.after(seconds)
-    steps = Steps.of(flow, lives)
+    steps = _Steps(flow, lives)
     again = np.zeros(len(flow.units))
     rows: dict[int, Row] = {}
-    best, converged = 0.0, True
-    while best < math.inf and (broken := steps.broken(again, budget_bytes, rows)):
+    best, limit_bytes = 0.0, budget_bytes * (1.0 + ROOM) + 0.5
+    while best < math.inf and (
+        broken := [step for step in peaks(steps.levels(again), limit_bytes) if step not in rows]
+    ):
         for step in broken[: ROWS_PER_ROUND if rows else 1]:
             rows[step] = steps.row(step, budget_bytes)
         try:
@@ -111,23 +137,102 @@ def peak_bound(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: floa
         except BackendError:
             found = None
         if found is None:
-            converged = False
-            break
+            return Bound(seconds=best, converged=False, steps=tuple(rows))
         best, again = max(best, found[0]), found[1]
-    return Bound(seconds=best, converged=converged, steps=tuple(rows))
+    return Bound(seconds=best, converged=True, steps=tuple(rows))
+
+
+class _Steps:
+    """The steps of a model, and what may be held in each.
+
+    `until` and `unit_until` are per item and unit the first step after which nothing can want it, or what it makes;
+    `readers` are per item the units that read its last version.
+    """
+
+    def __init__(self, flow: Dataflow, lives: Lives) -> None:
+        """Check the data, and find how long things can be wanted: by backward, or to make what is wanted."""
+        _check(flow, lives)
+        self.flow, self.lives = flow, lives
+        self.until = [steps[-1] if steps else 0 for steps in lives.read_steps]
+        self.unit_until = [0] * len(flow.units)
+        self.readers: list[list[int]] = [[] for _ in flow.items]
+        for u in range(len(flow.units) - 1, -1, -1):
+            self.unit_until[u] = max((self.until[t] for t in flow.units[u].makes), default=0)
+            for t in flow.units[u].reads:
+                self.until[t] = max(self.until[t], self.unit_until[u])
+                # Where several units write one item in place, only who reads the last version counts.
+                if not flow.makers[t] or flow.makers[t][-1] < u:
+                    self.readers[t].append(u)
+
+    def row(self, step: int, budget_bytes: int) -> Row:
+        """What fits into the budget in `step`."""
+        flow, lives = self.flow, self.lives
+        ran = [run < step < until for run, until in zip(lives.run_step, self.unit_until, strict=True)]
+        room_bytes, needs = budget_bytes - lives.base_bytes[step], []
+        for t, item in enumerate(flow.items):
+            reads = lives.read_steps[t]
+            if item.free or lives.free_step[t] > step or (step >= self.until[t] and step not in reads):
+                continue
+            if step in reads:
+                room_bytes -= item.bytes
+                continue
+            wanted = [-1] if reads and reads[-1] > step else [v for v in self.readers[t] if ran[v]]
+            makers = flow.makers[t] if flow.makers[t] and all(ran[u] for u in flow.makers[t]) else (-1,)
+            needs += [(t, u, v) for u in makers for v in wanted]
+        return room_bytes, needs
+
+    def levels(self, again: Floats) -> Floats:
+        """Level of every step, or more, if so much of each unit ran again after it."""
+        change = np.zeros(len(self.lives.base_bytes) + 1)
+
+        def stands(start: int, until: int, n_bytes: float) -> None:
+            if start < until:
+                change[start] += n_bytes
+                change[until] -= n_bytes
+
+        for t, item in enumerate(self.flow.items):
+            if item.free:
+                continue
+            made = min((again[u] for u in self.flow.makers[t]), default=0.0)
+            reads, free_step = self.lives.read_steps[t], self.lives.free_step[t]
+            last = reads[-1] if reads else -1
+            for step in reads:
+                if step >= free_step:
+                    stands(step, step + 1, item.bytes * made)
+            stands(free_step, last + 1, item.bytes * (1.0 - made))
+            wanted = max((again[u] for u in self.readers[t]), default=0.0) - made
+            if wanted > 0.0:
+                stands(max(free_step, last + 1), self.until[t] + 1, item.bytes * wanted)
+        levels: Floats = np.array(self.lives.base_bytes) + np.cumsum(change[:-1])
+        return levels
+
+
+def _check(flow: Dataflow, lives: Lives) -> None:
+    n_steps, n_items = len(lives.base_bytes), len(flow.items)
+    ran, freed, read = len(lives.run_step), len(lives.free_step), len(lives.read_steps)
+    if ran != len(flow.units):
+        raise InvalidProblem(f"{ran} run steps for {len(flow.units)} units")
+    if not freed == read == n_items:
+        raise InvalidProblem(f"{freed} free steps and {read} rows of read steps for {n_items} items")
+    if not all(0 <= step < n_steps for steps in (lives.run_step, *lives.read_steps) for step in steps):
+        raise InvalidProblem(f"a unit runs, or backward reads, outside the {n_steps} steps")
+    if not all(0 <= step <= n_steps for step in lives.free_step):
+        raise InvalidProblem(f"an item is freed outside the {n_steps} steps")
 
 
 def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[float, Floats] | None:
-    """Seconds that no schedule undercuts, and how much of each unit runs again; None if there was no time."""
+    """Seconds that no schedule undercuts, and how much of each unit runs again; None if that was not found in time."""
     if deadline.passed:
         return None
     programme = _Programme(flow, rows)
-    outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False, presolve=True)
+    outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False)
     if outcome.infeasible:
-        # Prices do not prove that there is no schedule. That each breaks a row by so many bytes they do.
-        programme = _Programme(flow, rows, over=True)
-        outcome = highs.solve(programme.lp, seconds=deadline.left, whole=False, presolve=True)
-        return (math.inf, np.zeros(0)) if outcome.solved and programme.proven() > SAFE else None
+        # Prices do not prove that there is no schedule. That one step needs more bytes than there is room for they do.
+        for row in rows:
+            held = _Programme(flow, [row], seconds=False)
+            solved = highs.solve(held.lp, seconds=deadline.left, whole=False).solved
+            if solved and held.proven() * held.size_unit * (1.0 - SAFE) > row[0]:
+                return math.inf, np.zeros(0)
     if not outcome.solved:
         return None
     again = np.zeros(len(flow.units))
@@ -137,58 +242,48 @@ def _bounded(flow: Dataflow, rows: Sequence[Row], deadline: Deadline) -> tuple[f
 
 
 class _Programme:
-    """The programme of some steps in PuLP: `lp`, the seconds that count as one, and r by unit."""
+    """The programme of some steps in PuLP: `lp`, the seconds and bytes that count as one, and r by unit."""
 
-    def __init__(self, flow: Dataflow, rows: Sequence[Row], *, over: bool = False) -> None:
-        """Make it; `over`: for the least bytes by which a row (4) is broken, in place of seconds."""
+    def __init__(self, flow: Dataflow, rows: Sequence[Row], *, seconds: bool = True) -> None:
+        """Make it; not for `seconds`: for the least bytes held in the only step, without (4)."""
         pulp = highs.pulp_module()
         self.lp = pulp.LpProblem("bound", pulp.LpMinimize)
         self.cost_unit = max((unit.seconds for unit in flow.units), default=0.0) / SCALE or 1.0
-        self.paid: dict[int, Any] = {}
-        self._costs: dict[str, float] = {}
-        self._rows: list[tuple[Any, list[tuple[Any, float]], float]] = []
-        size_unit = max(sum(item.bytes for item in flow.items), 1) / SCALE
-        most_over = SCALE + max(-row.room_bytes / size_unit for row in rows)
-        missing = [(self._column("y", 1.0), -most_over)] if over else []
-        for u in sorted({u for row in rows for _, maker, reader in row.needs for u in (maker, reader)} - {-1}):
-            self.paid[u] = self._column(f"r{u}", 0.0 if over else flow.units[u].seconds / self.cost_unit)
-        for i, row in enumerate(rows):
-            again = {u: self._column(f"R{i}_{u}") for u in self.paid} if len(rows) > 1 else self.paid
-            held = {t: self._column(f"h{i}_{t}") for t in sorted({t for t, _, _ in row.needs})}
-            if len(rows) > 1:
-                for u, column in again.items():
-                    self._at_most([(column, 1.0), (self.paid[u], -1.0)], 0.0)
-            for t, maker, reader in row.needs:
+        self._rows: list[Any] = []
+        self.size_unit = max(sum(item.bytes for item in flow.items), 1) / SCALE
+        units = sorted({u for _, needs in rows for _, maker, reader in needs for u in (maker, reader)} - {-1})
+        sizes: list[tuple[Any, float]] = []
+        self.paid = {u: self.lp.add_variable(f"r{u}", 0, 1) for u in units}
+        costs = [(column, flow.units[u].seconds / self.cost_unit) for u, column in self.paid.items()]
+        for i, (room_bytes, needs) in enumerate(rows):
+            again = {u: self.lp.add_variable(f"R{i}_{u}", 0, 1) for u in units} if len(rows) > 1 else self.paid
+            held = {t: self.lp.add_variable(f"h{i}_{t}", 0, 1) for t in sorted({t for t, _, _ in needs})}
+            for u in units if len(rows) > 1 else ():
+                self._at_most([(again[u], 1.0), (self.paid[u], -1.0)], 0.0)
+            for t, maker, reader in needs:
                 terms = [(held[t], -1.0), *([(again[maker], -1.0)] if maker >= 0 else [])]
                 self._at_most([*terms, *([(again[reader], 1.0)] if reader >= 0 else [])], 0.0 if reader >= 0 else -1.0)
-            sizes = [(column, flow.items[t].bytes / size_unit) for t, column in held.items()]
-            self._at_most([*sizes, *missing], row.room_bytes / size_unit)
-        self.lp.setObjective(
-            pulp.LpAffineExpression([(v, self._costs[v.name]) for v in (*self.paid.values(), *(v for v, _ in missing))])
-        )
-
-    def _column(self, name: str, cost: float = 0.0) -> Any:
-        column = self.lp.add_variable(name, 0, 1)
-        self._costs[name] = cost
-        return column
+            sizes = [(held[t], flow.items[t].bytes / self.size_unit) for t in held]
+            if seconds:
+                self._at_most(sizes, room_bytes / self.size_unit)
+        self.lp.setObjective(pulp.LpAffineExpression(costs if seconds else sizes))
 
     def _at_most(self, terms: list[tuple[Any, float]], most: float) -> None:
         pulp = highs.pulp_module()
-        row = pulp.LpConstraint(pulp.LpAffineExpression(terms), pulp.LpConstraintLE, rhs=most)
-        self.lp.addConstraint(row)
-        self._rows.append((row, terms, most))
+        self._rows.append(pulp.LpConstraint(pulp.LpAffineExpression(terms), pulp.LpConstraintLE, rhs=most))
+        self.lp.addConstraint(self._rows[-1])
 
     def proven(self) -> float:
         """What the prices of the rows prove of the least cost, with every column between 0 and 1.
 
         True of all prices that are not negative, tight for the best.
         """
-        reduced, sums = dict(self._costs), []
-        for row, terms, most in self._rows:
+        reduced, sums = dict(self.lp.objective.items()), []
+        for row in self._rows:
             price = max(math.nan if row.pi is None else -row.pi, 0.0)
-            sums.append(-price * most)
-            for column, weight in terms:
-                reduced[column.name] += price * weight
+            sums.append(price * row.constant)
+            for column, weight in row.items():
+                reduced[column] = reduced.get(column, 0.0) + price * weight
         proven = math.fsum([*sums, *(min(value, 0.0) for value in reduced.values())])
         if not math.isfinite(proven):
             raise highs.nonsense("prices of rows that are no numbers")

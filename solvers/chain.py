@@ -31,13 +31,12 @@ Source: Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains", 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Plan
-from .fast_judge import FastJudge, Ints
+from .fast_judge import FastJudge, Floats, Ints, course
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
 TRIES = 6  # how often the room is corrected by what the judge finds too high
@@ -55,37 +54,28 @@ def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
     `SLOTS` times the greatest common divisor of all sizes); a heuristic where tensors are shared far apart;
     O((candidates + calls) × slots).
     """
-    yield from Chain.of(judge).plans(budget_bytes)
+    yield from Chain(judge).plans(budget_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """The arcs of a problem, to be asked for several budgets; symbols as above, per arc.
 
     `apex_bytes` is the base from the apex to the first change after it.
     """
 
-    columns: Columns
-    plain_bytes: int
-    held_bytes: Floats
-    own_peak_bytes: Floats
-    apex_bytes: int
-
-    @classmethod
-    def of(cls, judge: FastJudge) -> Chain:
+    def __init__(self, judge: FastJudge) -> None:
         """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
-        plain_bytes = judge.peak(())
-        columns = Columns.of(judge)
+        self.columns = columns = Columns(judge)
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)
         arcs, starts, untils, sizes = _charged(columns)
         kept = arcs >= columns.n_candidates
-        apex = int(np.cumsum(_changes(starts[kept], untils[kept], sizes[kept], n_steps)).argmax())
+        apex = int(course(n_steps, starts[kept], untils[kept], sizes[kept]).argmax())
         here = (starts <= apex) & (apex < untils)
-        held = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
+        self.held_bytes: Floats = np.bincount(arcs[here], weights=sizes[here], minlength=n_arcs).astype(np.float64)
 
         times = np.unique(np.concatenate(([apex], starts, untils)))
         times = times[times >= apex]
-        own_peak = np.full(n_arcs, -np.inf)
+        self.own_peak_bytes = np.full(n_arcs, -np.inf)
         offset = np.searchsorted(arcs, np.arange(n_arcs + 1))
         for arc in range(n_arcs):
             own = slice(offset[arc], offset[arc + 1])
@@ -95,27 +85,22 @@ class Chain:
                 # Steps since the last change before belong to it as well: it still holds everything then.
                 first, last = int(times[max(np.searchsorted(times, changes.min()) - 1, 0)]), int(until.max())
                 size = np.where(until > first, sizes[own], 0)
-                change = _changes(np.clip(start - first, 0, None), np.clip(until - first, 0, None), size, last - first)
-                own_peak[arc] = (columns.base_bytes[first:last] + np.cumsum(change)).max()
+                stands = course(last - first, np.clip(start - first, 0, None), np.clip(until - first, 0, None), size)
+                self.own_peak_bytes[arc] = (columns.base_bytes[first:last] + stands).max()
         apex_end = int(times[1]) if len(times) > 1 else n_steps
-        return cls(
-            columns=columns,
-            plain_bytes=plain_bytes,
-            held_bytes=held,
-            own_peak_bytes=own_peak,
-            apex_bytes=int(columns.base_bytes[apex:apex_end].max()),
-        )
+        self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
     def plans(self, budget_bytes: int) -> Iterator[Plan]:
         """See `chain_plans`."""
         yield ()
-        if self.plain_bytes <= budget_bytes or not self.columns.n_candidates:
+        plain_bytes = self.columns.judge.peak(())
+        if plain_bytes <= budget_bytes or not self.columns.n_candidates:
             return
         found = False
         for plan in self._by_room(budget_bytes):
             found = found or self.columns.judge.peak(plan) <= budget_bytes
             yield plan
-        low_bytes, high_bytes = int(self.columns.base_bytes.max()), self.plain_bytes
+        low_bytes, high_bytes = int(self.columns.base_bytes.max()), plain_bytes
         for _ in range(0 if found else BISECTIONS):
             middle_bytes = (low_bytes + high_bytes) // 2
             lower = self.plan(middle_bytes)
@@ -201,14 +186,6 @@ class Chain:
         before = np.concatenate(([0.0], np.cumsum(kept)))[first] / slot_bytes
         slots: Ints = (np.rint(before + self.held_bytes / slot_bytes) - np.rint(before)).astype(np.int64)
         return slots
-
-
-def _changes(starts: Ints, untils: Ints, sizes: Ints, n_steps: int) -> Ints:
-    """What begins, less what ends, in each step."""
-    change = np.zeros(n_steps + 1, dtype=np.int64)
-    np.add.at(change, starts, sizes)
-    np.subtract.at(change, untils, sizes)
-    return change[:-1]
 
 
 def _charged(columns: Columns) -> tuple[Ints, Ints, Ints, Ints]:

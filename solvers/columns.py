@@ -21,16 +21,12 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from .common import Plan
-from .fast_judge import FastJudge, Ints
-
-Floats = npt.NDArray[np.float64]
+from .fast_judge import FastJudge, Floats, Ints, course
 
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
@@ -38,7 +34,6 @@ Form = tuple[int, ...]
 ALWAYS = -1  # stands for a save that no candidate covers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Columns: one a candidate, then one a stretch, then one a kind of piece that has several forms.
 
@@ -53,18 +48,7 @@ class Columns:
         grain_bytes: every entry is a multiple of this.
     """
 
-    judge: FastJudge
-    arcs: tuple[tuple[int, int], ...]
-    alive: tuple[tuple[Form, ...], ...]
-    base_bytes: Ints
-    entry_column: Ints
-    entry_start: Ints
-    entry_until: Ints
-    entry_bytes: Ints
-    grain_bytes: int
-
-    @classmethod
-    def of(cls, judge: FastJudge) -> Columns:
+    def __init__(self, judge: FastJudge) -> None:
         """Lay a problem out; O(problem + candidates × steps)."""
         problem = judge.problem
         n_candidates = len(problem.candidates)
@@ -78,7 +62,7 @@ class Columns:
                 holders[hold.tensor][hold.until].add(c)
         entries: dict[tuple[int, int, int], int] = defaultdict(int)
         always = np.zeros(len(problem.steps) + 1, dtype=np.int64)
-        pieces = _Pieces.of(arcs, n_candidates)
+        pieces = _Pieces(arcs, n_candidates)
         for tensor, ends in zip(problem.tensors, holders, strict=True):
             for save in tensor.saves:
                 stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
@@ -101,17 +85,11 @@ class Columns:
                     entries[c, addition.start, addition.until] += addition.bytes
         table = np.array([(*key, n) for key, n in entries.items()], dtype=np.int64).reshape(-1, 4)
         table = table[np.argsort(table[:, 0], kind="stable")]
-        return cls(
-            judge=judge,
-            arcs=tuple(arcs),
-            alive=tuple(pieces.alive),
-            base_bytes=judge.base_bytes + np.cumsum(always[:-1]),
-            entry_column=table[:, 0],
-            entry_start=table[:, 1],
-            entry_until=table[:, 2],
-            entry_bytes=table[:, 3],
-            grain_bytes=math.gcd(*np.unique(table[:, 3]).tolist()) or 1,
-        )
+        self.judge, self.arcs, self.alive = judge, tuple(arcs), tuple(pieces.alive)
+        self.base_bytes: Ints = judge.base_bytes + np.cumsum(always[:-1])
+        self.entry_column, self.entry_start = table[:, 0], table[:, 1]
+        self.entry_until, self.entry_bytes = table[:, 2], table[:, 3]
+        self.grain_bytes = math.gcd(*np.unique(table[:, 3]).tolist()) or 1
 
     @property
     def count(self) -> int:
@@ -157,11 +135,7 @@ class Columns:
     def levels(self, values: Floats) -> Floats:
         """Level in every step for values of the columns, whole or not; those of pieces are computed."""
         weight = self.entry_bytes * self.with_pieces(values)[self.entry_column]
-        n_steps = len(self.base_bytes)
-        begun = np.bincount(self.entry_start, weights=weight, minlength=n_steps + 1)
-        ended = np.bincount(self.entry_until, weights=weight, minlength=n_steps + 1)
-        levels: Floats = self.base_bytes.astype(np.float64) + np.cumsum((begun - ended)[:-1])
-        return levels
+        return self.base_bytes + course(len(self.base_bytes), self.entry_start, self.entry_until, weight)
 
     def row(self, step: int) -> Floats:
         """Bytes of each column in `step`."""
@@ -170,7 +144,6 @@ class Columns:
         return row.astype(np.float64)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Pieces:
     """The kinds of pieces met so far, which tensors share.
 
@@ -178,19 +151,15 @@ class _Pieces:
     made here are `alive`, by their forms; with those of the columns among them they have `said` something.
     """
 
-    arcs: Sequence[tuple[int, int]]
-    options: Sequence[frozenset[int]]
-    alive: dict[tuple[Form, ...], int] = field(default_factory=dict)
-    said: dict[int, frozenset[Form]] = field(default_factory=dict)
-    known: dict[tuple[frozenset[int], Form], Form | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, arcs: Sequence[tuple[int, int]], n_candidates: int) -> _Pieces:
+    def __init__(self, arcs: Sequence[tuple[int, int]], n_candidates: int) -> None:
         options: list[set[int]] = [set() for _ in range(len(arcs) - n_candidates)]
         for column, (first, last) in enumerate(arcs):
             for stretch in range(first, last):
                 options[stretch].add(column)
-        return cls(arcs=arcs, options=[frozenset(each) for each in options])
+        self.arcs, self.options = arcs, [frozenset(each) for each in options]
+        self.alive: dict[tuple[Form, ...], int] = {}
+        self.said: dict[int, frozenset[Form]] = {}
+        self.known: dict[tuple[frozenset[int], Form], Form | None] = {}
 
     def form(self, holders: frozenset[int], later: Form) -> Form | None:
         """Columns whose sum says whether a piece is alive; None where it always is.

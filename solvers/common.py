@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import Infeasible
 from .fast_judge import FastJudge
+from .judge import simulate
 from .pins import completed
 from .problem import Problem, Solution, Status
-from .simulate import simulate
 from .units import format_bytes
 
 SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it
@@ -132,20 +132,14 @@ def ordered(judge: FastJudge, plans: Iterable[Plan], budget_bytes: int) -> list[
     return sorted(plans, key=preference)
 
 
-def best_plan(judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, trimmed: bool) -> Plan:
-    """The best of at least one plan, with what the problem demands of it; `trimmed`: without what it does not need."""
-    best = ordered(judge, stated(judge, plans), budget_bytes)
+def best_plan(
+    judge: FastJudge, found: Mapping[Plan, str], budget_bytes: int, *, trimmed: int = MOST_TRIMMED
+) -> tuple[Plan, str]:
+    """The best of at least one plan, and whose it is; the best `trimmed` lose the segments that they do not need."""
+    best = ordered(judge, found, budget_bytes)
     if trimmed:
-        lean = {trim(judge, plan, budget_bytes) for plan in best[:MOST_TRIMMED]}
-        best = ordered(judge, lean, budget_bytes)
-    return best[0]
-
-
-def cheapest(
-    judge: FastJudge, plans: Iterable[Sequence[int]], budget_bytes: int, *, solver: str, trimmed: bool
-) -> Solution:
-    """Return the cheapest of some plans that fits the budget; raises `Infeasible` where none does."""
-    plan = best_plan(judge, plans, budget_bytes, trimmed=trimmed)
-    if judge.peak(plan) > budget_bytes:
-        raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=solver)
-    return judged(judge.problem, plan, solver=solver)
+        lean: dict[Plan, str] = {}
+        for plan in best[:trimmed]:
+            lean.setdefault(trim(judge, plan, budget_bytes), found[plan])
+        best, found = ordered(judge, lean, budget_bytes), lean
+    return best[0], found[best[0]]

@@ -14,8 +14,7 @@ With R per unit and A per tensor (available in backward), ``A − R of its maker
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,8 +49,6 @@ class Unit:
         reads: indices of items.
         makes: indices of items that it writes; what several units write (in place) they make together.
         keepable: whether it can be left out of a replay, and those of its results handed out that can be held.
-        recomputable: whether it may run again.
-        caller: number of the call whose own code calls it, where it is a torch function; -1 where it is a call.
     """
 
     name: str
@@ -59,24 +56,6 @@ class Unit:
     reads: tuple[int, ...] = ()
     makes: tuple[int, ...] = ()
     keepable: bool = True
-    recomputable: bool = True
-    caller: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSeconds:
-    """What a selective segment costs the host, whatever its units cost the device.
-
-    Attributes:
-        segment_seconds: once, if anything is recomputed.
-        kept_unit_seconds: for each unit kept.
-        seen_function_seconds: for each function that one call's own code calls, if some of them are kept or skipped and
-            others run: only a function mode tells them apart.
-    """
-
-    segment_seconds: float = 0.0
-    kept_unit_seconds: float = 0.0
-    seen_function_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +64,11 @@ class Decisions:
 
     Attributes:
         recompute: units that run again.
-        keep: units that do not, and of which something is held.
-        skip: the others.
-        stop: one past the last recomputed unit: the replay ends there, and nothing behind it needs skipping.
-        held: items held from forward on, boundary included.
-        held_bytes: bytes of those that are not free.
-        recompute_seconds: of the recomputed units, and of the host.
+        held_bytes: bytes held from forward on, boundary included; free items are left out.
+        recompute_seconds: of the recomputed units, and of the host for those that are kept.
     """
 
     recompute: tuple[int, ...]
-    keep: tuple[int, ...]
-    skip: tuple[int, ...]
-    stop: int
-    held: tuple[int, ...]
     held_bytes: int
     recompute_seconds: float
 
@@ -111,8 +82,7 @@ class Dataflow:
         items: in any order.
 
     Raises:
-        InvalidProblem: an index, a size or a time makes no sense, an item is read before it is made, or what
-            backward needs can neither be kept nor recomputed.
+        InvalidProblem: an index, a size or a time makes no sense, or an item is read before it is made.
 
     Example:
         >>> from autockpt.solvers.dataflow import Dataflow, Item, Unit
@@ -123,8 +93,8 @@ class Dataflow:
         ...     ),
         ...     items=(Item(bytes=2, saved=True), Item(bytes=8, saved=True), Item(bytes=8, saved=True)),
         ... )
-        >>> flow.plain_bytes, flow.decisions([1]).held_bytes, flow.decisions([1]).keep
-        (18, 10, (0,))
+        >>> flow.plain_bytes, flow.decisions([1]).held_bytes
+        (18, 10)
     """
 
     units: tuple[Unit, ...]
@@ -141,9 +111,6 @@ class Dataflow:
             for t in unit.reads:
                 made = not self.makers[t] or self.makers[t][0] < u
                 _require(made, f"{where} reads item {t} before it is made")
-        for u in self.must_recompute:
-            stuck = f"unit {self.units[u].name!r} makes what backward needs, and can neither be kept nor recomputed"
-            _require(self.units[u].recomputable, stuck)
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
@@ -155,20 +122,17 @@ class Dataflow:
         return tuple(tuple(each) for each in makers)
 
     @cached_property
-    def groups(self) -> tuple[int, ...]:
-        """Per unit, the first unit of its group: units that make one item together share a decision."""
-        group = list(range(len(self.units)))
-
-        def first(u: int) -> int:
-            while group[u] != u:
-                u = group[u]
-            return u
-
-        for units in self.makers:
-            for u in units[1:]:
-                low, high = sorted((first(units[0]), first(u)))
-                group[high] = low
-        return tuple(first(u) for u in range(len(group)))
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Per unit, the units that share its decision: those that make one item together."""
+        group = [[u] for u in range(len(self.units))]
+        for makers in self.makers:
+            for u in makers[1:]:
+                first, other = group[makers[0]], group[u]
+                if first is not other:
+                    first += other
+                    for v in other:
+                        group[v] = first
+        return tuple(tuple(sorted(each)) for each in group)
 
     @cached_property
     def holdable(self) -> tuple[bool, ...]:
@@ -178,56 +142,17 @@ class Dataflow:
             for item, units in zip(self.items, self.makers, strict=True)
         )
 
-    @cached_property
-    def must_recompute(self) -> frozenset[int]:
-        """Units that run again wherever anything does: what backward needs of them cannot be held."""
-        members: dict[int, list[int]] = {}
-        for u, g in enumerate(self.groups):
-            members.setdefault(g, []).append(u)
-        found: set[int] = set()
-        needed = [t for t, item in enumerate(self.items) if item.saved]
-        while needed:
-            t = needed.pop()
-            if self.holdable[t] or self.makers[t][0] in found:
-                continue
-            groups = [self.groups[self.makers[t][0]]]
-            for g in groups:
-                for u in members[g]:
-                    if u not in found:
-                        found.add(u)
-                        needed.extend(self.units[u].reads)
-        return frozenset(found)
-
-    @cached_property
-    def functions(self) -> Counter[int]:
-        """How many torch functions there are by caller."""
-        return Counter(unit.caller for unit in self.units if unit.caller >= 0)
-
     @property
     def plain_bytes(self) -> int:
         """Bytes held where nothing is recomputed: all that is saved and not free."""
         return sum(item.bytes for item in self.items if item.saved and not item.free)
 
-    def whole(self) -> tuple[int, ...]:
-        """Units to recompute where as little as possible is kept: those up to the last that makes something saved."""
-        members = [u for u, unit in enumerate(self.units) if any(self.items[t].saved for t in unit.makes)]
-        last = max(members, default=-1)
-        groups = {self.groups[u] for u in range(last + 1)} | {self.groups[u] for u in self.must_recompute}
-        chosen = {u for u, unit in enumerate(self.units) if self.groups[u] in groups and unit.recomputable}
-        while True:  # a group is recomputed whole or not at all, and what cannot be held must be recomputed
-            wrong = {u for u in chosen if any(self._lacks(t, chosen) for t in self.units[u].reads)}
-            left_out = {g for u, g in enumerate(self.groups) if u not in chosen or u in wrong}
-            smaller = {u for u in chosen if self.groups[u] not in left_out}
-            if smaller == chosen:
-                return tuple(sorted(chosen))
-            chosen = smaller
-
-    def decisions(self, recompute: Collection[int], host: HostSeconds | None = None) -> Decisions:
+    def decisions(self, recompute: Collection[int], *, kept_seconds: float = 0.0) -> Decisions:
         """What is kept, skipped and held if these units are recomputed, and what that costs; exact, O(units + items).
 
         Args:
             recompute: indices of units; whole groups.
-            host: host seconds; None counts none.
+            kept_seconds: what each kept unit costs the host where anything is recomputed.
 
         Returns:
             The decisions, with the fewest items held.
@@ -238,27 +163,21 @@ class Dataflow:
         again = frozenset(recompute)
         for u in again:
             _require(0 <= u < len(self.units), f"recomputes unit {u} of {len(self.units)}")
-            _require(self.units[u].recomputable, f"unit {self.units[u].name!r} may not be recomputed")
-        for u, g in enumerate(self.groups):
-            name, other = self.units[u].name, self.units[g].name
-            _require((u in again) == (g in again), f"units {name!r} and {other!r} write one tensor: both or neither")
+        for u, group in enumerate(self.groups):
+            name, other = self.units[u].name, self.units[group[0]].name
+            _require(
+                (u in again) == (group[0] in again), f"units {name!r} and {other!r} write one tensor: both or neither"
+            )
         held = self.held(again)
         for t in held:
             # Where nothing is recomputed nothing is handed out either: autograd holds what it saved.
             _require(not again or self.holdable[t], f"item {t} would have to be held, and cannot be")
-        holds = set(held)
-        others = [u for u in range(len(self.units)) if u not in again]
-        keep = tuple(u for u in others if not holds.isdisjoint(self.units[u].makes))
-        skip = tuple(u for u in others if holds.isdisjoint(self.units[u].makes))
-        stop = max(again, default=-1) + 1
+        kept = [u for u, unit in enumerate(self.units) if u not in again and not set(held).isdisjoint(unit.makes)]
+        seconds = sum(self.units[u].seconds for u in sorted(again)) + kept_seconds * len(kept)
         return Decisions(
             recompute=tuple(sorted(again)),
-            keep=keep,
-            skip=skip,
-            stop=stop,
-            held=held,
             held_bytes=sum(self.items[t].bytes for t in held if not self.items[t].free),
-            recompute_seconds=self._seconds(sorted(again), keep, skip, stop, host or HostSeconds()),
+            recompute_seconds=seconds if again else 0.0,
         )
 
     def held(self, again: Collection[int]) -> tuple[int, ...]:
@@ -267,20 +186,6 @@ class Dataflow:
         needed.update(t for u in again for t in self.units[u].reads)
         needed.difference_update(t for u in again for t in self.units[u].makes)
         return tuple(sorted(needed))
-
-    def _lacks(self, t: int, chosen: Collection[int]) -> bool:
-        return not self.holdable[t] and not set(self.makers[t]) <= set(chosen)
-
-    def _seconds(
-        self, again: Sequence[int], keep: Sequence[int], skip: Sequence[int], stop: int, host: HostSeconds
-    ) -> float:
-        if not again:
-            return 0.0
-        seconds = sum(self.units[u].seconds for u in again)
-        seconds += host.segment_seconds + host.kept_unit_seconds * len(keep)
-        idle = Counter(self.units[u].caller for u in (*keep, *(u for u in skip if u < stop)))
-        seen = sum(every for caller, every in self.functions.items() if 0 < idle[caller] < every)
-        return seconds + host.seen_function_seconds * seen
 
 
 def _require(condition: bool, message: str) -> None:

@@ -13,7 +13,8 @@ The torch side adds its own branches in ``autockpt._data.errors``.
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound="_Told")
@@ -39,25 +40,26 @@ class UnknownSolver(AutockptError):
     """A solver name that is not in the registry."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Told(AutockptError):
     """Base of the errors that carry figures: pickles, and can be made again with more of them."""
 
+    def __post_init__(self) -> None:
+        super().__init__(self.said())
+
+    def said(self) -> str:
+        """The message, from the figures."""
+        raise NotImplementedError
+
     def carrying(self: T, **more: object) -> T:
         """Return the same error, which carries more besides."""
-        return _made(type(self), {**self._parts(), **more})
-
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return replace(self, **more)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _made, (type(self), self._parts())
+        return partial(type(self), **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
 
-def _made(kind: type[T], parts: dict[str, Any]) -> T:
-    """Make an error from its parts, as pickle does."""
-    return kind(**parts)
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Infeasible(_Told):
     """No plan of this solver meets the budget.
 
@@ -76,50 +78,39 @@ class Infeasible(_Told):
         advice: what would help, in sentences that follow from the parts.
     """
 
-    def __init__(
-        self,
-        *,
-        budget_bytes: int,
-        minimum_bytes: int,
-        solver: str,
-        dominated_by: str,
-        chosen: tuple[int, ...] | None = None,
-        plan: Any = None,
-        notes: tuple[str, ...] = (),
-        pins: tuple[str, ...] = (),
-        unpinned_minimum_bytes: int | None = None,
-        parts: Any = None,
-        advice: tuple[str, ...] = (),
-    ) -> None:
-        self.budget_bytes = budget_bytes
-        self.minimum_bytes = minimum_bytes
-        self.solver = solver
-        self.dominated_by = dominated_by
-        self.chosen = chosen
-        self.plan = plan
-        self.notes = notes
-        self.pins = pins
-        self.unpinned_minimum_bytes = unpinned_minimum_bytes
-        self.parts = parts
-        self.advice = advice
-        reaches, or_unpin = f"reaches is {minimum_bytes:,} bytes, at {dominated_by}", ""
-        if unpinned_minimum_bytes is not None:
+    budget_bytes: int
+    minimum_bytes: int
+    solver: str
+    dominated_by: str
+    chosen: tuple[int, ...] | None = None
+    plan: Any = None
+    notes: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    unpinned_minimum_bytes: int | None = None
+    parts: Any = None
+    advice: tuple[str, ...] = ()
+
+    def said(self) -> str:
+        """Say what was asked, what was reached, where that stands, and what helps."""
+        reaches, or_unpin = f"reaches is {self.minimum_bytes:,} bytes, at {self.dominated_by}", ""
+        if self.unpinned_minimum_bytes is not None:
             reaches = (
-                f"reaches with the pins {' and '.join(pins)} is {minimum_bytes:,} bytes, "
-                f"{minimum_bytes - budget_bytes:,} too many, and without them {unpinned_minimum_bytes:,} bytes. "
-                f"With them it stands at {dominated_by}"
+                f"reaches with the pins {' and '.join(self.pins)} is {self.minimum_bytes:,} bytes, "
+                f"{self.minimum_bytes - self.budget_bytes:,} too many, and without them "
+                f"{self.unpinned_minimum_bytes:,} bytes. With them it stands at {self.dominated_by}"
             )
-            or_unpin = ", take pins away" if unpinned_minimum_bytes < minimum_bytes else ""
-        because = "".join(f" Note that {note}." for note in notes)
-        help_ = " ".join(advice) or (
-            f"Ask for at least {minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
+            or_unpin = ", take pins away" if self.unpinned_minimum_bytes < self.minimum_bytes else ""
+        because = "".join(f" Note that {note}." for note in self.notes)
+        help_ = " ".join(self.advice) or (
+            f"Ask for at least {self.minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
             "batch, a shorter sequence, a lighter optimizer."
         )
-        consists = f". It consists of {parts}" if parts is not None else ""
-        asked = f"solver {solver!r} finds no plan within {budget_bytes:,} bytes"
-        super().__init__(f"{asked}: the lowest peak that it {reaches}{consists}. {help_}{because}")
+        consists = f". It consists of {self.parts}" if self.parts is not None else ""
+        asked = f"solver {self.solver!r} finds no plan within {self.budget_bytes:,} bytes"
+        return f"{asked}: the lowest peak that it {reaches}{consists}. {help_}{because}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TooCostly(_Told):
     """No plan of this solver costs as little as was asked.
 
@@ -133,31 +124,25 @@ class TooCostly(_Told):
         pins: those that bind the solver, as they were given.
     """
 
-    def __init__(
-        self,
-        *,
-        most_seconds: float,
-        least_seconds: float,
-        solver: str,
-        chosen: tuple[int, ...],
-        plain_seconds: float | None = None,
-        plan: Any = None,
-        pins: tuple[str, ...] = (),
-    ) -> None:
-        self.most_seconds = most_seconds
-        self.least_seconds = least_seconds
-        self.solver = solver
-        self.chosen = chosen
-        self.plain_seconds = plain_seconds
-        self.plan = plan
-        self.pins = pins
-        asked, least = f"{most_seconds:.3g} recompute seconds", f"{least_seconds:.3g}"
-        if plain_seconds:
-            asked = f"a recompute overhead of {most_seconds / plain_seconds:.2%}"
-            least = f"{least_seconds / plain_seconds:.2%}, {least} seconds of a plain step of {plain_seconds:.3g}"
-        with_pins, or_unpin = (f" with the pins {' and '.join(pins)}", ", take pins away") if pins else ("", "")
-        or_auto = "" if solver == "auto" else ", ask solver 'auto'"
-        super().__init__(
-            f"solver {solver!r} finds no plan within {asked}: the cheapest that it makes{with_pins} "
+    most_seconds: float
+    least_seconds: float
+    solver: str
+    chosen: tuple[int, ...]
+    plain_seconds: float | None = None
+    plan: Any = None
+    pins: tuple[str, ...] = ()
+
+    def said(self) -> str:
+        """Say what was asked, what the cheapest plan has, and what helps."""
+        asked, least = f"{self.most_seconds:.3g} recompute seconds", f"{self.least_seconds:.3g}"
+        if self.plain_seconds:
+            asked = f"a recompute overhead of {self.most_seconds / self.plain_seconds:.2%}"
+            plain = f"of a plain step of {self.plain_seconds:.3g}"
+            least = f"{self.least_seconds / self.plain_seconds:.2%}, {least} seconds {plain}"
+        with_pins = f" with the pins {' and '.join(self.pins)}" if self.pins else ""
+        or_unpin = ", take pins away" if self.pins else ""
+        or_auto = "" if self.solver == "auto" else ", ask solver 'auto'"
+        return (
+            f"solver {self.solver!r} finds no plan within {asked}: the cheapest that it makes{with_pins} "
             f"has {least}. Allow for more{or_unpin}{or_auto}."
         )

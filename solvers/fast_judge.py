@@ -6,8 +6,8 @@ What a solver returns is judged by `simulate` all the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,53 +15,36 @@ import numpy.typing as npt
 from .problem import Problem
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Numbers = TypeVar("Numbers", Ints, Floats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FastJudge:
     """A problem as arrays: per step, tensor, save, hold and addition, each in the order of the problem.
 
     Candidate ``c`` owns holds ``hold_offset[c]:hold_offset[c + 1]``, and additions in the same manner.
     """
 
-    problem: Problem
-    base_bytes: Ints
-    tensor_bytes: Ints
-    free_step: Ints
-    save_tensor: Ints
-    save_call: Ints
-    save_until: Ints
-    hold_tensor: Ints
-    hold_until: Ints
-    hold_offset: Ints
-    addition_bytes: Ints
-    addition_start: Ints
-    addition_until: Ints
-    addition_offset: Ints
-
-    @classmethod
-    def of(cls, problem: Problem) -> FastJudge:
+    def __init__(self, problem: Problem) -> None:
         """Make the arrays; O(everything in the problem)."""
-        saves = [(i, save) for i, tensor in enumerate(problem.tensors) for save in tensor.saves]
-        holds = [hold for candidate in problem.candidates for hold in candidate.holds]
-        additions = [addition for candidate in problem.candidates for addition in candidate.additions]
         tensors, candidates = problem.tensors, problem.candidates
-        return cls(
-            problem=problem,
-            base_bytes=_ints([step.base_bytes for step in problem.steps]),
-            tensor_bytes=_ints([tensor.bytes for tensor in tensors]),
-            free_step=_ints([tensor.free_step for tensor in tensors]),
-            save_tensor=_ints([i for i, _ in saves]),
-            save_call=_ints([save.call for _, save in saves]),
-            save_until=_ints([save.until for _, save in saves]),
-            hold_tensor=_ints([hold.tensor for hold in holds]),
-            hold_until=_ints([hold.until for hold in holds]),
-            hold_offset=_ints([0, *accumulate(len(candidate.holds) for candidate in candidates)]),
-            addition_bytes=_ints([addition.bytes for addition in additions]),
-            addition_start=_ints([addition.start for addition in additions]),
-            addition_until=_ints([addition.until for addition in additions]),
-            addition_offset=_ints([0, *accumulate(len(candidate.additions) for candidate in candidates)]),
-        )
+        saves = [(i, save) for i, tensor in enumerate(tensors) for save in tensor.saves]
+        holds = [hold for candidate in candidates for hold in candidate.holds]
+        additions = [addition for candidate in candidates for addition in candidate.additions]
+        self.problem = problem
+        self.base_bytes = _ints([step.base_bytes for step in problem.steps])
+        self.tensor_bytes = _ints([tensor.bytes for tensor in tensors])
+        self.free_step = _ints([tensor.free_step for tensor in tensors])
+        self.save_tensor = _ints([i for i, _ in saves])
+        self.save_call = _ints([save.call for _, save in saves])
+        self.save_until = _ints([save.until for _, save in saves])
+        self.hold_tensor = _ints([hold.tensor for hold in holds])
+        self.hold_until = _ints([hold.until for hold in holds])
+        self.hold_offset = _ints([0, *accumulate(len(candidate.holds) for candidate in candidates)])
+        self.addition_bytes = _ints([addition.bytes for addition in additions])
+        self.addition_start = _ints([addition.start for addition in additions])
+        self.addition_until = _ints([addition.until for addition in additions])
+        self.addition_offset = _ints([0, *accumulate(len(candidate.additions) for candidate in candidates)])
 
     def levels(self, chosen: Sequence[int]) -> Ints:
         """Level in every step if the candidates `chosen`, which must not overlap, are recomputed."""
@@ -74,13 +57,9 @@ class FastJudge:
         holds = _owned(self.hold_offset, chosen)
         np.maximum.at(held_until, self.hold_tensor[holds], self.hold_until[holds])
 
-        change = np.zeros(len(self.problem.steps) + 1, dtype=np.int64)
-        np.add.at(change, self.free_step, self.tensor_bytes)
-        np.subtract.at(change, held_until, self.tensor_bytes)
-        additions = _owned(self.addition_offset, chosen)
-        np.add.at(change, self.addition_start[additions], self.addition_bytes[additions])
-        np.subtract.at(change, self.addition_until[additions], self.addition_bytes[additions])
-        levels: Ints = self.base_bytes + np.cumsum(change[:-1])
+        more, n_steps = _owned(self.addition_offset, chosen), len(self.base_bytes)
+        levels: Ints = self.base_bytes + course(n_steps, self.free_step, held_until, self.tensor_bytes)
+        levels += course(n_steps, self.addition_start[more], self.addition_until[more], self.addition_bytes[more])
         return levels
 
     def peak(self, chosen: Sequence[int]) -> int:
@@ -104,3 +83,19 @@ def _owned(offset: Ints, chosen: Sequence[int]) -> Ints:
     before = np.cumsum(counts) - counts
     owned: Ints = np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
     return owned
+
+
+def course(n_steps: int, starts: Ints, untils: Ints, sizes: Numbers) -> Numbers:
+    """Add up in each step what stands in steps ``[start, until)``."""
+    change = np.zeros(n_steps + 1, dtype=sizes.dtype)
+    np.add.at(change, starts, sizes)
+    np.subtract.at(change, untils, sizes)
+    return np.cumsum(change[:-1])
+
+
+def peaks(levels: Ints | Floats, limit_bytes: float) -> list[int]:
+    """Steps where levels are a local maximum above a limit, the highest first."""
+    before, after = np.append(-np.inf, levels[:-1]), np.append(levels[1:], -np.inf)
+    found = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
+    steps: list[int] = found[np.argsort(-levels[found], kind="stable")].tolist()
+    return steps

@@ -15,9 +15,9 @@ from .errors import BudgetError, Infeasible, InvalidProblem
 from .fast_judge import FastJudge
 from .ilp import lower_peak, search
 from .instant import Instants
+from .judge import simulate
 from .problem import Problem, Solution
 from .registry import SEARCHING, check_budget, named
-from .simulate import simulate
 
 POINTS = 20
 
@@ -86,16 +86,16 @@ Budgets = Sequence[int] | None
 
 def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
     """Upwards, each from the plan of the one below, in an equal share of the time left."""
-    instants = Instants.of(FastJudge.of(problem))
+    instants = Instants(FastJudge(problem))
     columns, judge = instants.columns, instants.columns.judge
-    start, until = instants.best(0).plan, deadline.share(MINIMUM_SHARE)
-    below, _ = lower_peak(columns, start, 0, deadline=until, asked=solver, notes=[])
+    until = deadline.share(MINIMUM_SHARE)
+    below, _ = lower_peak(columns, instants.best(0)[0], 0, deadline=until, asked=solver, notes=[])
     budgets = _budgets(problem, judge.peak(below), points, asked)
     for i, budget_bytes in enumerate(budgets):
-        instant = instants.best(budget_bytes)
-        start = best_plan(judge, [instant.plan, below], budget_bytes, trimmed=True)
+        instant, name = instants.best(budget_bytes)
+        plan, _ = best_plan(judge, dict.fromkeys((instant, below), name), budget_bytes)
         until = deadline.share(1 / (len(budgets) - i))
-        found = search(columns, start, budget_bytes, deadline=until, asked=solver, started_by=instant.solver)
+        found = search(columns, (plan, name), budget_bytes, deadline=until, asked=solver)
         below = found.chosen
         yield found
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from . import highs
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Deadline, Plan, infeasible, judged, trim
 from .errors import BackendError
-from .fast_judge import FastJudge, Ints
+from .fast_judge import FastJudge, Floats, Ints, peaks
 from .instant import Instants
 from .model import SCALE, Answer, Model, Question
 from .problem import Problem, Solution
@@ -78,24 +78,21 @@ def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> So
 
 
 def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str) -> Solution:
-    judge = FastJudge.of(problem)
+    judge = FastJudge(problem)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
-    instants = Instants.of(judge)
-    start = instants.best(budget_bytes)
-    return search(instants.columns, start.plan, budget_bytes, deadline=deadline, asked=asked, started_by=start.solver)
+    instants = Instants(judge)
+    return search(instants.columns, instants.best(budget_bytes), budget_bytes, deadline=deadline, asked=asked)
 
 
-def search(
-    columns: Columns, start: Plan, budget_bytes: int, *, deadline: Deadline, asked: str, started_by: str
-) -> Solution:
-    """Improve the plan `start` until it is proven or the deadline has passed; see `solve`.
+def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, deadline: Deadline, asked: str) -> Solution:
+    """Improve the plan `start` of some solver until it is proven or the deadline has passed; see `solve`.
 
-    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of the solver that
-    it was `started_by`, and says why.
+    Where HiGHS fails, `ilp` raises. Otherwise the best plan until then is returned, under the name of that solver, and
+    says why.
     """
     judge, notes = columns.judge, list[str]()
-    plan, bound = start, None
+    plan, bound = start[0], None
     if judge.peak(plan) > budget_bytes:
         plan, proven = lower_peak(columns, plan, budget_bytes, deadline=deadline, asked=asked, notes=notes)
         if judge.peak(plan) > budget_bytes:
@@ -103,9 +100,9 @@ def search(
             notes += [] if proven else [UNPROVEN]
             raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
     if judge.seconds(plan) > 0.0 and not (notes or deadline.passed):
-        question = Question.of(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
+        question = Question(columns, "seconds", budget_bytes, most_bytes=budget_bytes)
         plan, bound = improve(question, plan, deadline, asked=asked, notes=notes)
-    solver = "ilp" if asked == "ilp" or plan != start or bound is not None else started_by
+    solver = "ilp" if asked == "ilp" or plan != start[0] or bound is not None else start[1]
     seconds, bound = judge.seconds(plan), bound or None  # that no plan costs less than nothing is no news
     if bound is not None and bound >= seconds * (1 - CLOSE):
         bound = seconds
@@ -130,7 +127,7 @@ def lower_peak(
     if deadline.passed:
         return plan, judge.peak(plan) <= budget_bytes
     limit_bytes = max(budget_bytes, int(columns.base_bytes.max()))  # no plan is below that
-    question = Question.of(columns, "peak", limit_bytes, most_bytes=judge.peak(plan), most_seconds=most_seconds)
+    question = Question(columns, "peak", limit_bytes, most_bytes=judge.peak(plan), most_seconds=most_seconds)
     plan, bound_bytes = improve(question, plan, deadline, asked=asked, notes=notes)
     above_bytes = max(judge.peak(plan) - limit_bytes, 0)
     return plan, bound_bytes is not None and bound_bytes > above_bytes - 1  # bytes are whole
@@ -290,6 +287,4 @@ class _Search:
 
     def broken(self, levels: Ints | Floats, limit_bytes: float) -> set[int]:
         """Steps without a row where the levels peak above a limit, the highest first."""
-        before, after = np.append(-math.inf, levels[:-1]), np.append(levels[1:], -math.inf)
-        peaks = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
-        return set(peaks[np.argsort(-levels[peaks], kind="stable")][:ROWS_PER_ROUND].tolist()) - self.rows
+        return set(peaks(levels, limit_bytes)[:ROWS_PER_ROUND]) - self.rows

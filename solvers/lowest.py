@@ -70,74 +70,66 @@ def least_peak(
     named(solver)
     if not most_seconds >= 0:
         raise BudgetError(f"a plan costs 0 seconds or more, and at most {most_seconds!r} were asked for")
-    find = _searched if solver in SEARCHING else _asked
-    return find(demand(problem, 1), highest_bytes(problem), most_seconds, solver, Deadline.after(seconds))
+    problem, top_bytes, deadline = demand(problem, 1), highest_bytes(problem), Deadline.after(seconds)
+    if solver in SEARCHING:
+        return _searched(problem, top_bytes, most_seconds, solver, deadline)
 
-
-def _asked(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
-    """One budget after the other, as the solver is."""
-
-    def ask(budget_bytes: int) -> Solution | None:
+    def ask(budget_bytes: int) -> Solution:
         try:
             return named(solver)(problem, budget_bytes, deadline=deadline)
-        except Infeasible:
-            return None
+        except Infeasible as error:
+            return named(solver)(problem, error.minimum_bytes, deadline=deadline)
 
-    try:
-        lowest = named(solver)(problem, 0, deadline=deadline)
-    except Infeasible as error:
-        lowest = named(solver)(problem, error.minimum_bytes, deadline=deadline)
-    if _allowed(lowest, most_seconds):
-        return lowest
-    top = named(solver)(problem, top_bytes, deadline=deadline)
-    if not _allowed(top, most_seconds):
-        raise _too_costly(top, most_seconds, solver)
-    return _bisected(ask, lowest.peak_bytes, top, most_seconds, FINE, deadline)
+    best = _asked(ask, top_bytes, most_seconds, FINE, deadline)
+    if not _allowed(best, most_seconds):
+        raise _too_costly(best, most_seconds, solver)
+    return best
 
 
 def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
     """From the instant plans: lower the peak, then find the cheapest plan that has it."""
-    instants = Instants.of(FastJudge.of(problem))
+    instants = Instants(FastJudge(problem))
     columns, judge = instants.columns, instants.columns.judge
 
     def instant(budget_bytes: int) -> Solution:
-        found = instants.best(budget_bytes)
-        return judged(problem, found.plan, solver=found.solver)
+        plan, name = instants.best(budget_bytes)
+        return judged(problem, plan, solver=name)
 
-    start = lowest = instant(0)
-    if not _allowed(lowest, most_seconds):
-        start = instant(top_bytes)
-        if not _allowed(start, most_seconds):
-            start = search(columns, start.chosen, top_bytes, deadline=deadline, asked=solver, started_by=start.solver)
-        if not _allowed(start, most_seconds):
-            raise _too_costly(start, most_seconds, solver)
-        start = _bisected(instant, lowest.peak_bytes, start, most_seconds, COARSE, Deadline(at=math.inf))
-
+    start = _asked(instant, top_bytes, most_seconds, COARSE, Deadline(at=math.inf))
+    if not _allowed(start, most_seconds):
+        start = search(columns, (start.chosen, start.solver), top_bytes, deadline=deadline, asked=solver)
+    if not _allowed(start, most_seconds):
+        raise _too_costly(start, most_seconds, solver)
     notes: list[str] = []
     until = deadline.share(LOOKING_SHARE)
     plan, proven = lower_peak(
         columns, start.chosen, 0, most_seconds=most_seconds, deadline=until, asked=solver, notes=notes
     )
     peak_bytes = judge.peak(plan)
-    plan = best_plan(judge, [plan, start.chosen, instants.best(peak_bytes).plan], peak_bytes, trimmed=True)
-    found = search(columns, plan, peak_bytes, deadline=deadline, asked=solver, started_by=start.solver)
+    known = dict.fromkeys((plan, start.chosen, instants.best(peak_bytes)[0]), start.solver)
+    best = best_plan(judge, known, peak_bytes)
+    found = search(columns, best, peak_bytes, deadline=deadline, asked=solver)
     unproven = UNPROVEN if math.isinf(most_seconds) else LATE
     notes = [*notes, *found.notes, *([] if proven else [unproven])]
     return replace(found, notes=tuple(dict.fromkeys(notes)))
 
 
-Ask = Callable[[int], Solution | None]
-
-
-def _bisected(
-    ask: Ask, low_bytes: int, best: Solution, most_seconds: float, share: float, deadline: Deadline
+def _asked(
+    ask: Callable[[int], Solution], top_bytes: int, most_seconds: float, share: float, deadline: Deadline
 ) -> Solution:
-    """Ask for budgets between one that is too costly and the best plan, by halves, until they meet or time runs out."""
+    """Ask for one budget after the other; the cheapest plan of all where each costs too much.
+
+    Between a budget whose plan is too costly and the best plan, by halves, until they meet or time runs out.
+    """
+    lowest = ask(0)
+    if _allowed(lowest, most_seconds):
+        return lowest
+    best, low_bytes = ask(top_bytes), lowest.peak_bytes
     grain_bytes = max(int(share * (best.peak_bytes - low_bytes)), 1)
-    while best.peak_bytes - low_bytes > grain_bytes and not deadline.passed:
+    while _allowed(best, most_seconds) and best.peak_bytes - low_bytes > grain_bytes and not deadline.passed:
         middle_bytes = (low_bytes + best.peak_bytes) // 2
         found = ask(middle_bytes)
-        if found is not None and found.peak_bytes <= middle_bytes and _allowed(found, most_seconds):
+        if found.peak_bytes <= middle_bytes and _allowed(found, most_seconds):
             best = found
         else:
             low_bytes = middle_bytes

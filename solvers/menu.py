@@ -2,38 +2,27 @@
 
 seconds
   │ o                                o  on the lower hull of (held bytes, seconds): best for some price on bytes
-  │  ·                               ·  near it: a corner of the hull with one or two decisions of its neighbour
-  │    o
-  │       ·                          The plain block (all held, no seconds) is not on the menu,
-  │            o                     nor is anything that it beats.
+  │
+  │    o                             The plain block (all held, no seconds) is not on the menu,
+  │                                  nor is anything that it beats.
   └──────────────────o plain
                  held bytes
+
+What lies between two corners is left out: a model has several blocks, and two corners mixed do nearly as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, pairwise
-
-from .dataflow import Dataflow, Decisions, HostSeconds
-from .errors import InvalidProblem
+from .dataflow import Dataflow, Decisions
 from .min_cut import hull
 
-MOST_PAIRED = 12
-"""Decisions in which two corners differ at most for pairs of them to be tried: their number grows with the square."""
 
-
-def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool = True) -> tuple[Decisions, ...]:
+def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[Decisions, ...]:
     """Find the ways to recompute a block that are worth having, most bytes first.
-
-    Host seconds of kept units decide along with the units' own; those of the segment and of the function mode do
-    not add up over units, so each choice is charged for them afterwards.
 
     Args:
         flow: the block.
-        host: what a selective segment costs the host; None counts nothing.
-        between: whether to look between the corners of the hull. Where there are many such blocks two corners mixed
-            do for what lies between them.
+        kept_seconds: what each kept unit costs the host.
 
     Returns:
         Ways, none better in both bytes and seconds; none where nothing is better than the plain block.
@@ -51,37 +40,10 @@ def make_menu(flow: Dataflow, host: HostSeconds | None = None, *, between: bool 
         >>> [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)]
         [(10, 1.0), (2, 5.0)]
 
-    Source: the parametric programme of `min_cut.hull`. The corners are exact but for the costs that do not add up over
-    units; what lies between them is a heuristic. Two cuts a corner, and O(decisions² × units) between two.
+    Source: the parametric programme of `min_cut.hull`. Exact for each price on bytes; two cuts a corner.
     """
-    host = host or HostSeconds()
-    corners = hull(flow, host)
-    ways = [flow.decisions(units, host) for units in (*corners, flow.whole())]
-    if between:
-        ways += _between(flow, host, corners)
-    return _undominated(flow, ways)
-
-
-def _between(flow: Dataflow, host: HostSeconds, corners: Sequence[tuple[int, ...]]) -> Iterator[Decisions]:
-    """Each corner with one or two of the decisions in which a neighbour differs, where that can be carried out."""
-    members: dict[int, set[int]] = {}
-    for unit, group in enumerate(flow.groups):
-        members.setdefault(group, set()).add(unit)
-    for left, right in pairwise(corners):
-        differ = sorted({flow.groups[unit] for unit in set(left) ^ set(right)})
-        for count in (1, 2) if len(differ) <= MOST_PAIRED else (1,):
-            for groups in combinations(differ, count):
-                changed = set[int]().union(*(members[group] for group in groups))
-                for corner in (left, right):
-                    try:
-                        yield flow.decisions(changed.symmetric_difference(corner), host)
-                    except InvalidProblem:
-                        continue  # something else needs what this would leave out
-
-
-def _undominated(flow: Dataflow, ways: Iterable[Decisions]) -> tuple[Decisions, ...]:
-    """Leave out what another, or the plain block, equals or beats."""
     best: list[Decisions] = []
+    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in hull(flow, kept_seconds=kept_seconds)]
     for way in sorted(ways, key=lambda each: (each.held_bytes, each.recompute_seconds, len(each.recompute))):
         cheaper = not best or way.recompute_seconds < best[-1].recompute_seconds
         if way.recompute and way.held_bytes < flow.plain_bytes and cheaper:

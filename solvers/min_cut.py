@@ -28,14 +28,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from .dataflow import Dataflow, HostSeconds
+from .dataflow import Dataflow
 
 TICKS = 10**15  # parts of a second in which times are counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Closure:
     """A dataflow as nodes, without those whose value is fixed.
 
@@ -46,23 +44,16 @@ class Closure:
         always: units that run again in any case.
     """
 
-    members: tuple[tuple[int, ...], ...]
-    held_bytes: tuple[int, ...]
-    ticks: tuple[int, ...]
-    implies: tuple[tuple[int, ...], ...]
-    always: tuple[int, ...]
-
-    @classmethod
-    def of(cls, flow: Dataflow, host: HostSeconds) -> Closure:
+    def __init__(self, flow: Dataflow, kept_seconds: float) -> None:
         """Make the nodes; O(units + items)."""
         n_units = len(flow.units)
-        r_node, a_node = list(flow.groups), [n_units + t for t in range(len(flow.items))]
+        r_node, a_node = [group[0] for group in flow.groups], [n_units + t for t in range(len(flow.items))]
         k_node = [n_units + len(flow.items) + u for u in range(n_units)]
         n_nodes = 2 * n_units + len(flow.items)
         weight_bytes, ticks = [0] * n_nodes, [0] * n_nodes
         members: list[list[int]] = [[] for _ in range(n_nodes)]
         implies: list[list[int]] = [[] for _ in range(n_nodes)]
-        keep_ticks = round(host.kept_unit_seconds * TICKS)
+        keep_ticks = round(kept_seconds * TICKS)
         for u, unit in enumerate(flow.units):
             members[r_node[u]].append(u)
             ticks[r_node[u]] += round(unit.seconds * TICKS) - keep_ticks
@@ -82,21 +73,14 @@ class Closure:
                     implies[a_node[t]].append(maker)
 
         chosen = _reached([a_node[t] for t, item in enumerate(flow.items) if item.saved], implies)
-        implied_by: list[list[int]] = [[] for _ in range(n_nodes)]
-        for node, others in enumerate(implies):
-            for other in others:
-                implied_by[other].append(node)
-        barred = _reached([r_node[u] for u, unit in enumerate(flow.units) if not unit.recomputable], implied_by)
         used = [bool(weight_bytes[n] or ticks[n] or implies[n] or members[n]) for n in range(n_nodes)]
-        free = [n for n in range(n_nodes) if used[n] and not chosen[n] and not barred[n]]
+        free = [n for n in range(n_nodes) if used[n] and not chosen[n]]
         number = {node: i for i, node in enumerate(free)}
-        return cls(
-            members=tuple(tuple(members[node]) for node in free),
-            held_bytes=tuple(weight_bytes[node] for node in free),
-            ticks=tuple(ticks[node] for node in free),
-            implies=tuple(tuple({number[other] for other in implies[node] if other in number}) for node in free),
-            always=tuple(u for u in range(n_units) if chosen[r_node[u]]),
-        )
+        self.members = [tuple(members[node]) for node in free]
+        self.held_bytes = [weight_bytes[node] for node in free]
+        self.ticks = [ticks[node] for node in free]
+        self.implies = [tuple({number[other] for other in implies[node] if other in number}) for node in free]
+        self.always = [u for u in range(n_units) if chosen[r_node[u]]]
 
     def cheapest(self, byte_price: int, tick_price: int) -> tuple[int, int, tuple[int, ...]]:
         """Bytes, ticks and units of the choice of least ``byte_price × bytes + tick_price × ticks``.
@@ -109,19 +93,19 @@ class Closure:
         return sum(self.held_bytes[n] for n in chosen), sum(self.ticks[n] for n in chosen), (*self.always, *units)
 
 
-def hull(flow: Dataflow, host: HostSeconds | None = None) -> tuple[tuple[int, ...], ...]:
+def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...], ...]:
     """Choices on the lower hull of (held bytes, seconds), most bytes first.
 
     Args:
         flow: the dataflow.
-        host: what keeping a unit costs; costs that do not add up over units are left out.
+        kept_seconds: what each kept unit costs the host.
 
     Returns:
         Units to recompute, per vertex of the hull.
 
     Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
     """
-    closure = Closure.of(flow, host or HostSeconds())
+    closure = Closure(flow, kept_seconds)
     most_bytes = 1 + sum(abs(b) for b in closure.held_bytes)
     most_ticks = 1 + sum(abs(s) for s in closure.ticks)
     first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes

@@ -42,8 +42,9 @@ from typing import Any, Literal
 import numpy as np
 
 from . import highs
-from .columns import Columns, Floats
+from .columns import Columns
 from .common import Plan
+from .fast_judge import Floats
 
 SCALE = 1000.0
 
@@ -70,7 +71,6 @@ class Answer:
     reduced_cost: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is asked of a problem's columns: fewest seconds within the limit, or fewest bytes above it.
 
@@ -78,32 +78,16 @@ class Question:
     `cost_unit` and of `size_unit` counts as one to HiGHS.
     """
 
-    columns: Columns
-    goal: Goal
-    limit_bytes: int
-    most_seconds: float
-    costs: Floats
-    closed: frozenset[int]
-    cost_unit: float
-    size_unit: float
-
-    @classmethod
-    def of(
-        cls, columns: Columns, goal: Goal, limit_bytes: int, *, most_bytes: int, most_seconds: float = math.inf
-    ) -> Question:
+    def __init__(
+        self, columns: Columns, goal: Goal, limit_bytes: int, *, most_bytes: int, most_seconds: float = math.inf
+    ) -> None:
         """Ask for plans of at most so many bytes."""
         candidates = columns.judge.problem.candidates
-        costs = np.array([candidate.recompute_seconds for candidate in candidates], dtype=np.float64)
-        return cls(
-            columns=columns,
-            goal=goal,
-            limit_bytes=limit_bytes,
-            most_seconds=most_seconds,
-            costs=costs,
-            closed=columns.closed(most_bytes),
-            cost_unit=float(costs.max(initial=0.0)) / SCALE or 1.0,
-            size_unit=max(limit_bytes, int(columns.base_bytes.max())) / SCALE or 1.0,
-        )
+        self.columns, self.goal, self.limit_bytes, self.most_seconds = columns, goal, limit_bytes, most_seconds
+        self.costs = np.array([candidate.recompute_seconds for candidate in candidates], dtype=np.float64)
+        self.closed = columns.closed(most_bytes)
+        self.cost_unit = float(self.costs.max(initial=0.0)) / SCALE or 1.0
+        self.size_unit = max(limit_bytes, int(columns.base_bytes.max())) / SCALE or 1.0
 
     @property
     def unit(self) -> float:

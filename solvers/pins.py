@@ -100,14 +100,6 @@ def _cover(problem: Problem, demanded: Set[int], usable: Collection[int], wanted
 
 
 def highest_bytes(problem: Problem) -> int:
-    """Bound the peak of any plan: everything held, and all that candidates which do not overlap can add; O(problem)."""
-    added = [0] * (len(problem.calls) + 1)  # by what covers only calls from here on
-    by_start: list[list[int]] = [[] for _ in problem.calls]
-    for c, candidate in enumerate(problem.candidates):
-        by_start[candidate.start].append(c)
-    for call in range(len(problem.calls) - 1, -1, -1):
-        own = (problem.candidates[c] for c in by_start[call])
-        most = (added[one.stop] + sum(addition.bytes for addition in one.additions) for one in own)
-        added[call] = max(added[call + 1], max(most, default=0))
-    base_bytes = max(step.base_bytes for step in problem.steps)
-    return base_bytes + sum(tensor.bytes for tensor in problem.tensors) + added[0]
+    """Bound the peak of any plan by everything that can be held or added; O(problem)."""
+    added = sum(addition.bytes for candidate in problem.candidates for addition in candidate.additions)
+    return max(step.base_bytes for step in problem.steps) + sum(tensor.bytes for tensor in problem.tensors) + added

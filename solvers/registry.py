@@ -11,7 +11,7 @@ from . import ilp
 from .articulation import articulation_plans
 from .baselines import BASELINES, Baseline
 from .chain import chain_plans
-from .common import SECONDS, Deadline, Plan, cheapest
+from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged, stated
 from .errors import BudgetError, UnknownSolver
 from .fast_judge import FastJudge
 from .pins import demand
@@ -27,17 +27,21 @@ class Solver(Protocol):
 
 
 def _cheapest_of(name: str, plans: Callable[[FastJudge, int], Iterable[Plan]], *, trimmed: bool = True) -> Solver:
-    """The solver that takes the cheapest of some plans."""
+    """The solver that takes the cheapest of some plans that fits."""
 
     def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
-        judge = FastJudge.of(problem)
-        return cheapest(judge, plans(judge, budget_bytes), budget_bytes, solver=name, trimmed=trimmed)
+        judge = FastJudge(problem)
+        found = dict.fromkeys(stated(judge, plans(judge, budget_bytes)), name)
+        plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
+        if judge.peak(plan) > budget_bytes:
+            raise infeasible(problem, plan, budget_bytes=budget_bytes, solver=name)
+        return judged(problem, plan, solver=name)
 
     return solve_by_plans
 
 
 def _baseline(name: str, baseline: Baseline) -> Solver:
-    return _cheapest_of(name, lambda judge, budget_bytes: baseline.plans(judge), trimmed=baseline.trimmed)
+    return _cheapest_of(name, lambda judge, _: baseline.plans(judge), trimmed=baseline.trimmed)
 
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass
 
-from ..solvers.bound import peak_bound
+from ..solvers.bound import Lives, peak_bound
 from ..solvers.dataflow import Dataflow, Item, Unit
-from ..solvers.lives import Lives
 from .candidates.problem import base_steps
 from .candidates.profile_index import Index
 
 BOUND_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeakBound:
     """A profile laid out for bounding what any method recomputes, under one peak or many.
 
@@ -28,13 +25,9 @@ class PeakBound:
         lives: when what stands.
     """
 
-    flow: Dataflow
-    lives: Lives
-
-    @classmethod
-    def of(cls, index: Index) -> PeakBound:
+    def __init__(self, index: Index) -> None:
         """Lay a profile out; O(operators and saves)."""
-        flow, tensors, op_ticks = state_operators(index)
+        self.flow, tensors, op_ticks = state_operators(index)
         saves, ticks = index.profile.saves, index.profile.ticks
         free_ticks = index.natural[tensors].tolist()
         edges = sorted(cut for cut in {0, *saves.release, *saves.unpack, *free_ticks} if cut < ticks)
@@ -47,13 +40,12 @@ class PeakBound:
             if tensor in reads and unpack < ticks:
                 reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
         steps = base_steps(index, edges)
-        lives = Lives(
+        self.lives = Lives(
             base_bytes=tuple(each.base_bytes for each in steps),
             run_step=tuple(map(step, op_ticks)),
             free_step=tuple(bisect.bisect_left(edges, t) if t < ticks else len(steps) for t in free_ticks),
             read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
         )
-        return cls(flow=flow, lives=lives)
 
     def least_seconds(self, budget_bytes: int, *, seconds: float = BOUND_SECONDS) -> float | None:
         """Bound from below the recompute seconds of any method that keeps the step within a peak.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
 from ..solvers import parse_bytes, sweep
-from ..solvers.common import dominated_by
+from ..solvers.common import Deadline, dominated_by
 from ..solvers.frontier import POINTS, SECONDS
 from .bound import BOUND_SECONDS, PeakBound
 from .candidates import find_candidates
@@ -57,19 +56,19 @@ def frontier(
         ((), True)
     """
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    deadline = time.perf_counter() + seconds
+    deadline = Deadline.after(seconds)
     candidates = find_candidates(profile)
     solutions = sweep(
         candidates.problem,
         solver=solver,
         points=points,
         budgets_bytes=budgets_bytes,
-        seconds=max(SEARCH_SHARE * (deadline - time.perf_counter()), 0.0),
+        seconds=SEARCH_SHARE * deadline.left,
     )
-    bound, least_seconds = PeakBound.of(candidates.index), 0.0
+    bound, least_seconds = PeakBound(candidates.index), 0.0
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):
-        limit_seconds = min((deadline - time.perf_counter()) / (len(solutions) - i), BOUND_SECONDS)
+        limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
         if i and limit_seconds > 0:
             found = believed(bound.least_seconds(solution.peak_bytes, seconds=limit_seconds), solution)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -103,7 +102,7 @@ def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, b
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        known = PeakBound.of(candidates.index).least_seconds(budget_bytes) if bounded else None
+        known = PeakBound(candidates.index).least_seconds(budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
@@ -175,7 +174,7 @@ def make_plan(
         recompute_seconds=solution.recompute_seconds,
         plain_seconds=profile.plain_seconds,
         lower_bound_seconds=believed(lower_bound_seconds, solution),
-        choice_bound_seconds=_finite(solution.lower_bound_seconds),
+        choice_bound_seconds=solution.lower_bound_seconds,
         profile_mode=profile.mode,
         pinned_keep=pins.keep,
         pinned_recompute=pins.recompute,
@@ -193,8 +192,3 @@ def believed(lower_bound_seconds: float | None, solution: Solution) -> float | N
 def segments_of(candidates: Candidates, chosen: Iterable[int]) -> tuple[Segment, ...]:
     """Return what candidates stand for, as a plan names it."""
     return tuple(candidates.replays[i].segment for i in chosen)
-
-
-def _finite(seconds: float | None) -> float | None:
-    """A bound that is none at all (minus infinity) is no bound."""
-    return seconds if seconds is not None and math.isfinite(seconds) and seconds >= 0 else None

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.timeline import MemoryStep, MemoryTimeline
-from ..solvers.problem import Problem
+from ..solvers import simulate
 from .candidates import Candidates
 from .candidates.from_plan import find_planned
 from .candidates.problem import base_level, held_until, levels, top_ticks
@@ -37,17 +37,18 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
     problem, index = candidates.problem, candidates.index
     profile = index.profile
     tops = top_ticks(base_level(index), candidates.edges)
-    saved, needed = _held(problem, chosen)
+    judged = simulate(problem, chosen)
+    saved, needed = np.array(judged.saved_until, np.int64), np.array(judged.needed_until, np.int64)
     free = np.array([tensor.free_step for tensor in problem.tensors], np.int64)
     sizes = np.array([tensor.bytes for tensor in problem.tensors], np.int64)
     # A tensor counts as what holds it after its natural life from its birth on.
     tensors = np.array(candidates.tensors, np.int64)
-    later = {"activation": tensors[saved > free], "boundary": tensors[(needed > free) & (free >= saved)]}
+    later = {"activation": tensors[saved > free], "boundary": tensors[(needed > free) & (saved <= free)]}
     at = [*tops, *[profile.ticks - 1] * (len(problem.steps) - len(tops))]  # those of the optimizer, at the clock's end
     base = {name: level[at] for name, level in _base(index, later).items()}
     n_steps = len(problem.steps)
     kept = levels(n_steps, free, saved, sizes)
-    held = levels(n_steps, np.maximum(free, saved), needed, sizes)
+    held = levels(n_steps, saved, needed, sizes)
     restored = np.zeros(n_steps, np.int64)
     for c in chosen:
         for addition in problem.candidates[c].additions:
@@ -75,21 +76,7 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
                 transient_bytes=step.base_bytes - static_bytes - sum(known.values()),
             )
         )
-    peak = max(range(len(steps)), key=lambda i: steps[i].level_bytes)
-    return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=peak, steps=tuple(steps))
-
-
-def _held(problem: Problem, chosen: Sequence[int]) -> tuple[Ints, Ints]:
-    """For each tensor, the step until which kept calls hold it, and that until which replays need it."""
-    covered = np.zeros(len(problem.calls), np.bool_)
-    needed = np.zeros(len(problem.tensors), np.int64)
-    for c in chosen:
-        candidate = problem.candidates[c]
-        covered[candidate.start : candidate.stop] = True
-        for hold in candidate.holds:
-            needed[hold.tensor] = max(needed[hold.tensor], hold.until)
-    saves = [[save.until for save in tensor.saves if not covered[save.call]] for tensor in problem.tensors]
-    return np.array([max(until, default=0) for until in saves], np.int64), needed
+    return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=judged.peak_step, steps=tuple(steps))
 
 
 def _base(index: Index, later: dict[str, Ints]) -> dict[str, Ints]:

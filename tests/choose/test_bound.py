@@ -28,7 +28,7 @@ def profile() -> Profile:
 
 
 def least_recompute_seconds(recorded: Profile, budget_bytes: int) -> float | None:
-    return PeakBound.of(Index(recorded)).least_seconds(budget_bytes)
+    return PeakBound(Index(recorded)).least_seconds(budget_bytes)
 
 
 def test_no_plan_is_cheaper_and_less_memory_never_needs_less() -> None:
@@ -68,7 +68,7 @@ def test_no_schedule_of_a_recorded_step_costs_less_than_the_bound(tail: type[nn.
     """Every schedule of the operators, as the profile lays them out, by brute force."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.GELU(), tail())
-    recorded = PeakBound.of(Index(autockpt.profile(model, torch.randn(64, 4))))
+    recorded = PeakBound(Index(autockpt.profile(model, torch.randn(64, 4))))
     top_bytes = max(recorded.lives.base_bytes) + sum(item.bytes for item in recorded.flow.items)
     above = []
     for budget_bytes in range(min(recorded.lives.base_bytes), top_bytes, top_bytes // 40):

@@ -147,7 +147,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
     model, batch = nn.Sequential(*(Product(kind) for _ in range(4))), torch.randn(256, 32)
     profile = autockpt.profile(model, batch)
     candidates = find_candidates(profile)
-    *_, marked = speed(FastJudge.of(candidates.problem))
+    *_, marked = speed(FastJudge(candidates.problem))
     assert len(marked) >= 3
 
     def run(model: nn.Module) -> torch.Tensor:

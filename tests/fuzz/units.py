@@ -85,9 +85,9 @@ def by_names(index: Index, members: tuple[int, ...], dice: int) -> Segment:
     )
 
 
-def _closed(flow: Dataflow, groups: Collection[int]) -> frozenset[int]:
+def _closed(flow: Dataflow, groups: Collection[tuple[int, ...]]) -> frozenset[int]:
     """Add to the groups that run again those that must, since something else needs what they make and cannot hold."""
-    chosen = {*groups, *(flow.groups[unit] for unit in flow.must_recompute)}
+    chosen = set(groups)
     while True:
         again = frozenset(unit for unit, group in enumerate(flow.groups) if group in chosen)
         more = {flow.groups[u] for t in flow.held(again) if not flow.holdable[t] for u in flow.makers[t]}

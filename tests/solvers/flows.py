@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
-from autockpt.solvers.dataflow import Dataflow, Decisions, HostSeconds, Item, Unit
+from autockpt.solvers.dataflow import Dataflow, Decisions, Item, Unit
 
 
 @st.composite
 def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = False, free_hand: bool = False) -> Dataflow:
-    """A dataflow of at most `max_units` units. With `free_hand` every unit can be kept and recomputed."""
+    """A dataflow of at most `max_units` units. With `free_hand` every unit can be kept."""
     n_outside = draw(st.integers(0, 2))
     n_items, written = n_outside, set[int]()
     units: list[Unit] = []
@@ -33,8 +32,6 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
                 reads=tuple(reads),
                 makes=tuple(made),
                 keepable=free_hand or not (in_place or not draw(st.integers(0, 5))),
-                recomputable=free_hand or bool(draw(st.integers(0, 7))),
-                caller=draw(st.integers(-1, 2)),
             )
         )
     items = tuple(
@@ -46,26 +43,14 @@ def dataflows(draw: st.DrawFn, *, max_units: int = 7, single_result: bool = Fals
         )
         for t in range(n_items)
     )
-    try:
-        return Dataflow(units=tuple(units), items=items)
-    except InvalidProblem:  # something can neither be kept nor recomputed
-        units = [replace(u, recomputable=True) for u in units]
-        return Dataflow(units=tuple(units), items=items)
+    return Dataflow(units=tuple(units), items=items)
 
 
-hosts = st.builds(
-    HostSeconds,
-    segment_seconds=st.sampled_from((0.0, 0.5)),
-    kept_unit_seconds=st.sampled_from((0.0, 0.25)),
-    seen_function_seconds=st.sampled_from((0.0, 0.125)),
-)
-
-
-def every_choice(flow: Dataflow, host: HostSeconds | None = None) -> Iterator[Decisions]:
+def every_choice(flow: Dataflow, *, kept_seconds: float = 0.0) -> Iterator[Decisions]:
     """All that can be carried out, by trying all."""
     for picked in product((False, True), repeat=len(flow.units)):
         try:
-            yield flow.decisions([u for u, again in enumerate(picked) if again], host)
+            yield flow.decisions([u for u, again in enumerate(picked) if again], kept_seconds=kept_seconds)
         except InvalidProblem:
             continue
 

@@ -294,7 +294,7 @@ def block_flow(unit: int = 4 * 2**20) -> Dataflow:
         made = tuple(range(len(sizes), len(sizes) + len(out_bytes)))
         sizes.extend(out_bytes)
         saved.update(saves, made[1:])
-        units.append(Unit(name=name, seconds=seconds * ms, reads=reads, makes=made, caller=0))
+        units.append(Unit(name=name, seconds=seconds * ms, reads=reads, makes=made))
         return made[0]
 
     n1 = add("ln_1", 0.1, (0,), unit, unit // 192, saves=(0,))
@@ -351,7 +351,7 @@ def menus(n_layers: int = 96, *, unit: int = 4 * 2**20, gradient_bytes: int = 0)
     for layer in range(n_layers):
         begins, ends = n_steps - (layer + 1) * n_units, n_steps - layer * n_units
         for e, entry in enumerate(entries):
-            held = set(flow.decisions(entry.recompute).held)
+            held = set(flow.held(entry.recompute))
             restored = [t for t, item in enumerate(flow.items) if item.saved and t not in held]
             largest = max(flow.items[t].bytes for u in entry.recompute for t in flow.units[u].makes)
             candidates.append(

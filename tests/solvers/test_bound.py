@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
-from autockpt.solvers.bound import peak_bound
+from autockpt.solvers.bound import Lives, peak_bound
 from autockpt.solvers.dataflow import Dataflow, Item, Unit
-from autockpt.solvers.lives import Lives
 
 TOLERANCE = 1e-9
 

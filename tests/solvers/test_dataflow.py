@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autockpt.solvers import InvalidProblem
-from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from autockpt.solvers.dataflow import Dataflow, Item, Unit
 
 from .flows import dataflows, every_choice
 
 ROW = Dataflow(
     units=(
-        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,), caller=0),
+        Unit(name="norm", seconds=1.0, reads=(0,), makes=(1,)),
         Unit(name="fc", seconds=8.0, reads=(1,), makes=(2,)),
-        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,), caller=0),
+        Unit(name="gelu", seconds=2.0, reads=(2,), makes=(3,)),
         Unit(name="proj", seconds=8.0, reads=(3,), makes=(4,)),
     ),
     items=(
@@ -28,58 +28,35 @@ ROW = Dataflow(
 
 def test_a_kept_unit_is_held_and_what_nothing_needs_is_skipped() -> None:
     decided = ROW.decisions([0, 2])
-    assert (decided.recompute, decided.keep, decided.skip, decided.stop) == ((0, 2), (1,), (3,), 3)
-    assert decided.held == (0, 2)
+    assert decided.recompute == (0, 2)
+    assert ROW.held([0, 2]) == (0, 2)
     assert decided.held_bytes == 50
     assert decided.recompute_seconds == 3.0
 
 
-def test_the_whole_block_ends_with_the_last_save() -> None:
-    decided = ROW.decisions(ROW.whole())
-    assert decided.recompute == (0, 1, 2)
-    assert (decided.held_bytes, decided.recompute_seconds) == (10, 11.0)
-    assert decided.skip == (3,)
-
-
-def test_host_seconds_are_charged_where_they_arise() -> None:
-    host = HostSeconds(segment_seconds=100.0, kept_unit_seconds=10.0, seen_function_seconds=0.5)
-    assert ROW.decisions([], host).recompute_seconds == 0.0
-    assert ROW.decisions([0, 1, 2], host).recompute_seconds == 111.0
-    assert ROW.decisions([1], host).recompute_seconds == 100.0 + 8.0 + 2 * 10.0  # all functions of the call: no mode
-    assert ROW.decisions([0, 2], host).recompute_seconds == 113.0  # a module is kept: no function mode
-    assert ROW.decisions([2], host).recompute_seconds == 100.0 + 2.0 + 20.0 + 2 * 0.5
-    assert ROW.decisions([0], host).keep == (1, 2)
+def test_what_is_kept_costs_the_host_something_where_anything_is_recomputed() -> None:
+    assert ROW.decisions([], kept_seconds=10.0).recompute_seconds == 0.0
+    assert ROW.decisions([0, 1, 2], kept_seconds=10.0).recompute_seconds == 11.0
+    assert ROW.decisions([1], kept_seconds=10.0).recompute_seconds == 8.0 + 2 * 10.0
 
 
 def test_nothing_recomputed_is_the_plain_block() -> None:
-    decided = ROW.decisions([])
-    assert decided.held_bytes == ROW.plain_bytes == 100
-    assert decided.keep == (0, 1, 2)
+    assert ROW.decisions([]).held_bytes == ROW.plain_bytes == 100
 
 
 @settings(max_examples=200)
 @given(dataflows())
 def test_every_choice_can_be_replayed_from_what_it_holds(flow: Dataflow) -> None:
     for decided in every_choice(flow):
-        alive = set(decided.held)
+        held = flow.held(decided.recompute)
+        alive = set(held)
         for u in decided.recompute:
             assert alive.issuperset(set(flow.units[u].reads) - set(flow.units[u].makes))
             alive.update(flow.units[u].makes)
         assert alive.issuperset(t for t, item in enumerate(flow.items) if item.saved)
         if decided.recompute:
-            assert all(flow.items[t].holdable for t in decided.held)
-            assert all(flow.units[u].keepable for t in decided.held for u in flow.makers[t])
-            assert flow.must_recompute <= set(decided.recompute)
-        assert sorted((*decided.recompute, *decided.keep, *decided.skip)) == list(range(len(flow.units)))
-
-
-@settings(max_examples=200)
-@given(dataflows())
-def test_the_whole_block_can_be_carried_out(flow: Dataflow) -> None:
-    decided = flow.decisions(flow.whole())
-    if all(unit.keepable and unit.recomputable for unit in flow.units):
-        saved = [t for t, item in enumerate(flow.items) if item.saved and flow.makers[t]]
-        assert not set(saved) & set(decided.held)
+            assert all(flow.items[t].holdable for t in held)
+            assert all(flow.units[u].keepable for t in held for u in flow.makers[t])
 
 
 @pytest.mark.parametrize(
@@ -90,17 +67,6 @@ def test_the_whole_block_can_be_carried_out(flow: Dataflow) -> None:
         ([Unit(name="a", seconds=0.0, reads=(2,))], "item 2 of 2"),
         ([Unit(name="a", seconds=0.0, reads=(0,), makes=(0,))], "reads item 0 before it is made"),
         ([Unit(name="a", seconds=0.0, reads=(0,)), Unit(name="b", seconds=0.0, makes=(0,))], "before it is made"),
-        (
-            [Unit(name="a", seconds=0.0, makes=(0,), keepable=False, recomputable=False)],
-            "'a' makes what backward needs",
-        ),
-        (
-            [
-                Unit(name="a", seconds=0.0, makes=(1,), keepable=False, recomputable=False),
-                Unit(name="b", seconds=0.0, reads=(1,), makes=(0,), keepable=False),
-            ],
-            "'a' makes what backward needs",
-        ),
     ],
 )
 def test_contradictory_dataflows_are_refused(units: list[Unit], message: str) -> None:
@@ -127,11 +93,6 @@ def test_units_that_write_one_tensor_share_their_fate() -> None:
         ),
         items=(Item(bytes=1, saved=True), Item(bytes=1, saved=True)),
     )
-    assert flow.groups == (0, 0)
-    assert flow.must_recompute == {0, 1}
+    assert flow.groups == ((0, 1), (0, 1))
     with pytest.raises(InvalidProblem, match="both or neither"):
         flow.decisions([0])
-    with pytest.raises(InvalidProblem, match="'conv' may not be recomputed"):
-        Dataflow(
-            units=(Unit(name="conv", seconds=1.0, reads=(0,), makes=(1,), recomputable=False),), items=flow.items
-        ).decisions([0])

@@ -117,7 +117,7 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
 
 def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = menus(16)
-    judge = FastJudge.of(problem)
+    judge = FastJudge(problem)
     budget_bytes = int(0.7 * judge.peak(()))
     proven = solve(problem, budget_bytes, solver="ilp", seconds=PLENTY)
     branch = ilp_module._Search.branch
@@ -130,12 +130,11 @@ def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: py
     monkeypatch.setattr(ilp_module._Search, "branch", of_few_alone)
     start = solve(problem, budget_bytes, solver="block")
     found = ilp_module.search(
-        Instants.of(judge).columns,
-        start.chosen,
+        Instants(judge).columns,
+        (start.chosen, "block"),
         budget_bytes,
         deadline=Deadline.after(PLENTY),
         asked="ilp",
-        started_by="block",
     )
     assert found.recompute_seconds <= 1.05 * proven.recompute_seconds < 0.8 * start.recompute_seconds
     assert found.lower_bound_seconds is not None

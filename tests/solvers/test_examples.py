@@ -17,7 +17,6 @@ from autockpt.solvers import (
     Step,
     Tensor,
     Unit,
-    make_menu,
     peak_bound,
     simulate,
     solve,
@@ -52,8 +51,8 @@ def row_of_calls(base_bytes: list[int], saved: list[tuple[int, int]], seconds: l
 
 def test_model() -> None:
     problem = row_of_calls([0, 2], [(6, 2), (4, 2)], [3.0, 1.0])
-    columns = Columns.of(FastJudge.of(problem))
-    question = Question.of(columns, "seconds", 9, most_bytes=9)
+    columns = Columns(FastJudge(problem))
+    question = Question(columns, "seconds", 9, most_bytes=9)
     relaxed = Model(question, [0, 1], [1], whole=False).solve(10.0)
     assert relaxed.bound == pytest.approx(0.75)
     assert relaxed.values is not None and relaxed.values[2:4] == pytest.approx([1.0, 0.25])
@@ -81,7 +80,7 @@ def test_chain() -> None:
             for i, begins in enumerate((2, 1))
         ),
     )
-    chain = Chain.of(FastJudge.of(problem))
+    chain = Chain(FastJudge(problem))
     assert chain.plan(7) == (0,)
     assert simulate(problem, (0,)).peak_bytes == 7
     assert simulate(problem, (1,)).peak_bytes == 6 + 1 + 6
@@ -90,7 +89,7 @@ def test_chain() -> None:
 
 def test_articulation() -> None:
     problem = row_of_calls([0, 0], [(4, 2), (2, 2), (4, 2)], [1.0, 4.0, 1.0])
-    _, grown, *_ = articulation_plans(FastJudge.of(problem), 6)
+    _, grown, *_ = articulation_plans(FastJudge(problem), 6)
     assert grown == (0,)
     assert simulate(problem, grown).peak_bytes == 6
 
@@ -107,14 +106,6 @@ FLOW = Dataflow(
 def test_min_cut() -> None:
     choices = [FLOW.decisions(units) for units in hull(FLOW)]
     assert [(each.held_bytes, each.recompute_seconds) for each in choices] == [(18, 0.0), (10, 1.0), (2, 5.0)]
-
-
-def test_menu() -> None:
-    units = tuple(Unit(name=f"u{i}", seconds=1.0, reads=(0,), makes=(1 + i,)) for i in range(3))
-    items = (Item(bytes=1, saved=True, free=True), *(Item(bytes=4, saved=True) for _ in range(3)))
-    flow = Dataflow(units=units, items=items)
-    assert [len(corner) for corner in hull(flow)] == [0, 3]
-    assert [(way.held_bytes, way.recompute_seconds) for way in make_menu(flow)] == [(8, 1.0), (4, 2.0), (0, 3.0)]
 
 
 @pytest.mark.parametrize(("room_bytes", "seconds"), [(16, 0.0), (10, 0.75), (4, 3.0), (0, 5.0)])

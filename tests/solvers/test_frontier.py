@@ -26,7 +26,7 @@ from autockpt.solvers import (
     sweep,
 )
 from autockpt.solvers.columns import Columns
-from autockpt.solvers.instant import Instant, Instants
+from autockpt.solvers.instant import Instants
 
 from .exhaustive import optimum
 from .strategies import minimum_bytes, problems
@@ -153,11 +153,11 @@ def test_a_plan_that_fits_a_budget_starts_the_search_of_the_next(monkeypatch: py
     best, search, turns = Instants.best, ilp.search, itertools.count()
     starts: dict[int, float] = {}
 
-    def weak_every_other_time(self: Instants, budget_bytes: int) -> Instant:
+    def weak_every_other_time(self: Instants, budget_bytes: int) -> tuple[tuple[int, ...], str]:
         return best(self, 0 if next(turns) % 2 else budget_bytes)
 
-    def spied(columns: Columns, start: tuple[int, ...], budget_bytes: int, **others: Any) -> Solution:
-        starts[budget_bytes] = columns.judge.seconds(start)
+    def spied(columns: Columns, start: tuple[tuple[int, ...], str], budget_bytes: int, **others: Any) -> Solution:
+        starts[budget_bytes] = columns.judge.seconds(start[0])
         found: Solution = search(columns, start, budget_bytes, **others)
         return found
 

@@ -166,16 +166,17 @@ def test_where_it_lies_an_instant_plan_or_better_is_returned(fake: Fake, monkeyp
         problem, budget_bytes = drawn
         expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
         judge(*drawn, found)
-        judged = FastJudge.of(problem)
-        instant = Instants.of(judged).best(budget_bytes)
-        assert isinstance(found, Solution) or not instant.fits
+        judged = FastJudge(problem)
+        instant, _ = Instants(judged).best(budget_bytes)
+        fits = judged.peak(instant) <= budget_bytes
+        assert isinstance(found, Solution) or not fits
         noted.extend(found.notes)
         if isinstance(found, Solution):
             assert isinstance(expected, Solution)
             assert found.lower_bound_seconds is None or found.lower_bound_seconds <= expected.recompute_seconds
             assert found.status is Status.FEASIBLE or found.recompute_seconds == expected.recompute_seconds
-            if found.notes and instant.fits:
-                assert found.recompute_seconds <= judged.seconds(instant.plan)
+            if found.notes and fits:
+                assert found.recompute_seconds <= judged.seconds(instant)
 
     compare()
     assert noted
@@ -229,7 +230,7 @@ def test_without_highs_there_is_a_plan_that_says_so(monkeypatch: pytest.MonkeyPa
     problem = transformer(3)
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
     solution = solve(problem, budget_bytes)
-    assert solution.solver == Instants.of(FastJudge.of(problem)).best(budget_bytes).solver
+    assert solution.solver == Instants(FastJudge(problem)).best(budget_bytes)[1]
     assert solution.notes == (
         "HiGHS cannot be loaded (pip install highspy), so this is the best plan that was found without it",
     )

@@ -179,14 +179,14 @@ def test_sqrt_makes_about_sqrt_n_runs_of_an_even_chain() -> None:
 
 def test_sqrt_counts_bytes_and_not_blocks() -> None:
     problem = row_of_blocks([40, 40, 2, 2, 2, 2, 2, 2, 2, 2])
-    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt(FastJudge.of(problem))]
+    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt(FastJudge(problem))]
     assert any(runs[:2] == [1, 1] and max(runs) >= 3 for runs in plans if runs)
 
 
 def test_articulation_points_are_where_few_bytes_cross() -> None:
     problem = row_of_blocks([30] * 9, [9, 2, 9, 9, 2, 9, 9, 2, 9])
     chain = block_chain(problem)
-    names = [problem.calls[chain.elements[i]].name for i in articulation_points(FastJudge.of(problem), chain)]
+    names = [problem.calls[chain.elements[i]].name for i in articulation_points(FastJudge(problem), chain)]
     assert names == ["body.0#0", "body.2#0", "body.5#0", "body.8#0"]
 
 

@@ -62,11 +62,11 @@ def test_judge_equals_a_naive_reading_of_the_definition(drawn: tuple[Problem, tu
 def test_fast_judge_and_columns_stand_as_high_as_the_judge(drawn: tuple[Problem, tuple[int, ...]]) -> None:
     problem, plan = drawn
     expected = simulate(problem, plan).level_bytes
-    judge = FastJudge.of(problem)
+    judge = FastJudge(problem)
     assert tuple(judge.levels(plan).tolist()) == expected
     assert judge.peak(plan) == max(expected)
 
-    columns = Columns.of(judge)
+    columns = Columns(judge)
     values = columns.values(plan)
     assert tuple(columns.levels(values).tolist()) == expected
     assert columns.plan(values) == plan

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autockpt.solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from autockpt.solvers.dataflow import Dataflow, Item, Unit
 from autockpt.solvers.menu import make_menu
 from autockpt.solvers.min_cut import hull
 
-from .flows import dataflows, every_choice, hosts, undominated
+from .flows import dataflows, every_choice, undominated
+
+kept = st.sampled_from((0.0, 0.25))
 
 
 def lower_hull(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -27,10 +30,10 @@ def lower_hull(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 @settings(max_examples=250)
 @given(dataflows())
 def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
-    free_host = HostSeconds()
-    choices = [c for c in every_choice(flow) if c.recompute or not flow.must_recompute]
+    handed_out = all(flow.holdable[t] for t, item in enumerate(flow.items) if item.saved)
+    choices = [c for c in every_choice(flow) if c.recompute or handed_out]
     points = [(c.held_bytes, sum(flow.units[u].seconds for u in c.recompute)) for c in choices]
-    found = [flow.decisions(units) for units in hull(flow, free_host)]
+    found = [flow.decisions(units) for units in hull(flow)]
     assert [c.held_bytes for c in found] == sorted((c.held_bytes for c in found), reverse=True)
     corners = [(c.held_bytes, sum(flow.units[u].seconds for u in c.recompute)) for c in found]
     assert set(corners) <= set(undominated(points))
@@ -38,41 +41,28 @@ def test_the_hull_is_that_of_all_choices(flow: Dataflow) -> None:
 
 
 @settings(max_examples=250)
-@given(dataflows(max_units=7, single_result=True), hosts)
-def test_the_menu_has_what_is_best_for_any_price_on_bytes(flow: Dataflow, host: HostSeconds) -> None:
-    menu = make_menu(flow, host, between=False)
-    choices = [c for c in every_choice(flow, host) if c.recompute and c.held_bytes < flow.plain_bytes]
+@given(dataflows(max_units=7, single_result=True), kept)
+def test_the_menu_has_what_is_best_for_any_price_on_bytes(flow: Dataflow, kept_seconds: float) -> None:
+    menu = make_menu(flow, kept_seconds=kept_seconds)
+    choices = [
+        c for c in every_choice(flow, kept_seconds=kept_seconds) if c.recompute and c.held_bytes < flow.plain_bytes
+    ]
     corners = lower_hull([(flow.plain_bytes, 0.0), *((c.held_bytes, c.recompute_seconds) for c in choices)])
-    # Seconds of the function mode do not add up over units: whatever it costs, nothing is cheaper by more.
-    slack = host.seen_function_seconds * sum(n for n in flow.functions.values() if n > 1)
     for held_bytes, seconds in set(corners) - {(flow.plain_bytes, 0.0)}:
-        assert any(way.held_bytes <= held_bytes and way.recompute_seconds <= seconds + slack for way in menu)
+        assert any(way.held_bytes <= held_bytes and way.recompute_seconds <= seconds for way in menu)
 
 
 @settings(max_examples=150)
-@given(dataflows(max_units=7), hosts)
-def test_what_is_on_the_menu_is_true(flow: Dataflow, host: HostSeconds) -> None:
-    corners, menu = make_menu(flow, host, between=False), make_menu(flow, host)
+@given(dataflows(max_units=7), kept)
+def test_what_is_on_the_menu_is_true(flow: Dataflow, kept_seconds: float) -> None:
+    menu = make_menu(flow, kept_seconds=kept_seconds)
     for way in menu:
-        assert way == flow.decisions(way.recompute, host)
+        assert way == flow.decisions(way.recompute, kept_seconds=kept_seconds)
         assert way.held_bytes < flow.plain_bytes
     held = [way.held_bytes for way in menu]
     seconds = [way.recompute_seconds for way in menu]
     assert held == sorted(set(held), reverse=True)
     assert seconds == sorted(set(seconds))
-    for corner in corners:
-        assert any(
-            way.held_bytes <= corner.held_bytes and way.recompute_seconds <= corner.recompute_seconds for way in menu
-        )
-
-
-def test_between_two_corners_lies_what_best_uses_a_few_bytes_more() -> None:
-    """Three results of one value each, held at one price: the hull has all or none, the menu one and two as well."""
-    items = [Item(bytes=1, saved=True, free=True), *(Item(bytes=4, saved=True) for _ in range(3))]
-    units = [Unit(name=f"u{i}", seconds=1.0, reads=(0,), makes=(1 + i,)) for i in range(3)]
-    flow = Dataflow(units=tuple(units), items=tuple(items))
-    assert [way.held_bytes for way in make_menu(flow, between=False)] == [0]
-    assert [way.held_bytes for way in make_menu(flow)] == [8, 4, 0]
 
 
 def test_a_block_of_many_units_has_a_menu() -> None:

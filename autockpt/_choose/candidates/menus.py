@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ...solvers.dataflow import Dataflow, HostSeconds, Item, Unit
+from ...solvers.dataflow import Dataflow, Item, Unit
 from ...solvers.menu import make_menu
 from .effects import Replay, replay_of
 from .profile_index import Index, Members
 
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
-
-FEW_UNITS = 40
-"""Units up to which menus look between the corners of the hull as well: each look takes as long as there are units."""
-
-FEW_ALIKE = 16
-"""Calls that are alike, up to which menus look between the corners of the hull as well: the more blocks there are, the
-less is lost by mixing two corners in place of what lies between them."""
 
 
 def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
@@ -33,17 +26,12 @@ def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
         if 1 < len(own) <= MOST_FUNCTIONS:
             names = tuple(functions.name[index.nodes[f].function] for f in own)
             alike.setdefault((index.nodes[call].record.signature, names, _fates(index, call, own)), []).append(call)
-    host = HostSeconds(
-        segment_seconds=index.host.replay_seconds,
-        kept_unit_seconds=index.host.kept_seconds,
-        seen_function_seconds=index.host.mode_seconds,
-    )
     for group in alike.values():
         stated = state_flow(index, (group[0],))
         if stated is None:
             continue
         units, flow = stated
-        for way in make_menu(flow, host, between=len(group) <= FEW_ALIKE and len(units) <= FEW_UNITS):
+        for way in make_menu(flow, kept_seconds=index.host.kept_seconds):
             idle = [unit - group[0] for i, unit in enumerate(units) if i not in frozenset(way.recompute)]
             if idle:
                 found = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
@@ -96,7 +84,6 @@ def state_flow(index: Index, members: Members) -> tuple[list[int], Dataflow] | N
                 reads=tuple(dict.fromkeys(item(tensor) for tensor in index.reads(f))),
                 makes=tuple(dict.fromkeys(makes)),
                 keepable=keepable,
-                caller=index.nodes[f].parent,
             )
         )
     if any(tensor not in made and index.covers(members, index.birth_node[tensor]) for tensor in number):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ...solvers.fast_judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .effects import Replay
 from .profile_index import Index, Ints
@@ -76,11 +77,7 @@ def held_until(index: Index) -> Ints:
 
 def levels(length: int, start: Ints, until: Ints, sizes: Ints) -> Ints:
     """Add up sizes over ``[start, until)``; what ends before it begins counts nothing."""
-    change = np.zeros(length + 1, np.int64)
-    np.add.at(change, np.minimum(start, length), sizes)
-    np.add.at(change, np.minimum(np.maximum(start, until), length), -sizes)
-    level: Ints = np.cumsum(change)[:-1]
-    return level
+    return course(length, np.minimum(start, length), np.minimum(np.maximum(start, until), length), sizes)
 
 
 def base_level(index: Index) -> Ints:

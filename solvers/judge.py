@@ -20,10 +20,14 @@ class Timeline:
     Attributes:
         level_bytes: highest level in each step of the problem.
         recompute_seconds: extra forward seconds of the choice.
+        saved_until: per tensor, the step until which it is there for itself, or a kept call holds it.
+        needed_until: per tensor, the step until which it is there for itself, or a replay needs it.
     """
 
     level_bytes: tuple[int, ...]
     recompute_seconds: float
+    saved_until: tuple[int, ...]
+    needed_until: tuple[int, ...]
 
     @property
     def peak_bytes(self) -> int:
@@ -69,17 +73,19 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
     covered = [False] * len(problem.calls)
     for candidate in candidates:
         covered[candidate.start : candidate.stop] = [True] * (candidate.stop - candidate.start)
-    held_until = [tensor.free_step for tensor in problem.tensors]
-    for i, tensor in enumerate(problem.tensors):
-        held_until[i] = max([held_until[i], *(save.until for save in tensor.saves if not covered[save.call])])
+    saved_until = [
+        max([tensor.free_step, *(save.until for save in tensor.saves if not covered[save.call])])
+        for tensor in problem.tensors
+    ]
+    needed_until = [tensor.free_step for tensor in problem.tensors]
     for candidate in candidates:
         for hold in candidate.holds:
-            held_until[hold.tensor] = max(held_until[hold.tensor], hold.until)
+            needed_until[hold.tensor] = max(needed_until[hold.tensor], hold.until)
 
     change = [0] * (len(problem.steps) + 1)  # what begins or ends at each step
-    for tensor, until in zip(problem.tensors, held_until, strict=True):
+    for tensor, saved, needed in zip(problem.tensors, saved_until, needed_until, strict=True):
         change[tensor.free_step] += tensor.bytes
-        change[until] -= tensor.bytes
+        change[max(saved, needed)] -= tensor.bytes
     for candidate in candidates:
         for addition in candidate.additions:
             change[addition.start] += addition.bytes
@@ -87,4 +93,9 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
 
     levels = [step.base_bytes + held for step, held in zip(problem.steps, accumulate(change), strict=False)]
     seconds = sum(candidate.recompute_seconds for candidate in candidates)
-    return Timeline(level_bytes=tuple(levels), recompute_seconds=seconds)
+    return Timeline(
+        level_bytes=tuple(levels),
+        recompute_seconds=seconds,
+        saved_until=tuple(saved_until),
+        needed_until=tuple(needed_until),
+    )
