@@ -14,6 +14,11 @@ from .._data.errors import NotApplicable
 from .spill import SpilledTensor, open_spill
 from .values import tensors
 
+LATE_WRITES = (
+    "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
+    "step that is recorded. Skip the optimizer's step and give a batch: apply(model, budget, inputs=batch)."
+)
+
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
 
@@ -56,8 +61,15 @@ class SpilledStep:
         none for a while: `unhooked`.
         """
         outer = private.outer_hooks()
+
+        @private.never_compiled
+        def reading(held: Any) -> torch.Tensor:
+            if private.reads_late_writes():
+                raise NotApplicable(LATE_WRITES)
+            return unpack(held)
+
         if outer is None:
-            return private.yielding_hooks((pack, unpack), self._yield)
+            return private.yielding_hooks((pack, reading), self._yield)
 
         @private.never_compiled
         def packing(tensor: torch.Tensor) -> Any:
@@ -69,7 +81,7 @@ class SpilledStep:
 
         @private.never_compiled
         def unpacking(held: Any) -> torch.Tensor:
-            return outer[1](held.packed if isinstance(held, _Foreign) else unpack(held))
+            return outer[1](held.packed if isinstance(held, _Foreign) else reading(held))
 
         return private.yielding_hooks((packing, unpacking), self._yield)
 
@@ -101,10 +113,4 @@ class SpilledStep:
         if not isinstance(held, SpilledTensor):
             tensor: torch.Tensor = held
             return tensor
-        if private.reads_late_writes():
-            raise NotApplicable(
-                "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as "
-                "it does in a step that is recorded. Skip the optimizer's step and give a batch: apply(model, budget, "
-                "inputs=batch)."
-            )
         return held.restore()

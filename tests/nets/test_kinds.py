@@ -14,7 +14,7 @@ from tests.nets.attributes import ATTRIBUTES
 from tests.nets.generators import GENERATORS, LaterInAttribute
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Network, layers, plain_step
 from tests.nets.storages import STORAGES
-from tests.nets.surroundings import SURROUNDINGS
+from tests.nets.surroundings import SURROUNDINGS, Noisy
 from tests.nets.twin import expected, outcome
 
 KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *STORAGES, *SURROUNDINGS)
@@ -61,3 +61,11 @@ def test_sampled_checks_one_segment_a_step_in_turn(request: pytest.FixtureReques
 
 def test_never_compares_nothing() -> None:
     assert raised("never", 0, 40) == 40
+
+
+def test_the_first_step_with_an_rrelu_as_a_function_raises_in_place_of_wrong_gradients() -> None:
+    torch.manual_seed(0)
+    model = Network(lambda: Noisy(lambda x: torch.nn.functional.rrelu(x, training=True))).train()
+    autockpt.apply(model, "min")
+    with pytest.raises(autockpt.NotApplicable, match="RReLU"):
+        plain_step(model, 0, False)
