@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ from .observer import Observer
 from .optimizer import OptimizerMemory
 from .ranks import bucket_bytes
 from .recorder import build_profile, storage_bytes
-from .runs import run_of
 from .shadow import state_tensors
 from .tape import AllocatorTape, Event, ProfilerElsewhere
 from .timing import Seconds, recorded_seconds
@@ -156,8 +155,8 @@ class RecordedStep(SpilledStep):
             self._tape.__exit__(None, None, None)
         finally:
             self.drop()
-        events, left_bytes = self._of_the_step(frozenset(others))
-        run = replace(run_of(self._observer, self._tape), events=events)
+        run = self._observer.run
+        run.events, left_bytes = self._of_the_step(frozenset(others))
         static = msgspec.structs.replace(self._static, other_bytes=self._static.other_bytes + left_bytes)
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
@@ -186,7 +185,7 @@ class RecordedStep(SpilledStep):
                 if live.pop(event.key, None) is not None and over:
                     events.append(event)  # what goes later is nothing that operators keep for themselves
             elif event.kind == "mark":
-                keys = self._observer.marks[event.key].keys
+                keys = self._observer.run.marks[event.key].keys
                 seen.update(live[key] for key in keys if key in live)
                 state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
                 if event.key in self._states and event.key != last:

@@ -92,7 +92,6 @@ class SeenCall:
         parent: the call whose code made it, -1 for the root.
         stop: one past the last call inside it.
         shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
-        parameters: storages of the parameters inside its module.
         given: what came in.
         functions: how often each function was called in its own code, by name.
         draws: whether a default generator moved.
@@ -109,7 +108,6 @@ class SeenCall:
     parent: int
     stop: int = 0
     shapes: str = ""
-    parameters: frozenset[int] = frozenset()
     given: Given = field(default_factory=Given)
     functions: dict[str, int] = field(default_factory=dict)
     draws: bool = False
@@ -194,31 +192,31 @@ class SeenSave(NamedTuple):
     ops: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Run:
-    """What one watched run left.
+    """What one watched run leaves.
 
     Attributes:
-        events: the tape.
+        parameters: storages of the model's parameters.
+        buffer_names: qualified names of the model's buffers, by storage.
         marks: the markers, by their number on the tape.
         calls: the calls, in pre-order.
         functions: the torch functions that they called, in order.
         ops: the operators that ran in forward, in order.
         saves: what autograd saved, in order.
-        parameters: storages of the model's parameters.
-        buffer_names: qualified names of the model's buffers, by storage.
+        events: the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
         sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
     """
 
-    events: list[Event]
-    marks: dict[int, Mark]
-    calls: list[SeenCall]
-    functions: list[SeenFunction]
-    ops: list[SeenOp]
-    saves: list[SeenSave]
     parameters: frozenset[int]
     buffer_names: dict[int, tuple[str, ...]]
+    marks: dict[int, Mark] = field(default_factory=dict)
+    calls: list[SeenCall] = field(default_factory=list)
+    functions: list[SeenFunction] = field(default_factory=list)
+    ops: list[SeenOp] = field(default_factory=list)
+    saves: list[SeenSave] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()
     sets_itself_up: bool = False
 

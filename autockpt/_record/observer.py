@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .checks import Checks
 from .clocks import Clock
-from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .tape import Tape
@@ -38,13 +38,7 @@ class Observer:
         changing: is told of tensors before an operator changes them.
 
     Attributes:
-        marks: what the markers on the tape stand for, by number.
-        calls: in pre-order.
-        functions: in the order of their begins.
-        ops: in the order of their starts.
-        saves: in the order in which they were packed.
-        parameters: storages of the model's parameters.
-        buffer_names: qualified names of the model's buffers, by storage.
+        run: what it has seen so far.
     """
 
     def __init__(
@@ -57,26 +51,22 @@ class Observer:
         generators: Sequence[torch.Generator] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
-        self.marks: dict[int, Mark] = {}
-        self.calls: list[SeenCall] = []
-        self.functions: list[SeenFunction] = []
-        self.ops: list[SeenOp] = []
-        self.saves: list[SeenSave] = []
-        self.parameters = frozenset(self._keys(tape, model.parameters()))
-        self.buffer_names: dict[int, tuple[str, ...]] = {}
+        names: dict[int, tuple[str, ...]] = {}
         for name, buffer in model.named_buffers(remove_duplicate=False):
-            for key in self._keys(tape, [buffer]):
-                self.buffer_names[key] = (*self.buffer_names.get(key, ()), name)
+            if buffer.device.type != "meta" and (key := tape.key(buffer)):
+                names[key] = (*names.get(key, ()), name)
+        parameters = frozenset(map(tape.key, (each for each in model.parameters() if each.device.type != "meta")))
+        self.run = Run(parameters=parameters - {0}, buffer_names=names)
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
         self._generators, self._changing = generators, changing
-        self._static = self.parameters | self.buffer_names.keys()
+        self._static = self.run.parameters | names.keys()
         self._checks = Checks(model, generators)
         self._open: list[int] = []
         self._function = -1
         self._occurrences: dict[str, int] = {}
         self._returned = Returned(tape)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
-        self._thread, self.sets_itself_up = threading.get_ident(), False
+        self._thread = threading.get_ident()
 
     @contextmanager
     def watching(self, *, in_place: bool = False, hooked: Hooked | None = None) -> Iterator[None]:
@@ -97,7 +87,7 @@ class Observer:
 
     def end_forward(self) -> None:
         """Say that forward, loss included, is over: calls made from now on are recomputations in backward."""
-        self._in_forward, self.sets_itself_up = False, self._checks.sets_itself_up()
+        self._in_forward, self.run.sets_itself_up = False, self._checks.sets_itself_up()
         self.mark("forward_end", 0, self._clock.stamp())
 
     def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
@@ -123,12 +113,16 @@ class Observer:
         if self._ended:
             return -1
         number = self._tape.mark()
-        self.marks[number] = Mark(kind, index, stamp, keys)
+        self.run.marks[number] = Mark(kind, index, stamp, keys)
         return number
 
     def key(self, tensor: torch.Tensor) -> int:
         """Name a tensor's storage as the tape does."""
         return self._tape.key(tensor)
+
+    def ready(self, index: int, gradient: torch.Tensor) -> None:
+        """Note, as a hook, that a gradient is ready to be added to one that exists already."""
+        self.mark("ready", index, keys=(self.key(gradient),))
 
     @contextmanager
     def _own_work(self) -> Iterator[object]:
@@ -157,16 +151,15 @@ class Observer:
         self._occurrences[name] = occurrence + 1
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
             return run()
-        index = len(self.calls)
-        again = bool(self.calls) and not self._open
+        index = len(self.run.calls)
+        again = bool(self.run.calls) and not self._open
         parent = self._open[-1] if self._open else -1
         call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
-        self.calls.append(call)
+        self.run.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
             storages = self._returned.storages(arguments)
             call.given = self._returned.given(storages)
-            call.parameters = frozenset(self._keys(self._tape, module.parameters()))
             check = self._checks.opened(call, module, arguments)
             self.mark("enter", index, stamp, tuple(storages))
             del storages
@@ -186,21 +179,21 @@ class Observer:
             return output
         finally:
             self._open.pop()
-            call.stop = len(self.calls)
+            call.stop = len(self.run.calls)
             if again:
-                self.calls[0].stop = len(self.calls)
+                self.run.calls[0].stop = len(self.run.calls)
                 self.mark("exit", 0, self._clock.stamp())
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
         here = self._in_forward and self._open and not self._aside and threading.get_ident() == self._thread
         if not here or private.transforms_active():
             return run()
-        counts = self.calls[self._open[-1]].functions
+        counts = self.run.calls[self._open[-1]].functions
         occurrence = counts.get(name, 0)
         counts[name] = occurrence + 1
-        index = len(self.functions)
+        index = len(self.run.functions)
         function = SeenFunction(name, occurrence, self._open[-1])
-        self.functions.append(function)
+        self.run.functions.append(function)
         with self._own_work() as stamp:
             storages = self._returned.storages(arguments)
             function.given = self._returned.given(storages)
@@ -245,8 +238,8 @@ class Observer:
                 draws=not self._generators and torch.Tag.nondeterministic_seeded in op.tags,
                 late=op._schema.name in LATE,
             )
-            index = len(self.ops)
-            self.ops.append(seen)
+            index = len(self.run.ops)
+            self.run.ops.append(seen)
             del inputs, written
         self.mark("start", index, self._clock.stamp(), given)
         try:
@@ -263,11 +256,6 @@ class Observer:
             self.mark("stop", index, stamp, made)
         return output
 
-    @staticmethod
-    def _keys(tape: Tape, own: Iterable[torch.Tensor]) -> list[int]:
-        """Storages of the model's own tensors; those on the meta device have none."""
-        return [key for each in own if each.device.type != "meta" and (key := tape.key(each))]
-
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
         with private.no_torch_functions():
@@ -275,11 +263,13 @@ class Observer:
         if key in self._static:
             return tensor
         with self._own_work() as stamp:
-            index, node = len(self.saves), private.saving_node()
+            index, node = len(self.run.saves), private.saving_node()
             # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
-            self.saves.append(SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.ops)))
+            self.run.saves.append(
+                SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.run.ops))
+            )
             for each in self._open if tensor.is_nested else ():
-                self.calls[each].nested = True
+                self.run.calls[each].nested = True
             held = self._spill.take(tensor)
             # A result leads to the node that saves it: a cycle that no collector sees, where no backward breaks it.
             slot = SavedSlot(partial(self.mark, "release", index), index, tensor.detach() if held is tensor else held)

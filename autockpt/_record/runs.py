@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 
@@ -37,13 +38,13 @@ def watch_step(
     observer = Observer(step.model, tape, clock, spill, generators=generators, changing=changing)
     existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
     with step.gradients_aside(), tape:
-        hooks = [leaf.register_hook(_Ready(observer, index)) for index, leaf in enumerate(existing)]
+        hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]
         try:
             with observer.watching():
                 outputs, scalar = step.forward()
             observer.end_forward()
             gradients = step.gradients(scalar)
-            reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
+            observer.run.reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             copies = _copies_of_shared(gradients)
             observer.end()
             del outputs, scalar, gradients, copies
@@ -51,23 +52,8 @@ def watch_step(
             for leaf, hook in zip(existing, hooks, strict=True):
                 hook.remove()
                 private.forget_empty_hooks(leaf)
-    return run_of(observer, tape, reached)
-
-
-def run_of(observer: Observer, tape: Tape, reached: frozenset[int] = frozenset()) -> Run:
-    """Return what an observer saw of a run that is over, with its tape; the rest as in `Run`."""
-    return Run(
-        events=tape.events(),
-        marks=observer.marks,
-        calls=observer.calls,
-        functions=observer.functions,
-        ops=observer.ops,
-        saves=observer.saves,
-        parameters=observer.parameters,
-        buffer_names=observer.buffer_names,
-        reached=reached,
-        sets_itself_up=observer.sets_itself_up,
-    )
+    observer.run.events = tape.events()
+    return observer.run
 
 
 def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Tensor]:
@@ -81,13 +67,3 @@ def _copies_of_shared(gradients: Iterable[torch.Tensor | None]) -> list[torch.Te
                 copies.append(gradient.clone())
             seen.add(address)
     return copies
-
-
-class _Ready:
-    """A gradient hook that marks when a gradient is ready to be added to one that exists already."""
-
-    def __init__(self, observer: Observer, index: int) -> None:
-        self._observer, self._index = observer, index
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        self._observer.mark("ready", self._index, keys=(self._observer.key(gradient),))

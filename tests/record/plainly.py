@@ -17,7 +17,6 @@ from autockpt._record import recorder
 from autockpt._record.clocks import HostClock
 from autockpt._record.lifetimes import Lifetimes, lifetimes
 from autockpt._record.observer import Observer
-from autockpt._record.runs import run_of
 from autockpt._record.step import training_step
 
 __all__ = ["dropping", "held"]
@@ -62,4 +61,5 @@ def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
         observer.end_forward()
         observer.end()
         del kept
-    return lifetimes(run_of(observer, tape))
+    observer.run.events = tape.events()
+    return lifetimes(observer.run)
