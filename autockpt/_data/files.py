@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from .errors import InvalidFile
-from .older import modernise
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -91,15 +90,11 @@ def decode(data: bytes, kind: type[T], *, source: str) -> T:
     data = unpack(data, source=source)
     schema = getattr(kind, "SCHEMA")  # noqa: B009  (a ClassVar that msgspec.Struct does not declare)
     try:
-        head = msgspec.json.decode(data, type=_Head)
-        data = modernise(data, head.schema)
-        head = msgspec.json.decode(data, type=_Head)
-        if head.schema != schema:
-            same_kind = head.schema.partition("/")[0] == schema.partition("/")[0]
+        found = msgspec.json.decode(data, type=_Head).schema
+        if found != schema:
+            same_kind = found.partition("/")[0] == schema.partition("/")[0]
             cure = "Record or solve it again." if same_kind else "Give a file of that kind."
-            raise InvalidFile(
-                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
-            )
+            raise InvalidFile(f"{source} has schema {found!r}; this version of autockpt reads {schema!r} here. {cure}")
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # damaged bytes; lists in lists in lists
         raise InvalidFile(f"{source} is not a valid {schema} file: {error}") from None
