@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ NOT_TOLD = "was recorded by a version of autockpt that does not tell whether it 
 
 def read(path: Path) -> Profile:
     """Read a profile of the format `autockpt.profile/2`."""
-    old = msgspec.json.decode(files.unpack(path.read_bytes(), source=str(path)), type=dict[str, Any])
+    data = path.read_bytes()
+    old = msgspec.json.decode(gzip.decompress(data) if data.startswith(files.GZIP_MAGIC) else data, type=dict[str, Any])
     return files.decode(msgspec.json.encode(modernised(old)), Profile, source=str(path))
 
 
