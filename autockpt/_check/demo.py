@@ -11,7 +11,6 @@ from torch import nn
 
 from .. import apply, profile, remove, solve
 from .._data.plan import Plan
-from .._data.profile import plain_peak_bytes
 from ..solvers.errors import AutockptError
 from .verify import Verification, verify
 
@@ -61,10 +60,7 @@ def run(*, stage: Callable[[str], AbstractContextManager[None]]) -> DemoReport:
             model, inputs = build()
         with stage("recording and solving"):
             recorded = profile(model, inputs)
-            plain_bytes = plain_peak_bytes(
-                recorded.static, recorded.tensors, ticks=recorded.ticks, optimizer_step_bytes=0
-            )
-            plan = solve(recorded, plain_bytes // 2)
+            plan = solve(recorded, recorded.plain_peak_bytes // 2)
         with stage("comparing and measuring"):
             found = verify(model, inputs, plan=plan, steps=STEPS)
         with stage("training plain and inside the budget"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .._data.shipped import recorded_profiles
-from .._show.explain import RecordedReport, recorded_text
+from .._data import shipped
+from .._data.profile import Profile
+from .._show.explain import recorded_page
 from .verb import Result, verb
 
 
@@ -13,5 +14,5 @@ def profiles() -> Result:
 
     Each name can be given wherever a profile file can, as in autockpt solve gpt2-xl --budget 24GiB.
     """
-    report = RecordedReport(profiles=tuple(recorded_profiles()))
-    return Result(report, lambda width: recorded_text(report, width=width))
+    page = recorded_page({name: Profile.load(name) for name in shipped.names()})
+    return Result(page.document, page.text)

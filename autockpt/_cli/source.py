@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import TypeVar, cast
 
-import msgspec
-
 from .._data import files, shipped
 from .._data.errors import UnknownProfile
 from .._data.frontier import Frontier
@@ -34,23 +32,13 @@ def load(source: str, *kinds: type[D]) -> D:
     if Profile in kinds and ":" in source and not Path(source).exists():
         return cast("D", record(source))
     name = "<stdin>" if source == "-" else source
-    data = files.unpack(_read(source), source=name)
-    try:
-        family = msgspec.json.decode(data, type=_Head).schema.partition("/")[0]
-    except msgspec.MsgspecError:
-        family = ""
-    kind = next((each for each in kinds if each.SCHEMA.startswith(f"{family}/")), kinds[-1])
-    return files.decode(data, kind, source=name)
-
-
-class _Head(msgspec.Struct):
-    schema: str = ""
+    return files.decode(_read(source), *kinds, source=name)
 
 
 def _read(source: str) -> bytes:
     try:
         if source != "-":
-            return shipped.locate(source).read_bytes()
+            return shipped.read(source)
         if sys.stdin is None:
             raise Misuse("cannot read -: standard input is closed")
         return sys.stdin.buffer.read()

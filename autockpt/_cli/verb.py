@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 
 from .._data import files
 from .._data.errors import InvalidFile, PinError, UnknownProfile
@@ -100,11 +99,11 @@ def _print_json(document: object) -> None:
     show(files.encode(document).decode(), plain=True)
 
 
-def write(document: msgspec.Struct, path: str | None) -> None:
+def write(document: files.Stored, path: str | None) -> None:
     """Write `document` to `path` as JSON, if there is a path, and say so on stderr."""
     if path is not None:
         with _writing(path):
-            files.save(document, path)
+            document.save(path)
 
 
 def write_plot(figure: Figure, path: str) -> None:

@@ -17,6 +17,10 @@ class Document:
 
     PAGE: ClassVar[str]
 
+    def explain(self) -> str:
+        """Return what it says as text, for people."""
+        return self._text()
+
     def _shown(self, function: str, *given: object) -> Any:
         """Return what `function` in `_show` makes of this document."""
         module, _, name = function.rpartition(".")

@@ -11,15 +11,50 @@ from typing import TypeVar
 
 import msgspec
 
+from .document import Document
 from .errors import InvalidFile
-from .older import modernise
 
-T = TypeVar("T", bound=msgspec.Struct)
+S = TypeVar("S", bound="Stored")
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 MAXIMUM_UNPACKED_BYTES = 256 * 2**20
 """A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
+
+
+class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema"):
+    """Base without fields of documents that are kept in files, each with its schema as the struct's tag."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to `path` as JSON, whole or not at all, packed by gzip where the path ends in ``.gz``."""
+        data = encode(self)
+        target = Path(path)
+        if target.exists() and not target.is_file():  # a device takes it as it goes
+            target.write_bytes(data)
+            return
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(gzip.compress(data, mtime=0) if target.suffix == ".gz" else data)
+            part.replace(target)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # of the file, not of its part
+        finally:
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls: type[S], path: str | os.PathLike[str]) -> S:
+        """Read one that `save` wrote.
+
+        Raises:
+            InvalidFile: the file is truncated, of another schema, or contradicts itself.
+            OSError: it cannot be read.
+        """
+        return decode(Path(path).read_bytes(), cls, source=str(path))
+
+
+def schema_of(kind: type[Stored]) -> str:
+    """Return the schema of a kind of document: what it is, a slash, and a version."""
+    return str(kind.__struct_config__.tag)
 
 
 def encode(value: object) -> bytes:
@@ -36,37 +71,30 @@ def _lines(raw: bytes) -> bytes:
     return b"[\n  " + b",\n  ".join(bytes(each) for each in objects) + b"\n ]"
 
 
-def save(value: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write `value` to `path` as JSON, whole or not at all, packed if it ends in ``.gz``; into a device as it goes."""
-    data = encode(value)
-    target = Path(path)
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)
-        return
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(pack(data) if target.suffix == ".gz" else data)
-        part.replace(target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # of the file, not of its part
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def pack(data: bytes) -> bytes:
-    """Return `data` packed by gzip; the same data always packs to the same bytes, with no time or name in them."""
-    packed = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
-        file.write(data)
-    return packed.getvalue()
-
-
-def unpack(data: bytes, *, source: str) -> bytes:
-    """Return `data` without the packing that its first bytes announce; as it is where they announce none.
+def decode(data: bytes, *kinds: type[S], source: str) -> S:
+    """Parse and validate JSON `data`, packed or not, as that of the `kinds` whose schema it has.
 
     Raises:
-        InvalidFile: it is damaged, or unpacks to more than `MAXIMUM_UNPACKED_BYTES`.
+        InvalidFile: not JSON, another schema than that of the last kind, unknown or missing fields, or contents that
+            contradict.
     """
+    data, kind = _unpacked(data, source), kinds[-1]
+    try:
+        found = msgspec.json.decode(data, type=_Head).schema
+        same = [each for each in kinds if schema_of(each).partition("/")[0] == found.partition("/")[0]]
+        kind = same[0] if same else kind
+        if found != schema_of(kind):
+            cure = "Record or solve it again." if same else "Give a file of that kind."
+            raise InvalidFile(
+                f"{source} has schema {found!r}; this version of autockpt reads {schema_of(kind)!r} here. {cure}"
+            )
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # damaged bytes; lists in lists in lists
+        raise InvalidFile(f"{source} is not a valid {schema_of(kind)} file: {error}") from None
+
+
+def _unpacked(data: bytes, source: str) -> bytes:
+    """Return `data` without the packing that its first bytes announce; as it is where they announce none."""
     if not data.startswith(GZIP_MAGIC):
         return data
     try:
@@ -80,39 +108,6 @@ def unpack(data: bytes, *, source: str) -> bytes:
             "If it is one all the same, unpack it with gunzip and give the unpacked file."
         )
     return unpacked
-
-
-def decode(data: bytes, kind: type[T], *, source: str) -> T:
-    """Parse and validate JSON `data`, packed or not, as a `kind`.
-
-    Raises:
-        InvalidFile: not JSON, another schema, unknown or missing fields, or contents that contradict.
-    """
-    data = unpack(data, source=source)
-    schema = getattr(kind, "SCHEMA")  # noqa: B009  (a ClassVar that msgspec.Struct does not declare)
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-        data = modernise(data, head.schema)
-        head = msgspec.json.decode(data, type=_Head)
-        if head.schema != schema:
-            same_kind = head.schema.partition("/")[0] == schema.partition("/")[0]
-            cure = "Record or solve it again." if same_kind else "Give a file of that kind."
-            raise InvalidFile(
-                f"{source} has schema {head.schema!r}; this version of autockpt reads {schema!r} here. {cure}"
-            )
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # damaged bytes; lists in lists in lists
-        raise InvalidFile(f"{source} is not a valid {schema} file: {error}") from None
-
-
-def load(path: str | os.PathLike[str], kind: type[T]) -> T:
-    """Read a `kind` from the JSON file at `path`.
-
-    Raises:
-        InvalidFile: see `decode`.
-        OSError: the file cannot be read.
-    """
-    return decode(Path(path).read_bytes(), kind, source=str(path))
 
 
 class _Head(msgspec.Struct):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
 from ..solvers.errors import Infeasible
-from . import files
-from .document import Document
 from .errors import InvalidFile
+from .files import Stored
 from .goal import Goal
 from .plan import Plan
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
     """The plans that no other beats in both predicted peak and recompute seconds.
 
     Attributes:
@@ -33,10 +31,8 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         dominated_by: the step at which the lowest peak stands, in words.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.frontier/1"
     PAGE: ClassVar[str] = "explain.frontier_page"
 
-    schema: Literal["autockpt.frontier/1"] = "autockpt.frontier/1"
     model: str = ""
     solver: str
     plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
@@ -105,10 +101,6 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             plan=self.plans[-1],
         )
 
-    def explain(self) -> str:
-        """Return the frontier as text: a row for each plan."""
-        return self._text()
-
     def plot(
         self,
         *,
@@ -131,25 +123,9 @@ class Frontier(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             MissingExtra: matplotlib is not installed.
 
         Example:
-            >>> import torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> frontier = autockpt.frontier(profile, points=3)
+            >>> import autockpt
+            >>> frontier = autockpt.frontier(autockpt.Profile.load("resnet-50"), solver="uniform", points=3)
             >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
         """
         figure: Figure = self._shown("pictures.plot_frontier", peers, budgets, ax)
         return figure
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the frontier to `path` as JSON."""
-        files.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Frontier:
-        """Read a frontier that `save` wrote.
-
-        Raises:
-            InvalidFile: the file is truncated, of another schema, or contradicts itself.
-        """
-        return files.load(path, cls)

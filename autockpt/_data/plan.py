@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from . import files
 from .amounts import Bytes, Seconds
-from .document import Document
 from .errors import InvalidFile
+from .files import Stored
 from .goal import Goal
 from .keys import CallKey, MemberKey, UnitKey, split_key
 
@@ -61,7 +59,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
-class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     """Which calls to recompute, with predicted peak and cost.
 
     Attributes:
@@ -88,10 +86,8 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.plan/1"
     PAGE: ClassVar[str] = "explain.plan_page"
 
-    schema: Literal["autockpt.plan/1"] = "autockpt.plan/1"
     model: str = ""
     segments: tuple[Segment, ...] = ()
     solver: str = "manual"
@@ -186,11 +182,9 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             NotApplicable: the plan does not fit the recorded step.
 
         Example:
-            >>> import torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> plan = autockpt.solve(profile, "min")
+            >>> import autockpt
+            >>> profile = autockpt.Profile.load("resnet-50")
+            >>> plan = autockpt.solve(profile, "8GB", solver="uniform")
             >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
             True
         """
@@ -224,24 +218,9 @@ class Plan(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             NotApplicable: the plan does not fit the recorded step.
 
         Example:
-            >>> import torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> figure = autockpt.solve(profile, "min").plot(profile)
+            >>> import autockpt
+            >>> profile = autockpt.Profile.load("resnet-50")
+            >>> figure = autockpt.solve(profile, "8GB", solver="uniform").plot(profile)
         """
         figure: Figure = self._shown("pictures.plot_plan", profile, ax)
         return figure
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to `path` as JSON."""
-        files.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan that `save` wrote.
-
-        Raises:
-            InvalidFile: the file is truncated, of another schema, or contradicts itself.
-        """
-        return files.load(path, cls)

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
-from . import files
+from . import files, shipped
 from .amounts import Bytes, Seconds
 from .consistency import validate
-from .document import Document
-from .tables import CallRecord, FunctionTable, Index, OpTable, Part, Recipe, RefusedPart, SaveTable, Static, TensorTable
+from .files import Stored
+from .tables import CallRecord, FunctionTable, Index, OpTable, Recipe, RefusedPart, SaveTable, Static, TensorTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-class Profile(Document, Part, frozen=True, kw_only=True):
+class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """The recorded measurements of one model, batch shape, dtype, device and software version.
 
     Attributes:
@@ -58,10 +58,8 @@ class Profile(Document, Part, frozen=True, kw_only=True):
         notes: what could not be seen or put back, in words.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.profile/3"
     PAGE: ClassVar[str] = "explain.profile_page"
 
-    schema: Literal["autockpt.profile/3"] = "autockpt.profile/3"
     model: str
     mode: Literal["measured", "fake"]
     device: str
@@ -91,9 +89,15 @@ class Profile(Document, Part, frozen=True, kw_only=True):
         """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
 
-    def explain(self) -> str:
-        """Return where memory and time go, as text."""
-        return self._text()
+    @property
+    def plain_peak_bytes(self) -> int:
+        """Highest level of the recorded step and of the optimizer's after it, static bytes included."""
+        change = [0] * (self.ticks + 1)
+        for size, birth, death in zip(self.tensors.bytes, self.tensors.birth, self.tensors.death, strict=True):
+            change[birth] += size
+            change[death] -= size
+        level = list(itertools.accumulate(change))
+        return self.static.total_bytes + max(*level, level[self.ticks - 1] + self.optimizer_step_bytes)
 
     def plot(self, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the plain step and where its peak is, by matplotlib (``pip install "autockpt[plot]"``).
@@ -108,20 +112,13 @@ class Profile(Document, Part, frozen=True, kw_only=True):
             MissingExtra: matplotlib is not installed.
 
         Example:
-            >>> import torch, autockpt
-            >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-            >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
-            >>> profile = autockpt.profile(model, torch.randn(64, 8))
-            >>> (axes,) = profile.plot().axes
+            >>> from autockpt import Profile
+            >>> (axes,) = Profile.load("resnet-50").plot().axes
             >>> axes.get_title(loc="left")
-            'Predicted memory over a step of Sequential'
+            'Predicted memory over a step of ResNetForImageClassification'
         """
         figure: Figure = self._shown("pictures.plot_profile", ax)
         return figure
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile to `path` as JSON, packed by gzip where the path ends in ``.gz``."""
-        files.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -140,23 +137,4 @@ class Profile(Document, Part, frozen=True, kw_only=True):
             >>> Profile.load("gpt2-xl").model
             'GPT2LMHeadModel'
         """
-        from .shipped import locate
-
-        return files.decode(locate(path).read_bytes(), cls, source=str(path))
-
-
-def plain_peak_bytes(static: Static, tensors: TensorTable, *, ticks: int, optimizer_step_bytes: int) -> int:
-    """Return the highest level of a recorded step and of the optimizer's after it, static bytes included.
-
-    Args:
-        static: what is there before the step.
-        tensors: what is born in it.
-        ticks: length of its clock.
-        optimizer_step_bytes: what the optimizer's step needs besides what lives at the end of backward.
-    """
-    change = [0] * (ticks + 1)
-    for size, birth, death in zip(tensors.bytes, tensors.birth, tensors.death, strict=True):
-        change[birth] += size
-        change[death] -= size
-    level = list(itertools.accumulate(change))
-    return static.total_bytes + max(*level, level[ticks - 1] + optimizer_step_bytes)
+        return files.decode(shipped.read(path), cls, source=str(path))

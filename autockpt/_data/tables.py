@@ -151,8 +151,6 @@ class CallRecord(Part, frozen=True, kw_only=True):
 class FunctionTable(Part, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
-    The last two columns are empty in profiles that are older than they are.
-
     Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
     module called while gradients are off is no call, though it counts: what it calls is its caller's.
 

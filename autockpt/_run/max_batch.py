@@ -17,7 +17,7 @@ from .._data.document import Document
 from .._data.errors import GrowthError
 from .._data.goal import Patterns
 from .._data.plan import Plan
-from .._data.profile import Profile, plain_peak_bytes
+from .._data.profile import Profile
 from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
@@ -78,10 +78,6 @@ class MaxBatch(Document):
     def best(self) -> Throughput:
         """The batch with the most samples a second, the smallest of such; often not the largest batch."""
         return max(self.throughputs, key=lambda each: (each.samples_per_second, -each.batch_size))
-
-    def explain(self) -> str:
-        """Return the batch sizes as text: a row for each, the best marked."""
-        return self._text()
 
 
 def max_batch(
@@ -172,7 +168,7 @@ def max_batch(
     size = largest(lambda n: least_bytes(fake(n)), lambda n: least_bytes(recorded(n)), budget_bytes, most)
     plans = {max(size, 1): plan_of(recorded(max(size, 1)))}  # raises with its figures where not even one fits
     size = max(plans)
-    plain_size = largest(lambda n: _plain_bytes(fake(n)), lambda n: _plain_bytes(recorded(n)), budget_bytes, size)
+    plain_size = largest(lambda n: fake(n).plain_peak_bytes, lambda n: recorded(n).plain_peak_bytes, budget_bytes, size)
     for each in _rows(size, plain_size):
         if each not in plans:
             with suppress(Infeasible):
@@ -194,11 +190,6 @@ def _refuse_constant(fake: Callable[[int], Profile], most: int | None) -> None:
             f"make_inputs({sizes[0]}) is {found[0]:,} bytes of inputs and make_inputs({sizes[1]}) {found[1]:,}; it has "
             "to make as many samples as it is asked for"
         )
-
-
-def _plain_bytes(recorded: Profile) -> int:
-    step_bytes = recorded.optimizer_step_bytes
-    return plain_peak_bytes(recorded.static, recorded.tensors, ticks=recorded.ticks, optimizer_step_bytes=step_bytes)
 
 
 def _rows(size: int, plain_size: int) -> list[int]:

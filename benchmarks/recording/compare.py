@@ -21,6 +21,7 @@ import msgspec
 
 import autockpt
 from autockpt import Infeasible, Profile
+from benchmarks import older
 from benchmarks.environment import environment, table
 from benchmarks.models import SMALL
 from benchmarks.others import LABELLED
@@ -89,7 +90,7 @@ def recorded(python: Path, name: str, path: Path) -> tuple[Profile, float]:
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [str(python), *flags, str(WORKER), str(ROOT), name, str(path)]
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environ).stdout
-    return Profile.load(path), float(said.split()[-1])
+    return older.read(path) if python == OLD else Profile.load(path), float(said.split()[-1])
 
 
 def with_seconds_of(profile: Profile, other: Profile) -> Profile:

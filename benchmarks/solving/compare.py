@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import older
 from benchmarks.environment import RESULTS, environment, table
 
 ROOT = Path(__file__).parents[2]
@@ -73,9 +74,14 @@ def compare_small(names: Sequence[str]) -> None:
 
 
 def solved(python: Path, profile: Path, budgets: Iterable[str]) -> list[dict[str, Any]]:
-    """Let an interpreter solve a profile for some budgets; a row each."""
+    """Let an interpreter solve a profile of the frozen version for some budgets; a row each."""
     print(f"{python.parent.parent.name}: {profile.name}", flush=True)
-    return [json.loads(line) for line in _run(python, WORKER, [str(profile), *budgets]).splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        path = profile
+        if python != OLD:
+            path = Path(folder, profile.name)
+            older.read(profile).save(path)
+        return [json.loads(line) for line in _run(python, WORKER, [str(path), *budgets]).splitlines()]
 
 
 def _run(python: Path, script: Path, arguments: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from importlib import resources
 from pathlib import Path
@@ -11,9 +12,8 @@ from click.shell_completion import ShellComplete
 
 from autockpt import Profile
 from autockpt._cli import main
-from autockpt._data import files
-from autockpt._data.shipped import names, recorded_profiles
-from autockpt._show.explain import RecordedReport, recorded_text
+from autockpt._data.shipped import names
+from autockpt._show.explain import recorded_page
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
 
@@ -39,7 +39,7 @@ def test_json_is_one_document(run: Run) -> None:
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 160])
 def test_it_fits_the_width(width: int) -> None:
-    text = recorded_text(RecordedReport(profiles=tuple(recorded_profiles())), width=width)
+    text = recorded_page({name: Profile.load(name) for name in names()}).text(width)
     assert max(map(len, text.splitlines())) <= width
     assert all(f"\n{name} " in text for name in names())
 
@@ -49,7 +49,7 @@ def test_a_name_stands_for_the_file(run: Run, profile_file: Path, monkeypatch: p
     plan = profile_file.with_name("plan.json")
     chain_profile().save(profile_file.with_name("chain.json.gz"))
     monkeypatch.setattr(resources, "files", lambda package: profile_file.parent)
-    assert "recipe" in run("profiles").err
+    assert "chain " in run("profiles").out
     for command in (["solve", "--budget", "80MiB"], ["frontier", "--points", "3"], ["explain", "--budget", "80MiB"]):
         assert run(*command, "chain") == run(*command, profile_file)
     run("solve", "chain", "--budget", "80MiB", "-o", plan)
@@ -63,7 +63,7 @@ def test_a_file_of_that_name_wins(run: Run, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_packed_files_are_read_from_stdin_too(run: Run, profile_file: Path) -> None:
-    packed = files.pack(profile_file.read_bytes())
+    packed = gzip.compress(profile_file.read_bytes())
     assert run("explain", "-", stdin=packed) == run("explain", profile_file)
 
 

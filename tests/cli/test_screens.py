@@ -80,7 +80,7 @@ def test_the_page_of_the_demo_fits(columns: int) -> None:
     figures = dict.fromkeys(Verification.__struct_fields__, 2**31)
     words = dict.fromkeys(("model", "device", "torch_version"), "some words that are rather long")
     others = dict.fromkeys(("differences", "plain_differences", "wrong_replays", "not_replayed", "not_met"), ())
-    rest = {"schema": Verification.SCHEMA, "verdict": "exact", "compared": {"loss": 3}, "notes": (), "error": None}
+    rest = {"verdict": "exact", "compared": {"loss": 3}, "notes": (), "error": None}
     found = Verification(**{**figures, **words, **others, **rest})  # type: ignore[arg-type]
     report = DemoReport(verification=found, trained_steps=3, same_weights=True)
     assert max(map(len, demo_text(report, width=columns).splitlines())) <= columns

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from autockpt import Frontier, InvalidFile, Plan, Profile
+from autockpt import InvalidFile, Plan, Profile
 from autockpt._data import files
 
 from ..handmade import chain_profile
@@ -27,10 +27,10 @@ def test_what_ends_in_gz_is_packed_and_reads_back(tmp_path: Path) -> None:
     assert Profile.load(renamed) == profile
 
 
-def test_packing_leaves_no_name_and_no_time() -> None:
-    packed = files.pack(b"text")
+def test_packing_leaves_no_name_and_no_time(tmp_path: Path) -> None:
+    Plan().save(tmp_path / "plan.gz")
+    packed = (tmp_path / "plan.gz").read_bytes()
     assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # magic, deflate, no flags (so no name), time 0
-    assert files.unpack(packed, source="here") == b"text"
 
 
 def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path)
 @pytest.mark.parametrize("keep", [2, 12, -4])
 def test_a_damaged_file_says_so(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "profile.json.gz"
-    path.write_bytes(files.pack(files.encode(chain_profile()))[:keep])
+    path.write_bytes(gzip.compress(files.encode(chain_profile()))[:keep])
     with pytest.raises(InvalidFile, match=r"profile\.json\.gz is packed by gzip and damaged"):
         Profile.load(path)
 
@@ -70,37 +70,6 @@ def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
     assert asked == [10**6]
 
 
-def test_a_plan_with_remade_units_is_read_and_runs_those_calls_again() -> None:
-    remade = {
-        "calls": ["h.0#0"],
-        "keep": ["h.0.drop#0"],
-        "skip": ["h.0.up#0"],
-        "remake": ["h.0.drop#0"],
-        "kept_bytes": 8,
-    }
-    other = {"calls": ["h.1#0"], "keep": ["h.1.up#0"], "remake": []}
-    plan = {"schema": "autockpt.plan/1", "segments": [remade, other], "notes": ["one"]}
-    read = files.decode(msgspec.json.encode(plan), Plan, source="plan.json")
-    assert [(segment.calls, segment.keep, segment.skip) for segment in read.segments] == [
-        (("h.0#0",), (), ()),
-        (("h.1#0",), ("h.1.up#0",), ()),
-    ]
-    assert read.notes[0] == "one"
-    assert read.notes[1].startswith("units in h.0#0 were remade by an earlier version")
-    plans = [{"peak_bytes": 9, "plain_peak_bytes": 9}, plan | {"plain_peak_bytes": 9, "recompute_seconds": 1.0}]
-    frontier = {"schema": "autockpt.frontier/1", "solver": "auto", "plans": plans}
-    assert files.decode(msgspec.json.encode(frontier), Frontier, source="f.json").plans[1].segments == read.segments
-
-
-@pytest.mark.parametrize("segments", [3, [3], [{"remake": ["a#0"]}], [{"calls": 3, "remake": ["a#0"]}], {"remake": 1}])
-def test_a_damaged_plan_with_remade_units_is_refused(segments: object) -> None:
-    plan = {"schema": "autockpt.plan/1", "segments": segments, "model": "remake", "notes": 3, "remake": 1}
-    text = msgspec.json.encode(plan)
-    assert b'"remake"' in text
-    with pytest.raises(InvalidFile, match="not a valid"):
-        files.decode(text, Plan, source="plan.json")
-
-
 PLAN = b'{"schema": "autockpt.plan/1", "model": "M", "segments": [{"calls": ["0#0"]}]}'
 
 
@@ -121,8 +90,7 @@ def test_damaged_bytes_are_an_invalid_file(damaged: bytes) -> None:
 
 def test_a_profile_without_a_column_or_of_no_tree_is_an_invalid_file() -> None:
     """The first raised an IndexError; the second was read, and whoever explained it ran into one."""
-    frozen = Path(__file__).parent / "profiles" / "resnet-50.json.gz"
-    profile = msgspec.json.decode(files.unpack(frozen.read_bytes(), source=frozen.name))
+    profile = msgspec.json.decode(files.encode(Profile.load("resnet-50")))
     short = profile | {"ops": profile["ops"] | {"function": profile["ops"]["function"][:-1]}}
     calls = [dict(call) for call in profile["calls"]]
     inner = next(i for i, call in enumerate(calls) if call["parent"] > 0)

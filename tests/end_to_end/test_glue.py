@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 import autockpt
-from autockpt import Plan, Profile
+from autockpt import Plan
 from autockpt._choose.candidates import find_candidates
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.solve import segments_of
@@ -47,18 +46,6 @@ def test_glue_costs_the_host_what_a_unit_does_and_no_further_call() -> None:
         seconds = {candidate.name: candidate.recompute_seconds for candidate in candidates.problem.candidates}
         found.append([seconds[name] for name in ("up.1#0", "#0/interpolate#1 … up.1#0")])
     assert found[0] == found[1]
-
-
-def test_a_profile_without_the_columns_offers_no_glue(tmp_path: Path) -> None:
-    profile = reference("unet").profile
-    profile.save(tmp_path / "older.json")
-    document = json.loads((tmp_path / "older.json").read_text())
-    document["schema"] = "autockpt.profile/2"
-    del document["functions"]["arguments"], document["refusals"]
-    (tmp_path / "older.json").write_text(json.dumps(document))
-    older = find_candidates(Profile.load(tmp_path / "older.json"))
-    assert not any(older.index.is_function(replay.members[0]) for replay in older.replays)
-    assert older.problem.candidates
 
 
 def test_a_plan_with_glue_is_exact_and_peaks_as_predicted(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind, self.name
 
 
-class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
+class Verification(
+    Document, msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="autockpt.verification/1"
+):
     """Whether a planned step does what the plain step does, bit for bit.
 
     Attributes:
@@ -78,10 +80,8 @@ class Verification(Document, msgspec.Struct, frozen=True, kw_only=True):
         notes: what could not be put back between the runs.
     """
 
-    SCHEMA: ClassVar[str] = "autockpt.verification/1"
     PAGE: ClassVar[str] = "explain.verification_page"
 
-    schema: Literal["autockpt.verification/1"] = "autockpt.verification/1"
     verdict: Verdict
     model: str
     device: str

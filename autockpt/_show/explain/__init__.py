@@ -11,11 +11,10 @@ from ..page import DEFAULT_WIDTH
 from .frontier import frontier_page as frontier_page
 from .plan import plan_page as plan_page
 from .profile import profile_page as profile_page
-from .results import RecordedReport as RecordedReport
 from .results import demo_text as demo_text
 from .results import max_batch_page as max_batch_page
 from .results import parts_text as parts_text
-from .results import recorded_text as recorded_text
+from .results import recorded_page as recorded_page
 from .verification import headline as headline
 from .verification import verification_page as verification_page
 from .verification import verification_text as verification_text

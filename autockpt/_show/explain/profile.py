@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._data.profile import Profile, plain_peak_bytes
+from ..._data.profile import Profile
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
 from .common import MODES, by_reason, caveats, how_timed
@@ -54,9 +54,7 @@ def profile_page(profile: Profile) -> Page:
         "gradients": static.gradient_bytes,
         "optimizer state": static.optimizer_bytes,
     }
-    peak_bytes = plain_peak_bytes(
-        static, profile.tensors, ticks=profile.ticks, optimizer_step_bytes=profile.optimizer_step_bytes
-    )
+    peak_bytes = profile.plain_peak_bytes
     refused = by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items())
     where = f"on {profile.device}" if profile.mode == "measured" else f"for {profile.device}"
     title = f"Profile of {profile.model}, recorded {profile.recorded} {where}, torch {profile.torch_version}"

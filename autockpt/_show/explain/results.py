@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from ..._data.shipped import RecordedProfile
+from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds
 from ..page import DEFAULT_WIDTH, Bar, Page, Table
@@ -18,27 +17,18 @@ if TYPE_CHECKING:  # they come with torch
     from ..._run.max_batch import MaxBatch
 
 
-class RecordedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``autockpt profiles --json`` prints."""
-
-    kind: Literal["profiles"] = "profiles"
-    profiles: tuple[RecordedProfile, ...]
-
-
-def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
-    """List the recorded profiles that come with autockpt."""
+def recorded_page(profiles: Mapping[str, Profile]) -> Page:
+    """List the recorded profiles that come with autockpt, by their names."""
     rows = [
         [
-            each.name,
+            name,
             each.model,
-            each.recipe.batch,
-            each.recipe.precision,
-            each.recipe.optimizer,
+            *(getattr(each.recipe, what, "") for what in ("batch", "precision", "optimizer")),
             each.device,
             format_bytes(each.plain_peak_bytes),
             format_seconds(each.plain_seconds),
         ]
-        for each in report.profiles
+        for name, each in profiles.items()
     ]
     table = Table(
         header=["name", "model", "batch", "precision", "optimizer", "device", "plain peak", "plain step"],
@@ -47,12 +37,17 @@ def recorded_text(report: RecordedReport, *, width: int = DEFAULT_WIDTH) -> str:
         least_told=["model", "optimizer", "precision", "device"],
     )
     blocks: list[str | Table] = [table]
-    predicted = [each.name for each in report.profiles if each.mode == "fake"]
+    predicted = [name for name, each in profiles.items() if each.mode == "fake"]
     if predicted:
         which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
         blocks.append(f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device")
-    page = Page(title="Recorded profiles; each name can stand wherever a profile file can", blocks=blocks)
-    return page.text(width)
+    said = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_peak_bytes", "plain_seconds")
+    told = [{"name": name, **{field: getattr(each, field) for field in said}} for name, each in profiles.items()]
+    return Page(
+        title="Recorded profiles; each name can stand wherever a profile file can",
+        blocks=blocks,
+        document={"kind": "profiles", "profiles": told},
+    )
 
 
 def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
