@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import torch
 from torch import nn
 
+from .. import _torch_private
 from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
@@ -123,7 +125,7 @@ class _Targets:
         return {
             name
             for name in self.names.values()
-            if name and _has_forward(self.modules[name]) and (caller := self._caller(name)) in callers
+            if name and _is_pythons(self.modules[name]) and (caller := self._caller(name)) in callers
             if name not in known or known[name] > known.get(caller, 1) or caller in self.parents or not caller
         }
 
@@ -244,6 +246,12 @@ def _nearest(name: str, module: nn.Module) -> Iterator[str]:
         yield path
         if isinstance(inner, nn.Sequential):
             yield from (f"{path}.{each}" for each, _ in inner.named_children())
+
+
+def _is_pythons(module: nn.Module) -> bool:
+    """Whether it has a forward that Python runs as it stands: it is neither scripted nor compiled."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return not scripted and not _torch_private.is_compiled(module) and _has_forward(module)
 
 
 def _has_forward(module: nn.Module) -> bool:

@@ -36,7 +36,6 @@ MOST_KINDS = 8
 MOST_ALIKE = 4
 """Kinds that differ in nothing but whole numbers; from then on those are taken to count something."""
 
-
 MOST_UNPLANNED = 4
 """Kinds that are recorded before a plan; more is said."""
 
@@ -124,8 +123,7 @@ class Plans:
 
     def ready(self, batch: Batch, gradient_bytes: int) -> Ready | None:
         """Return the plan for a step that begins so: the one that is on the model, where that can stay."""
-        current = [self.current] if self.current is not None else []
-        return _covering((*current, *self._ready), batch, gradient_bytes)
+        return _covering((*filter(None, [self.current]), *self._ready), batch, gradient_bytes)
 
     def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""

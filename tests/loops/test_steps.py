@@ -309,3 +309,19 @@ class Fed(Network):
 
 def test_a_model_that_holds_an_iterator_of_batches() -> None:
     held(Fed, lambda run: train(run, steps()))
+
+
+class Scripted(Network):
+    """Has a scripted part, and one that only some steps call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = (torch.jit.script(nn.Tanh()) for _ in range(2))
+
+    def body(self, hidden: Tensor) -> Tensor:
+        hidden = self.always(super().body(hidden))
+        return self.sometimes(hidden) if random.random() < 0.5 else hidden
+
+
+def test_scripted_parts_that_only_some_steps_call() -> None:
+    held(Scripted, lambda run: train(run, steps(12)))
