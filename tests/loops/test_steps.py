@@ -323,5 +323,6 @@ class Scripted(Network):
         return self.sometimes(hidden) if random.random() < 0.5 else hidden
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
 def test_scripted_parts_that_only_some_steps_call() -> None:
-    held(Scripted, lambda run: train(run, steps(12)))
+    held(Scripted, lambda run: train(run, steps(12)), planned_by=6)
