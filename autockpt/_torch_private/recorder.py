@@ -109,8 +109,10 @@ def start_memory_profiler() -> MemoryProfiler:
         with ALONE, quiet:
             torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
             torch.autograd.profiler._run_on_profiler_start()
-            # An event for each operator would take longer than the allocations.
-            scopes = {torch._C._profiler.RecordScope.USER_SCOPE}
+            # One of which nothing makes events. Those of operators would take longer than the allocations. Those of
+            # `record_function`, in which every optimizer steps, are written to as they end: where we stop inside one
+            # (a closure), torch has freed it by then, and the write lands in whatever is there, a gradient perhaps.
+            scopes = {torch._C._profiler.RecordScope.LITE_INTERPRETER}
             torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
     except BaseException:
         flag.value = running.log_level

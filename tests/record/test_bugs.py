@@ -343,3 +343,27 @@ def test_what_no_backward_reaches_is_let_go_of() -> None:
     del model
     gc.collect()
     assert [weight() for weight in weights] == [None] * 4
+
+
+def test_no_event_is_left_that_torch_writes_to_when_the_recording_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch writes to the event of a `record_function` as that ends, though a recording that ended inside freed it.
+
+    Every optimizer steps in one, so that with a closure a step's recording ended there, and gradients were written to.
+    """
+    results: list[Any] = []
+    disable = torch.autograd._disable_profiler  # type: ignore[attr-defined]
+
+    def noted() -> Any:
+        results.append(disable())
+        return results[-1]
+
+    monkeypatch.setattr(torch.autograd, "_disable_profiler", noted)
+
+    class Named(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.profiler.record_function("a name of the user's"):
+                return super().forward(x)
+
+    autockpt.profile(Named(8, 8), BATCH)
+    trees = [event for result in results for event in result.experimental_event_tree()]
+    assert trees and {event.tag.name for event in trees} == {"Allocation"}
