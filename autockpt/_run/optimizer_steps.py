@@ -11,6 +11,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+FOREIGN = -1
+"""What is remembered of an optimizer that trains no parameter of the model."""
+
 
 class OptimizerSteps:
     """Tells of each step of an optimizer that trains a model, as it ends, until it is closed or forgotten.
@@ -20,8 +23,9 @@ class OptimizerSteps:
     """
 
     def __init__(self, tell: Callable[[Optimizer], None]) -> None:
-        self._tell, self._newest = tell, ""
-        self._heard: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._tell, self._grown = tell, ""
+        # For how many parameters each has state.
+        self._heard: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._hook: weakref.finalize[[], Any] | None = None
 
     def listen(self, model: torch.nn.Module) -> None:
@@ -40,20 +44,26 @@ class OptimizerSteps:
     @property
     def optimizers(self) -> list[Optimizer]:
         """Those that have taken a step, and that somebody still has."""
-        return [optimizer for optimizer, ours in self._heard.items() if ours]
+        return [optimizer for optimizer, states in self._heard.items() if states != FOREIGN]
 
-    def newest(self) -> str:
-        """Return the class of an optimizer that took its first step since this was asked; empty where none did."""
-        newest, self._newest = self._newest, ""
-        return newest
+    def grown(self) -> str:
+        """Return the class of an optimizer that took its first step since this was asked, or one with new parameters.
+
+        Empty where none did.
+        """
+        grown, self._grown = self._grown, ""
+        return grown
 
     def stepped(self, optimizer: Optimizer) -> None:
         """Tell of a step, if it is one of this model's."""
-        if optimizer not in self._heard:
-            self._heard[optimizer] = self._trains(optimizer)
-            self._newest = type(optimizer).__name__ if self._heard[optimizer] else self._newest
-        if self._heard[optimizer]:
-            self._tell(optimizer)
+        before = self._heard.get(optimizer)
+        if before == FOREIGN or (before is None and not self._trains(optimizer)):
+            self._heard[optimizer] = FOREIGN
+            return
+        states = self._heard[optimizer] = len(vars(optimizer).get("state", ()))
+        if before is None or states > before:
+            self._grown = type(optimizer).__name__
+        self._tell(optimizer)
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has a parameter of the model's in groups of its own: wrappers pass on another's."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -102,6 +102,7 @@ class Plans:
         self.error_bytes = 0
         self._slower: float | None = None  # a timed step over what its recording told of seconds
         self._counted: OptimizerMemory | None = None  # in the newest plan
+        self._stepped = self._all_reached = False  # whether optimizers had taken steps then; whether all is counted
         self._refused: dict[str, str] = {}  # calls that cannot be replayed, beside those of which profiles know
 
     @property
@@ -179,12 +180,16 @@ class Plans:
         _log.info("timed a step: %.3g s without what spilling took", seconds.plain_seconds)
 
     def counts(self, model: torch.nn.Module, device: torch.device, optimizers: Sequence[Optimizer]) -> bool:
-        """Whether the newest plan counts all that these optimizers need."""
-        if self._counted is None or not self._known:
+        """Whether the newest plan counts all that these optimizers need; else plans are made anew from now on."""
+        counted = self._counted
+        if counted is None or not self._known:
             return True  # there is none
         memory = self._memory(model, device, self._known[0], optimizers)
-        counted = self._counted
-        return memory.state_bytes <= counted.state_bytes and memory.step_bytes <= counted.step_bytes
+        if memory.state_bytes <= counted.state_bytes and memory.step_bytes <= counted.step_bytes:
+            return True
+        self._all_reached = self._stepped  # they train more than recorded steps reached, as experts do
+        self.forget_plans()
+        return False
 
     def make(self, begins: Forward, gradient_bytes: int, optimizers: Sequence[Optimizer], reason: str) -> Ready:
         """Plan for the step that begins, with headroom where sizes have been seen to vary.
@@ -201,8 +206,9 @@ class Plans:
         """
         began, first = time.perf_counter(), self._counted is None
         known = self._recording(begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
-        self._counted = self._memory(begins.model, begins.device, known, optimizers)
-        profile = self._profile(begins, known, self._counted)
+        memory = self._memory(begins.model, begins.device, known, optimizers)
+        self._counted, self._stepped = memory, bool(optimizers)
+        profile = self._profile(begins, known, memory)
         try:
             ready = self._with_headroom(begins, known, profile)
             ready = ready or self._ready_for(known.kind, profile, self._request.solve(profile, bounded=first))
@@ -211,15 +217,14 @@ class Plans:
                 raise
             ready = self._ready_for(known.kind, profile, error.plan, str(error))
         self._ready = [ready, *self._ready[: MOST_KINDS - 1]]
-        plan = ready.plan
         _log.info(
             "planned in %.1f s (%s), for batches of %s: peak %s, plain %s, recompute overhead %.1f %%, all predicted",
             time.perf_counter() - began,
             reason,
             ready.kind.describe(),
-            format_bytes(plan.peak_bytes),
-            format_bytes(plan.plain_peak_bytes),
-            100 * (plan.recompute_overhead or 0.0),
+            format_bytes(ready.plan.peak_bytes),
+            format_bytes(ready.plan.plain_peak_bytes),
+            100 * (ready.plan.recompute_overhead or 0.0),
         )
         return ready
 
@@ -233,7 +238,8 @@ class Plans:
     ) -> OptimizerMemory:
         """What optimizers need that have been seen to step, or else the one that was told."""
         chosen = choose_optimizers(optimizers or self._request.optimizer, model)
-        return optimizer_memory(chosen, known.reached, device.type)
+        reached = range(len(list(model.parameters()))) if self._all_reached else known.reached
+        return optimizer_memory(chosen, reached, device.type)
 
     def _profile(self, begins: Forward, known: Known, memory: OptimizerMemory) -> Profile:
         """The profile of a kind of step, with what optimizers need by now."""
@@ -287,12 +293,7 @@ class Plans:
             return None
 
 
-class _OfAKind(Protocol):
-    @property
-    def kind(self) -> Kind: ...
-
-
-T = TypeVar("T", bound=_OfAKind)
+T = TypeVar("T", Known, Ready)
 
 
 def _covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:

@@ -18,7 +18,7 @@ UNHOOKED = (
 )
 
 MORE_CALLS = (
-    "a step made more calls than one of its kind before: from now on the largest seen is planned for. What calls of "
+    "a step made other calls than those of its kind before: from now on the largest seen is planned for. What calls of "
     "modules save that no recorded step made waits elsewhere, so that the budget holds."
 )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Block", "Compiled", "Layerdrop", "Network", "Partly", "loss_of", "network"]
+__all__ = ["WIDTH", "Block", "Compiled", "Layerdrop", "Network", "Partly", "loss_of", "network"]
 
 WIDTH = 64
 

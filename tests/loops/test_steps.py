@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.loops.models import Layerdrop, Network, Partly, loss_of, network
+from tests.loops.models import WIDTH, Layerdrop, Network, Partly, loss_of, network
 from tests.loops.twin import Run, held, steps, train
 
 
@@ -297,6 +297,23 @@ class Repeated(Network):
 
 def test_a_block_that_is_called_as_often_as_is_drawn() -> None:
     held(Repeated, lambda run: train(run, steps(24)), planned_by=6)
+
+
+class Worded(Network):
+    """Adds one of its tables, of which the first steps reach one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ParameterList(torch.zeros(512, WIDTH) for _ in range(8))
+
+    def body(self, hidden: Tensor) -> Tensor:
+        reached = max(self.forwards - 5, 0) % len(self.tables)
+        return super().body(hidden + self.tables[reached])
+
+
+def test_parameters_that_are_trained_later() -> None:
+    """An optimizer makes state for them when it first trains them."""
+    held(Worded, lambda run: train(run, steps(20)))
 
 
 class Fed(Network):

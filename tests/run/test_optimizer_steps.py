@@ -31,7 +31,7 @@ class Passing(Optimizer):
 def test_those_that_train_the_model_are_heard_of_once_as_new_and_others_never() -> None:
     model, other = nn.Linear(4, 4), nn.Linear(4, 4)
     heard: list[tuple[Optimizer, str]] = []
-    steps = OptimizerSteps(lambda optimizer: heard.append((optimizer, steps.newest())))
+    steps = OptimizerSteps(lambda optimizer: heard.append((optimizer, steps.grown())))
     steps.listen(model)
     model(torch.ones(4)).sum().backward()
     own, foreign = torch.optim.SGD(model.parameters()), torch.optim.SGD(other.parameters())
@@ -42,6 +42,20 @@ def test_those_that_train_the_model_are_heard_of_once_as_new_and_others_never() 
     steps.close()
     own.step()
     assert len(heard) == 2
+
+
+def test_one_that_trains_new_parameters_is_told_of_again() -> None:
+    model = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    steps = OptimizerSteps(lambda _: None)
+    steps.listen(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    told = []
+    for part in (0, 0, 1, 0):
+        optimizer.zero_grad()
+        model[part](torch.ones(4)).sum().backward()
+        optimizer.step()
+        told.append(steps.grown())
+    assert told == ["AdamW", "", "AdamW", ""]
 
 
 def test_it_keeps_neither_model_nor_optimizer_alive_and_goes_with_its_owner() -> None:

@@ -95,7 +95,7 @@ class Recording:
         frame, number = self._frame, len(self._frame.calls)
         call = self._begun(key, forward, state, arguments)
         if linked and number and all(ref.call == BOUNDARY for ref in call.refs):
-            mismatch(key, "takes no result of the calls before it in its segment any more")
+            mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
         pack, before = Pack(frame, state.owners), call.random
         outer = thread.leaves

@@ -219,7 +219,7 @@ def _member(
     table, recording = scope.table, scope.recording
     if recording is None or not recording.takes(place.segment, place.position):
         if place.segment in scope.begun:
-            mismatch(key, "begins its segment anew, since its calls do not run one after another in one forward")
+            mismatch(table, key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
         recording = scope.recording = Recording(place.segment, table.nets)

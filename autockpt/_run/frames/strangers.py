@@ -23,7 +23,7 @@ class Strangers:
 
     Attributes:
         calls: how often each module is called in the step that the plan is for, by name; empty where nobody can tell.
-        met: whether another call was made.
+        met: whether another call was made, or a known one at another place.
     """
 
     calls: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Strangers:
         return bool(self.calls) and occurrence >= self.calls.get(name, 0)
 
     def take_met(self) -> bool:
-        """Return whether a call was made since the last time that the plan does not know."""
+        """Return whether a call was made since the last time that the plan does not know so."""
         met, self.met = self.met, False
         return met
 

@@ -163,8 +163,11 @@ def is_recomputing() -> bool:
     return thread.replays > 0
 
 
-def mismatch(key: str, how: str) -> None:
-    """Warn that the call `key` does not fit its plan; where warnings are shown once, so is this one."""
+def mismatch(table: Table, key: str, how: str) -> None:
+    """Say that the call `key` does not fit its plan: to whoever plans anew, or else in a warning."""
+    if table.strangers.calls:
+        table.strangers.met = True
+        return
     warnings.warn(
         f"{key} {how}. Results stay exact; memory may exceed the plan. Make the plan anew for the model as it is now.",
         stacklevel=2,

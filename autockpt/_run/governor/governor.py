@@ -256,7 +256,7 @@ class Governor:
 
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
-        newest = self._optimizers.newest()
+        grown = self._optimizers.grown()
         if (nets := self.handle.table.nets) is not None and (faults := nets.take_faults()):
             self._said.once(told(faults))
             self._plans.refuse(faults)
@@ -266,8 +266,8 @@ class Governor:
         if above_bytes:
             self._plans.error_bytes += above_bytes
             return f"a step measured {format_bytes(above_bytes)} more than the budget"
-        counted = not newest or self._plans.counts(model, device, self._optimizers.optimizers)
-        return "" if counted else f"{newest} took its first step"
+        counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
+        return "" if counted else f"{grown} keeps more than the plan counts on"
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has taken a step on the model's parameters."""
