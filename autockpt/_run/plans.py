@@ -201,8 +201,7 @@ class Plans:
             reason: why, for the log.
 
         Raises:
-            Infeasible: no plan keeps it to the budget, and it is the first, or the user wants to hear of it.
-            TooCostly: likewise, of a recompute overhead.
+            Infeasible, TooCostly: no plan keeps it to what was asked for, and it is the first, or `strict` was.
         """
         began, first = time.perf_counter(), self._counted is None
         known = self._recording(begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
