@@ -78,6 +78,15 @@ def replan(
     governor.handle.table = table
 
 
+def cover(model: nn.Module, governor: Governor) -> bool:
+    """Let `governor` decide about a forward that was put in the place of a governed one; whether there is one."""
+    if "forward" not in model.__dict__ or _known_to(_unwrapped(model)) is not None:
+        return False
+    governor.handle.patched[""] = True
+    _patch(model, governed_forward, governor)
+    return True
+
+
 def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 
@@ -112,12 +121,18 @@ def installed_plan(model: nn.Module) -> Plan | None:
 
     Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
     """
-    forward: Any = model.__dict__.get("forward")
-    with contextlib.suppress(ValueError):  # it says that it wraps itself
-        forward = inspect.unwrap(forward)
+    forward = _unwrapped(model)
     known = _known_to(forward)
     # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
     return known[1].table.plan if known is not None and not known[0] and forward.args[1] is model else None
+
+
+def _unwrapped(model: nn.Module) -> Any:
+    """Return what is in the place of the model's forward, behind what says that it wraps it; None for nothing."""
+    forward: Any = model.__dict__.get("forward")
+    with contextlib.suppress(ValueError):  # it says that it wraps itself
+        forward = inspect.unwrap(forward)
+    return forward
 
 
 def governor_of(model: nn.Module) -> Governor | None:

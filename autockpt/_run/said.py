@@ -32,6 +32,12 @@ UNPLANNED = (
     "plan_for={'input_ids': (8, 2048)}) tells the largest sizes ahead."
 )
 
+REPLACED = (
+    "the forward of a model that is held to a budget was replaced after apply, by one that does not call it (as TRL's "
+    "trainers do), and a step ran without a plan. From now on the one that replaced it is planned. Apply after "
+    "whatever replaces it, and the first step keeps to the budget too."
+)
+
 UNSEEN = (
     "a model that is held to a budget trains, by a backward or an optimizer's step, and no training forward of its own "
     "was seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "

@@ -18,10 +18,10 @@ class Unseen:
     What a forward has begun before this listens is none of that: one backward and one step may end it.
 
     Args:
-        tell: is told.
+        tell: is told of the model.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[torch.nn.Module], None]) -> None:
         self._tell = tell
         self._waits = True  # for a forward
         self._running = False  # whether a backward is
@@ -32,6 +32,7 @@ class Unseen:
         """Listen from now on, unless a forward was seen before."""
         if not self._waits or self._hooks:
             return
+        self._model = weakref.ref(model)
         trained = [each for each in model.parameters() if each.requires_grad]
         if any(each.grad is not None or private.graph_is_alive(each) for each in trained):
             self._begun = {"backward", "step"}
@@ -52,7 +53,8 @@ class Unseen:
             self._begun.discard(what)
         elif self._waits:
             self.close()
-            self._tell()
+            if (model := self._model()) is not None:
+                self._tell(model)
 
     def arrives(self) -> None:
         """A gradient has."""

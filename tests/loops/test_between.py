@@ -249,6 +249,36 @@ def test_a_part_that_is_held_to_a_budget_of_its_own(outer_first: bool) -> None:
     held(Around, loop, planned_by=1, excuse="without a plan")
 
 
+@pytest.mark.parametrize("ours", [None, 2, 3], ids=["never ours", "ours every second time", "ours every third time"])
+def test_a_forward_in_the_place_of_ours(ours: int | None) -> None:
+    """The first step is not seen, since the other forward does not call ours; later ones are planned."""
+
+    def loop(run: Run) -> None:
+        model: Any = run.model
+        own, called = model.forward, itertools.count(1)
+
+        def other(batch: Tensor) -> Tensor:
+            if ours is not None and next(called) % ours == 0:
+                found: Tensor = own(batch)
+                return found
+            hidden = model.enter(batch)
+            for block in model.blocks:
+                hidden = block(hidden)
+            return 2 * model.leave(hidden)  # type: ignore[no-any-return]
+
+        model.forward = other
+        run.unsettle(8)
+        train(run, steps(16))
+        if run.governed:
+            autockpt.remove(model)
+        assert model.forward is other
+        train(run, steps(4))
+
+    found = held(network, loop, planned_by=8, excuse="was replaced")
+    assert not any(found.run.planned[16:])
+    assert found.run.planned[7]
+
+
 @pytest.mark.parametrize("how", ["taken out", "put elsewhere"])
 def test_a_block_that_is_taken_out_or_put_elsewhere(how: str) -> None:
     """Those behind it have other names then; the first step after it is recorded."""

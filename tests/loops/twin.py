@@ -23,7 +23,7 @@ from benchmarks.in_place.allocator import LOADED, Allocator
 from tests.end_to_end.reference import storage_bytes
 from tests.loops.models import loss_of
 
-__all__ = ["Found", "Run", "digest", "held", "listening", "one", "steps", "swept", "train"]
+__all__ = ["PLANNED_BY", "Found", "Run", "digest", "held", "listening", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:

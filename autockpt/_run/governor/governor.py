@@ -30,12 +30,12 @@ from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, patched_forward
-from ..install import replan, uninstall
+from ..install import cover, replan, uninstall
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..refusing import told
 from ..request import Request
-from ..said import FAILED, HOOKS, LATER, MORE_CALLS, UNHOOKED, UNPLANNED, UNSEEN, Said
+from ..said import FAILED, HOOKS, LATER, MORE_CALLS, REPLACED, UNHOOKED, UNPLANNED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
@@ -65,7 +65,7 @@ class Governor:
         self._surprises, self._switches, self._said = Surprises(), Switches(), Said()
         self._optimizers = OptimizerSteps(self._stepped)
         self._step: Step | None = None
-        self._unseen = Unseen(functools.partial(self._said.once, UNSEEN))
+        self._unseen = Unseen(self._unplanned)
         self._idle = False  # whether steps run as they come from now on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
@@ -228,7 +228,9 @@ class Governor:
             except ProfilingError as error:
                 step.way.drop()
                 if step.differentiable:
-                    self._failed(error)
+                    self._surprises.tries += 1
+                    self._idle = self._surprises.exhausted
+                    self._said.once(f"{FAILED if self._idle else LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
 
@@ -247,12 +249,6 @@ class Governor:
             self._surprises.unknown = False
             if self._plans.late:
                 self._said.once(UNPLANNED)
-
-    def _failed(self, error: ProfilingError) -> None:
-        """A recording came to nothing."""
-        self._surprises.tries += 1
-        self._idle = self._surprises.exhausted
-        self._said.once(f"{FAILED if self._idle else LATER}: {error}")
 
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
@@ -277,6 +273,10 @@ class Governor:
             if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
                 self._end(())
         self._unseen.comes("step")
+
+    def _unplanned(self, model: nn.Module) -> None:
+        """A step of the model was none that came by here."""
+        self._said.once(REPLACED if cover(model, self) else UNSEEN)
 
     def _drop(self) -> None:
         """Forget the step that is under way."""

@@ -285,6 +285,17 @@ def test_a_step_that_the_model_does_not_see_is_said_once(stepping: bool, caplog:
     assert "the step ran without a plan" in caplog.records[0].getMessage()
 
 
+def test_what_was_removed_stays_off_where_another_forward_calls_it() -> None:
+    model: Any = autockpt.apply(Deep([6] * 9), "1.5MB")
+    own, seen = model.forward, [False] + [True] * 8
+    model.forward = lambda batch: own(batch) if seen.pop(0) else model.blocks(batch)
+    model(BATCH).square().mean().backward()
+    assert autockpt.plan_of(autockpt.remove(model)) is None
+    for _ in range(8):
+        model(BATCH).square().mean().backward()
+    assert not any("forward" in vars(block) for block in model.blocks)
+
+
 @pytest.mark.parametrize("after", ["forward", "backward"])
 def test_a_step_that_was_begun_before_apply_is_not_said(after: str, caplog: pytest.LogCaptureFixture) -> None:
     model = stack()
