@@ -40,7 +40,7 @@ def watched(trainer: Any, run: Run) -> Any:
     """A trainer of transformers' kind, whose forwards and backwards are steps of the run."""
 
     class Watched(trainer):  # type: ignore[misc]
-        def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
+        def training_step(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
             losses: list[Tensor] = []
             parent: Any = super()
 
@@ -172,7 +172,8 @@ def test_preferences_of_trl(way: str, tmp_path: Path) -> None:
         rows = {"prompt": sentences(4 * STEPS, 0, 10)}
         if way == "DPO":
             rows |= {"chosen": sentences(4 * STEPS, 10, 30), "rejected": sentences(4 * STEPS, 30, 45)}
-            arguments, given = trl.DPOConfig(**common), {"ref_model": build()}
+            given: dict[str, Any] = {"ref_model": build()}
+            arguments = trl.DPOConfig(**common)
         else:
             arguments = trl.GRPOConfig(**common, num_generations=4, max_completion_length=24)
             given = {"reward_funcs": lambda completions, **_: [float(len(each) % 7) for each in completions]}
