@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from .._show.explain import demo_text
+from .._show.explain.results import demo_page
 from .screen import progress
 from .target import require_torch
 from .verb import Result, verb
@@ -22,4 +22,4 @@ def demo() -> Result:
 
     number = itertools.count(1)
     report = run(stage=lambda what: progress(f"{next(number)} of {STAGES}: {what}"))
-    return Result(report, lambda width: demo_text(report, width=width), "; ".join(report.failures))
+    return Result(report, demo_page(report).text, "; ".join(report.failures))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from .._choose.solve import solve
+from .._data.document import require_matplotlib
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain import frontier_page, plan_page, profile_page
-from .._show.pictures import require_matplotlib
+from .._show.explain.frontier import frontier_page
+from .._show.explain.plan import plan_page
+from .._show.explain.profile import profile_page
 from . import options
 from .screen import progress
 from .source import load

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from .._choose.frontier import frontier as find_frontier
+from .._data.document import require_matplotlib
 from .._data.profile import Profile
-from .._show.explain import explain_frontier
-from .._show.pictures import require_matplotlib
+from .._show.explain.frontier import frontier_page
 from ..solvers.units import format_bytes, parse_bytes
 from . import options
 from .screen import progress, tell
@@ -71,4 +71,4 @@ def frontier(
     write(found, output)
     if plot is not None:
         write_plot(found.plot(), plot)
-    return Result(found, lambda width: explain_frontier(found, width=width))
+    return Result(found, frontier_page(found).text)

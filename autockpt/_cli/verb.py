@@ -11,7 +11,7 @@ import click
 
 from .._data import files
 from .._data.errors import InvalidFile, PinError, UnknownProfile
-from .._show.explain import parts_text
+from .._show.explain.results import parts_page
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
 from .screen import show, width
 
@@ -59,7 +59,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
                 if as_json:
                     _print_json(_failed(error, said.exit_code))
                 elif isinstance(error, Infeasible) and error.parts is not None:
-                    show(parts_text(error.parts, error.budget_bytes, width=width()))
+                    show(parts_page(error.parts, error.budget_bytes).text(width()))
                 raise said from error
             if as_json:
                 _print_json(result.document)

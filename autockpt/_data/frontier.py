@@ -31,7 +31,7 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
         dominated_by: the step at which the lowest peak stands, in words.
     """
 
-    PAGE: ClassVar[str] = "explain.frontier_page"
+    PAGE: ClassVar[str] = "explain.frontier.frontier_page"
 
     model: str = ""
     solver: str
@@ -127,5 +127,5 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
             >>> frontier = autockpt.frontier(autockpt.Profile.load("resnet-50"), solver="uniform", points=3)
             >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
         """
-        figure: Figure = self._shown("pictures.plot_frontier", peers, budgets, ax)
+        figure: Figure = self._drawn("frontier.draw_frontier", peers or {}, budgets or {}, ax)
         return figure

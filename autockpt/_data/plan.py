@@ -86,7 +86,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
     """
 
-    PAGE: ClassVar[str] = "explain.plan_page"
+    PAGE: ClassVar[str] = "explain.plan.plan_page"
 
     model: str = ""
     segments: tuple[Segment, ...] = ()
@@ -188,7 +188,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
             True
         """
-        timeline: MemoryTimeline = self._shown("explain.plan_timeline", profile)
+        timeline: MemoryTimeline = profile._shown("explain.plan.predict_timeline", self)
         return timeline
 
     def explain(self, profile: Profile | None = None) -> str:
@@ -222,5 +222,5 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> profile = autockpt.Profile.load("resnet-50")
             >>> figure = autockpt.solve(profile, "8GB", solver="uniform").plot(profile)
         """
-        figure: Figure = self._shown("pictures.plot_plan", profile, ax)
+        figure: Figure = profile._drawn("memory.draw_memory", self, ax)
         return figure

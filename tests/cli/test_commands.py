@@ -146,7 +146,7 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_demo")
 def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from autockpt._check.demo import STAGES, DemoReport
-    from autockpt._show.explain import demo_text
+    from autockpt._show.explain.results import demo_page
 
     told: list[str] = []
 
@@ -166,7 +166,7 @@ def test_demo(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.measured_plain_peak_bytes is not None
     assert 0 < found.measured_peak_bytes <= found.budget_bytes == found.measured_plain_peak_bytes // 2
     assert found.replays == 2 * found.segments > 0
-    text = demo_text(report, width=80)
+    text = demo_page(report).text(80)
     assert "the same training bit for bit" in text
     assert "predicted peak" in text
     assert "measured peak" in text

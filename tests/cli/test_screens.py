@@ -15,7 +15,7 @@ import pytest
 from autockpt import Plan, Profile, Verification, frontier, solve
 from autockpt._check.demo import DemoReport
 from autockpt._cli.screen import progress, show, tell
-from autockpt._show.explain import demo_text
+from autockpt._show.explain.results import demo_page
 from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
 
@@ -83,7 +83,7 @@ def test_the_page_of_the_demo_fits(columns: int) -> None:
     rest = {"verdict": "exact", "compared": {"loss": 3}, "notes": (), "error": None}
     found = Verification(**{**figures, **words, **others, **rest})  # type: ignore[arg-type]
     report = DemoReport(verification=found, trained_steps=3, same_weights=True)
-    assert max(map(len, demo_text(report, width=columns).splitlines())) <= columns
+    assert max(map(len, demo_page(report).text(columns).splitlines())) <= columns
 
 
 def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from autockpt import Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
 from autockpt._check.verify import Difference
 from autockpt._run.max_batch import Throughput
-from autockpt._show.explain import profile_page
 from autockpt._show.explain.chart import LAYERS
+from autockpt._show.explain.profile import profile_page
 from autockpt._show.pictures.course import Course, follow
 from autockpt.solvers import format_bytes
 

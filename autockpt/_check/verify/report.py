@@ -80,7 +80,7 @@ class Verification(
         notes: what could not be put back between the runs.
     """
 
-    PAGE: ClassVar[str] = "explain.verification_page"
+    PAGE: ClassVar[str] = "explain.verification.verification_page"
 
     verdict: Verdict
     model: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds
-from ..page import DEFAULT_WIDTH, Bar, Page, Table
+from ..page import Bar, Page, Table
 from .verification import verification_page
 
 if TYPE_CHECKING:  # they come with torch
@@ -50,7 +50,7 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
     )
 
 
-def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
+def parts_page(parts: PeakParts, budget_bytes: int) -> Page:
     """Say what the lowest peak that can be reached consists of, beside the budget that it is above."""
     missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
     where = f"It stands at: {parts.step}"
@@ -58,7 +58,7 @@ def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDT
     where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""
     named = [(name, format_bytes(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
     minimum = ("predicted minimum", format_bytes(parts.peak_bytes), missing)
-    return Page(figures=[minimum, *named], blocks=[where]).text(width)
+    return Page(figures=[minimum, *named], blocks=[where])
 
 
 def max_batch_page(found: MaxBatch) -> Page:
@@ -84,7 +84,7 @@ def max_batch_page(found: MaxBatch) -> Page:
     )
 
 
-def demo_text(report: DemoReport, *, width: int = DEFAULT_WIDTH) -> str:
+def demo_page(report: DemoReport) -> Page:
     """Lay out the verification, and in a sentence what training came to."""
     if report.failures:
         verdict = "FAILED: " + "; ".join(report.failures)
@@ -98,4 +98,4 @@ def demo_text(report: DemoReport, *, width: int = DEFAULT_WIDTH) -> str:
             "Inside the budget. Two plain runs differ from one another on this device, and so does the planned one."
         )
     page = verification_page(report.verification)
-    return dataclasses.replace(page, blocks=[*page.blocks, verdict]).text(width)
+    return dataclasses.replace(page, blocks=[*page.blocks, verdict])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...solvers.units import format_bytes, format_seconds
-from ..page import DEFAULT_WIDTH, Page, Table, counted
+from ..page import Page, Table, counted
 from .common import listed
 
 if TYPE_CHECKING:  # it comes with torch
@@ -62,11 +62,6 @@ def verification_page(found: Verification) -> Page:
         ],
         blocks=[*_steps(found), *_differences(found), *_left(found)],
     )
-
-
-def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `verification_page` as text at most `width` columns wide."""
-    return verification_page(found).text(width)
 
 
 def _steps(found: Verification) -> Iterator[str | Table]:

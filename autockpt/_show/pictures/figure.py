@@ -1,6 +1,6 @@
 """What the pictures share: figures that show themselves in notebooks, colours, notes, axes of bytes.
 
-Imports matplotlib, an extra: import this module only where `require_matplotlib` has been called.
+Imports matplotlib, an extra.
 """
 
 from __future__ import annotations

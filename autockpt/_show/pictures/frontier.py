@@ -17,7 +17,7 @@ PEER_COLOURS = ("#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#bbbbbb"
 PEER_MARKERS = "s^Dv<>"
 
 
-def draw_frontier(frontier: Frontier, *, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
+def draw_frontier(frontier: Frontier, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
     """Draw recompute overhead over peak bytes: a step for each plan, up to the next peak; see `Frontier.plot`."""
     marked = {name: parse_bytes(budget) for name, budget in budgets.items()}
     ax = axes_of(ax)

@@ -19,7 +19,7 @@ from .figure import COLOURS, axes_of, bytes_axis, head, ink, legend, note
 LONGEST_NAME = 60  # of the step at the peak
 
 
-def draw_memory(profile: Profile, plan: Plan | None, *, ax: Any) -> Any:
+def draw_memory(profile: Profile, plan: Plan | None, ax: Any) -> Any:
     """Draw what stands over the step, under a plan with the plain step as a line behind; see `Plan.plot`."""
     plain = follow(profile, Plan())
     shown = plain if plan is None else follow(profile, plan)
