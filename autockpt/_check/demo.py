@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 import msgspec
 import torch
 from torch import nn
 
 from .. import apply, profile, remove, solve
+from .._data.errors import MissingExtra
 from .._data.plan import Plan
-from ..solvers.errors import AutockptError
 from .verify import Verification, verify
 
 # Sizes for two CPU cores: activations several times the parameters, a step well below a second.
 LAYERS, WIDTH, HEADS, VOCABULARY = 12, 192, 6, 1024
 BATCH, TOKENS = 4, 128
 STEPS = 3  # compared, and trained
-STAGES = 4  # parts of the work that are told
 
 Inputs = dict[str, torch.Tensor]
 
@@ -44,27 +40,20 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(failures)
 
 
-def run(*, stage: Callable[[str], AbstractContextManager[None]]) -> DemoReport:
+def run() -> DemoReport:
     """Verify a plan for half of the plain peak, and train plain and planned from the same weights and seeds.
 
-    Args:
-        stage: opened around each part of the work with words that say what goes on.
-
     Raises:
-        AutockptError: transformers is not installed.
+        MissingExtra: transformers is not installed.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # threads that wait for one another on a busy machine make seconds meaningless
     try:
-        with stage("building a GPT-2"):
-            model, inputs = build()
-        with stage("recording and solving"):
-            recorded = profile(model, inputs)
-            plan = solve(recorded, recorded.plain_peak_bytes // 2)
-        with stage("comparing and measuring"):
-            found = verify(model, inputs, plan=plan, steps=STEPS)
-        with stage("training plain and inside the budget"):
-            plain, planned = _trained(model, inputs, Plan.of([])), _trained(model, inputs, plan)
+        model, inputs = build()
+        recorded = profile(model, inputs)
+        plan = solve(recorded, recorded.plain_peak_bytes // 2)
+        found = verify(model, inputs, plan=plan, steps=STEPS)
+        plain, planned = _trained(model, inputs, Plan()), _trained(model, inputs, plan)
         same = all(torch.equal(one, other) for one, other in zip(plain, planned, strict=True))
         return DemoReport(verification=found, trained_steps=STEPS, same_weights=same)
     finally:
@@ -72,15 +61,11 @@ def run(*, stage: Callable[[str], AbstractContextManager[None]]) -> DemoReport:
 
 
 def build() -> tuple[nn.Module, Inputs]:
-    """Make a GPT-2 with random weights and dropout, and a batch; on a GPU where there is one.
-
-    Raises:
-        AutockptError: transformers is not installed.
-    """
+    """Make a GPT-2 with random weights and dropout, and a batch; on a GPU where there is one."""
     try:
         from transformers import GPT2Config, GPT2LMHeadModel, logging
     except ImportError:
-        raise AutockptError(
+        raise MissingExtra(
             "the demo trains a GPT-2 of transformers, which is missing: pip install transformers"
         ) from None
     logging.set_verbosity_error()  # it warns of token numbers, of which random weights have none
