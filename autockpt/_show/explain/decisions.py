@@ -19,7 +19,7 @@ from ..._choose.candidates.profile_index import Index
 from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ...solvers.problem import Problem
+from ...solvers import Problem, simulate
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Table, counted
 from .tree import SMALL, TreeRow, place_of, saved_inside, walk
@@ -105,17 +105,18 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     whole_bytes = sum(sizes[tensor] for tensor in saved[0])
     segments, decisions = _segments(planned), _decisions(planned.index, plan)
     rows: list[DecisionRow] = []
-    small_rows = 0
-
-    def visit(group: Sequence[int], depth: int) -> bool:
-        nonlocal small_rows
+    small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
+    for group, depth in walk(calls):
+        if depth > shown:
+            continue
         inside = {member for i in group for member in range(i, calls[i].stop)}
         seconds = sum(seconds for members, seconds in segments if inside.issuperset(members))
         tensors = set().union(*(saved[i] for i in group))
         saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
+        shown = depth
         if depth and not seconds and saved_bytes <= SMALL * whole_bytes:
             small_rows += 1
-            return False
+            continue
         row = DecisionRow(
             **place_of(group, depth, calls),
             held_bytes=saved_bytes - freed_bytes,
@@ -126,9 +127,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
         rows.append(row)
         # Worth a look though nothing is decided inside: more than half of the memory lies there.
         large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
-        return large or any(decisions[i][0] == "partly" for i in group)
-
-    walk(calls, visit)
+        shown += large or any(decisions[i][0] == "partly" for i in group)
     return Activations(
         saved_bytes=whole_bytes,
         freed_bytes=rows[0].freed_bytes,
@@ -140,12 +139,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
 
 def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set[int], int]:
     """The tensors that stand in the plain step as backward begins and not under the plan; bytes of the reverse."""
-    covered = [False] * len(problem.calls)
-    needed = [0] * len(problem.tensors)
-    for candidate in problem.candidates:
-        covered[candidate.start : candidate.stop] = [True] * (candidate.stop - candidate.start)
-        for hold in candidate.holds:
-            needed[hold.tensor] = max(needed[hold.tensor], hold.until)
+    plain, planned = simulate(problem, ()), simulate(problem, range(len(problem.candidates)))
     freed: set[int] = set()
     replay_bytes = sum(
         addition.bytes
@@ -153,13 +147,12 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
         for addition in candidate.additions
         if addition.start < backward < addition.until  # copies of buffers
     )
-    for i, tensor in enumerate(problem.tensors):
-        plain = max([tensor.free_step, *(save.until for save in tensor.saves)]) > backward
-        kept = max([tensor.free_step, needed[i], *(s.until for s in tensor.saves if not covered[s.call])]) > backward
-        if plain and not kept:
+    for i, until in enumerate(plain.saved_until):
+        kept = max(planned.saved_until[i], planned.needed_until[i]) > backward
+        if until > backward and not kept:
             freed.add(tensors[i])
-        elif kept and not plain:
-            replay_bytes += tensor.bytes
+        elif kept and until <= backward:
+            replay_bytes += problem.tensors[i].bytes
     return freed, replay_bytes
 
 

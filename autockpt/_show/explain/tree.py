@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -49,18 +49,18 @@ def place_of(group: Sequence[int], depth: int, calls: Sequence[CallRecord]) -> d
     }
 
 
-def walk(calls: Sequence[CallRecord], visit: Callable[[Sequence[int], int], bool]) -> None:
-    """Visit calls that look alike, with their depth, from the root down; their children next where `visit` says so."""
+def walk(calls: Sequence[CallRecord]) -> Iterator[tuple[list[int], int]]:
+    """Yield the calls that look alike, with their depth: from the root down, each before its children."""
     children: list[list[int]] = [[] for _ in calls]
     for i, call in enumerate(calls[1:], 1):
         children[call.parent].append(i)
 
-    def descend(group: Sequence[int], depth: int) -> None:
-        if visit(group, depth):
-            for inner in alike([children[i] for i in group], calls):
-                descend(inner, depth + 1)
+    def descend(group: list[int], depth: int) -> Iterator[tuple[list[int], int]]:
+        yield group, depth
+        for inner in alike([children[i] for i in group], calls):
+            yield from descend(inner, depth + 1)
 
-    descend([0], 0)
+    return descend([0], 0)
 
 
 def saved_inside(profile: Profile, *, once: bool) -> list[set[int]]:

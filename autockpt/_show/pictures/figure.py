@@ -16,16 +16,6 @@ from matplotlib.ticker import MultipleLocator
 
 from ...solvers.units import format_bytes
 
-COLOURS = {
-    "static": "#bbbbbb",
-    "gradients": "#4477aa",
-    "activations and outputs": "#66ccee",
-    "boundaries": "#ccbb44",
-    "restored": "#ee6677",
-    "transients": "#aa3377",
-}
-"""By what stands, as the chart of text names it. They differ for colour-blind eyes too: the scheme is Paul Tol's."""
-
 MARKS = 6  # on an axis, at most
 
 NOTEBOOK_DPI = 120

@@ -14,7 +14,7 @@ from ..explain.chart import LAYERS, layer_bytes
 from ..explain.names import place
 from ..page import shorten
 from .course import Course, follow
-from .figure import COLOURS, axes_of, bytes_axis, head, ink, legend, note
+from .figure import axes_of, bytes_axis, head, ink, legend, note
 
 LONGEST_NAME = 60  # of the step at the peak
 
@@ -52,10 +52,10 @@ def _areas(ax: Any, course: Course) -> None:
     """Stack what stands, from the bottom up."""
     steps = course.timeline.steps
     below = [0] * len(steps)
-    for _, name, parts in LAYERS:
+    for _, colour, name, parts in LAYERS:
         level = [layer_bytes(step, parts) + low for step, low in zip(steps, below, strict=True)]
         if level != below:
-            style = {"fill": True, "color": COLOURS[name], "linewidth": 0, "label": name}
+            style = {"fill": True, "color": colour, "linewidth": 0, "label": name}
             _stairs(ax, level, course.edges, baseline=below, **style)
         below = level
     _stairs(ax, below, course.edges, color=ink(), linewidth=0.7, label="level")
@@ -105,9 +105,9 @@ def _legend(ax: Any, course: Course) -> None:
     """Name the areas from the top down, with what each is at the peak; then the plain step."""
     steps = course.timeline.steps
     areas = []
-    for _, name, parts in reversed(LAYERS):
+    for _, colour, name, parts in reversed(LAYERS):
         if any(layer_bytes(step, parts) for step in steps):
             size = layer_bytes(steps[course.timeline.peak], parts)
-            areas.append(Patch(color=COLOURS[name], label=f"{name}, {format_bytes(size)}" if size else name))
+            areas.append(Patch(color=colour, label=f"{name}, {format_bytes(size)}" if size else name))
     lines = [line for line in ax.patches if line.get_label() == "plain step"]
     legend(ax, handles=[*areas, *lines], title="at the peak", title_fontsize=9, alignment="left")
