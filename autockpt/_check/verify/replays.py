@@ -35,17 +35,14 @@ class Fault(NamedTuple):
 
 
 @contextmanager
-def comparing_replays(step: int, state: Callable[[], Sandbox]) -> Iterator[list[Fault]]:
+def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Fault]) -> Iterator[None]:
     """Compare what every replay in the block makes with what forward dropped, of which copies wait on the host.
 
     Args:
         step: number of the step, for the differences.
         state: remembers all that a replay may change.
-
-    Returns:
-        The faults, in the order of backward; a replay that raises is one.
+        faults: takes those that are found, in the order of backward; a replay that raises is one.
     """
-    faults: list[Fault] = []
     dropped: weakref.WeakKeyDictionary[Slot, Observed] = weakref.WeakKeyDictionary()
     make, plain = Slot.__init__, Frame.replay
 
@@ -67,7 +64,7 @@ def comparing_replays(step: int, state: Callable[[], Sandbox]) -> Iterator[list[
 
     Slot.__init__, Frame.replay = drop, replay  # type: ignore[assignment, method-assign]
     try:
-        yield faults
+        yield
     finally:
         Slot.__init__, Frame.replay = make, plain  # type: ignore[method-assign]
 

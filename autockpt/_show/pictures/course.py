@@ -16,7 +16,6 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.timeline import split_levels
@@ -74,8 +73,8 @@ def follow(profile: Profile, plan: Plan) -> Course:
     def at(wanted: list[int]) -> list[float]:
         """When some ticks are; where a replay begins there, before it."""
         begun = np.searchsorted([tick for tick, _ in replays], wanted)
-        found: npt.NDArray[np.float64] = np.interp(wanted, ticks, plain) + delays[begun]
-        return found.tolist()
+        found: list[float] = (np.interp(wanted, ticks, plain) + delays[begun]).tolist()
+        return found
 
     peak, has_optimizer = timeline.steps[timeline.peak], timeline.steps[-1].phase == "optimizer"
     forward_end, end, *around_peak = at([profile.forward_ticks, profile.ticks, peak.top_tick, peak.top_tick + 1])
