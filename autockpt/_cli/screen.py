@@ -1,4 +1,4 @@
-"""What a person sees: how wide, in which colours, and how far the work is.
+"""What a person sees: how wide, in which colours, and what takes so long.
 
 Texts are plain wherever they are made; they are coloured here, last, by their lines.
 """
@@ -11,7 +11,6 @@ import re
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -67,38 +66,20 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
 
     Args:
         what: the work, in words.
-        limit_seconds: about how long it may take, for what is left of it.
+        limit_seconds: about how long it may take.
         patience_seconds: after which it is said.
     """
     context = click.get_current_context(silent=True)
     for_programmes = context is not None and context.params.get("as_json")
-    if for_programmes or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    done = threading.Event()
-    started = time.perf_counter()
-
-    def tick() -> None:
-        shown, wait = "", patience_seconds
-        while not done.wait(wait):
-            seconds = time.perf_counter() - started
-            said = f"{what} … {seconds:.0f} s"
-            if limit_seconds is not None and seconds < limit_seconds:
-                said += f", up to {max(limit_seconds - seconds, 1):.0f} s left"
-            most = max(_columns(sys.stderr) - 1, 1)  # a line that fills the last column could not be taken back
-            said = said if len(said) <= most else said[: most - 1] + "…"
-            click.echo(f"\r{said.ljust(len(shown))}", err=True, nl=False)
-            shown, wait = said, 1.0
-        if shown:
-            click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
+    limit = "" if limit_seconds is None else f", up to {limit_seconds:.0f} s"
+    timer = threading.Timer(patience_seconds, tell, [f"{what} …{limit}"])
+    timer.daemon = True
+    if not for_programmes and _is_terminal(sys.stderr):
+        timer.start()
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        timer.cancel()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

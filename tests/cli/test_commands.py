@@ -1,14 +1,12 @@
-"""`autockpt profile` and `demo`, help, and progress."""
+"""`autockpt profile` and `demo`, and help."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import msgspec
@@ -16,7 +14,6 @@ import pytest
 
 import autockpt
 from autockpt import Profile
-from autockpt._cli.screen import progress
 from tests.cli.shell import Run
 
 MODELS = """
@@ -185,23 +182,3 @@ def test_demo_without_transformers(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_help_and_version(run: Run) -> None:
     assert run("--version").out.startswith("autockpt ")
     assert "Exit status" in run("-h").out
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_shown_on_a_terminal_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(stderr: io.StringIO, *, patience_seconds: float, seconds: float) -> str:
-        monkeypatch.setattr(sys, "stderr", stderr)
-        with progress("solving", patience_seconds=patience_seconds):
-            time.sleep(seconds)
-        return stderr.getvalue()
-
-    lasting = shown(_Terminal(), patience_seconds=0.01, seconds=0.2)
-    assert lasting.startswith("\rsolving … 0 s")
-    assert lasting.endswith("\r")
-    assert "\x1b" not in lasting
-    assert shown(_Terminal(), patience_seconds=60, seconds=0) == ""
-    assert shown(io.StringIO(), patience_seconds=0.01, seconds=0.1) == ""
