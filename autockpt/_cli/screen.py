@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
 import textwrap
 import threading
@@ -33,7 +34,7 @@ _STYLES: tuple[tuple[str, str], ...] = (
 
 def width() -> int:
     """Return the columns to fill: those of the terminal, or of COLUMNS; 100 where there is neither."""
-    return min(_columns(sys.stdout), WIDEST)
+    return min(shutil.get_terminal_size((PIPED, 0)).columns, WIDEST)
 
 
 def show(text: str, *, plain: bool = False) -> None:
@@ -56,7 +57,7 @@ def show(text: str, *, plain: bool = False) -> None:
 def tell(line: str) -> None:
     """Say something on stderr in one line; on a terminal in as many as it takes without breaking words."""
     if _is_terminal(sys.stderr):
-        line = textwrap.fill(line, max(_columns(sys.stderr), 20), break_on_hyphens=False)
+        line = textwrap.fill(line, max(width(), 20), break_on_hyphens=False)
     click.echo(line, err=True)
 
 
@@ -94,12 +95,3 @@ def _wants_colours() -> bool | None:
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
     return False if os.environ.get("TERM") == "dumb" else None
-
-
-def _columns(stream: TextIO | None) -> int:
-    if os.environ.get("COLUMNS", "").isdecimal():
-        return int(os.environ["COLUMNS"])
-    try:
-        return (os.get_terminal_size(stream.fileno()).columns if stream is not None else 0) or PIPED
-    except (OSError, ValueError):
-        return PIPED

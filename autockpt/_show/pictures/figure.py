@@ -5,7 +5,6 @@ Imports matplotlib, an extra.
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from typing import Any
@@ -25,13 +24,12 @@ NOTEBOOK_WIDTH = 800  # columns of a notebook's page
 class Picture(Figure):  # type: ignore[misc]  # matplotlib is not read by the type checker
     """A matplotlib figure that pyplot knows nothing of, and that a notebook shows as the value of a cell."""
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=NOTEBOOK_DPI)
         size = self.get_size_inches()
         width = min(NOTEBOOK_WIDTH, int(size[0] * 100))
-        data = {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"width": width, "height": round(width * size[1] / size[0])}}
+        return buffer.getvalue(), {"width": width, "height": round(width * size[1] / size[0])}
 
 
 def ink() -> str:
