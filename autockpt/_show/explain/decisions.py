@@ -22,7 +22,7 @@ from ..._data.profile import Profile
 from ...solvers import Problem, simulate
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Table, counted
-from .tree import SMALL, TreeRow, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, saved_inside, walk
 
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
 
@@ -106,19 +106,19 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     segments, decisions = _segments(planned), _decisions(planned.index, plan)
     rows: list[DecisionRow] = []
     small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
-    for group, depth in walk(calls):
-        if depth > shown:
+    for group, place in walk(calls):
+        if place["depth"] > shown:
             continue
         inside = {member for i in group for member in range(i, calls[i].stop)}
         seconds = sum(seconds for members, seconds in segments if inside.issuperset(members))
         tensors = set().union(*(saved[i] for i in group))
         saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
-        shown = depth
-        if depth and not seconds and saved_bytes <= SMALL * whole_bytes:
+        shown = place["depth"]
+        if shown and not seconds and saved_bytes <= SMALL * whole_bytes:
             small_rows += 1
             continue
         row = DecisionRow(
-            **place_of(group, depth, calls),
+            **place,
             held_bytes=saved_bytes - freed_bytes,
             freed_bytes=freed_bytes,
             recompute_seconds=seconds,

@@ -9,7 +9,7 @@ from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
 from .common import MODES, by_reason, caveats, how_timed
-from .tree import SMALL, TreeRow, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, saved_inside, walk
 
 
 class ModuleRow(TreeRow, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ def _modules(profile: Profile) -> list[ModuleRow]:
     calls, sizes, saved = profile.calls, profile.tensors.bytes, saved_inside(profile, once=False)
     return [
         ModuleRow(
-            **place_of(group, depth, calls),
+            **place,
             saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in group))),
             forward_seconds=sum(calls[i].forward_seconds for i in group),
         )
-        for group, depth in walk(calls)
+        for group, place in walk(calls)
     ]
 
 
