@@ -7,7 +7,6 @@ import click
 from .._choose.frontier import frontier as find_frontier
 from .._data.document import require_matplotlib
 from .._data.profile import Profile
-from .._show.explain.frontier import frontier_page
 from ..solvers.units import format_bytes, parse_bytes
 from . import options
 from .screen import progress, tell
@@ -71,4 +70,4 @@ def frontier(
     write(found, output)
     if plot is not None:
         write_plot(found.plot(), plot)
-    return Result(found, frontier_page(found).text)
+    return Result(found, found._page().text)

@@ -7,7 +7,6 @@ from typing import Literal
 import click
 
 from .._data.devices import DEVICES
-from .._show.explain.profile import profile_page
 from . import options
 from .target import record
 from .verb import Result, verb, write
@@ -47,4 +46,4 @@ def profile(
         raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
     recorded = record(target, mode=mode, device=device, optimizer=optimizer)
     write(recorded, output)
-    return Result(recorded, profile_page(recorded).text)
+    return Result(recorded, recorded._page().text)

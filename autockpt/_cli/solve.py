@@ -8,7 +8,6 @@ import click
 
 from .._choose.solve import solve as find_plan
 from .._data.profile import Profile
-from .._show.explain.plan import plan_page
 from . import options
 from .screen import progress
 from .source import load
@@ -44,4 +43,4 @@ def solve(source: str, budget: str | None, max_overhead: float | None, output: s
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
         plan = find_plan(profile, budget, max_overhead=max_overhead, **asked)
     write(plan, output)
-    return Result(plan, plan_page(plan, profile).text)
+    return Result(plan, plan._page(profile).text)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .._data.plan import Plan
-from .._show.explain.verification import headline, verification_page
+from .._show.explain.verification import headline
 from . import options
 from .screen import progress
 from .source import load
@@ -50,4 +50,4 @@ def verify(target: str, plan_file: str | None, optimizer: str | None, **asked: A
     optimizers = optimizer or made.optimizer
     with progress(f"verifying {type(made.model).__name__}"), calling(f"a step of {target}"):
         found = run(made.model, made.inputs, loss=made.loss, plan=plan, optimizer=optimizers, **asked)
-    return Result(found, verification_page(found).text, "" if found.exact else headline(found))
+    return Result(found, found._page().text, "" if found.exact else headline(found))

@@ -21,7 +21,12 @@ class Document:
 
     def explain(self) -> str:
         """Return what it says as text, for people."""
-        return self._text()
+        text: str = self._page().text()
+        return text
+
+    def _page(self, *given: object) -> Any:
+        """Return the page of this document, as a `Page` of `_show`."""
+        return self._shown(self.PAGE, *given)
 
     def _shown(self, function: str, *given: object) -> Any:
         """Return what `function` in `_show` makes of this document."""
@@ -33,16 +38,12 @@ class Document:
         require_matplotlib()
         return self._shown(f"pictures.{function}", *given)
 
-    def _text(self, *given: object) -> str:
-        text: str = self._shown(self.PAGE, *given).text()
-        return text
-
     def _repr_html_(self) -> str:
-        html: str = self._shown(self.PAGE).html()
+        html: str = self._page().html()
         return html
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self._text())  # IPython's text beside HTML, where all fields would fill pages
+        printer.text(self.explain())  # IPython's text beside HTML, where all fields would fill pages
 
 
 def require_matplotlib() -> None:

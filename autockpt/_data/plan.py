@@ -198,7 +198,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
                 what is decided about each call, what that holds, frees and costs, and why.
         """
-        return self._text(profile)
+        text: str = self._page(profile).text()
+        return text
 
     def plot(self, profile: Profile, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the recorded step under this plan, with the plain step, the budget and the peak.

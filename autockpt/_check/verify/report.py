@@ -142,4 +142,4 @@ class Verification(
         return max(ratios, default=None)
 
     def __str__(self) -> str:
-        return self._text()
+        return self.explain()
