@@ -11,7 +11,7 @@ from .. import __version__
 from .group import Verbs
 
 VERBS = {
-    "demo": "Train a small GPT-2 plain and inside half its peak, and compare.",
+    "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
     "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
     "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
     "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",

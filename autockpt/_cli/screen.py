@@ -22,7 +22,7 @@ PIPED = 100  # columns where there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
 _STYLES: tuple[tuple[str, str], ...] = (
-    (r"(?m)^(?:FAILED:.*|.*above the budget of.*|.*(?!100\.0%)\b\d{3,}\.\d% of the budget.*)$", "31"),
+    (r"(?m)^(?:.*above the budget of.*|.*(?!100\.0%)\b\d{3,}\.\d% of the budget.*)$", "31"),
     (r"\A(?:.|\n(?=.))+", "1"),  # the title
     (r"(?<=\n\n)\S.*(?=\n(?:  |.*┤))", "1"),  # the heading of what is indented, or of a chart
     (r"(?<=\n\n)\S(?:.|\n(?=.))*?(?=\n.*\n---)", "1"),  # the heading of a table

@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile, Verification, frontier, solve
-from autockpt._check.demo import DemoReport
 from autockpt._cli.screen import progress, show, tell
-from autockpt._show.explain.results import demo_page
+from autockpt._show.explain.verification import verification_page
 from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
 
@@ -76,14 +75,13 @@ def test_pages_fit(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, argu
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_the_page_of_the_demo_fits(columns: int) -> None:
+def test_the_page_of_a_verification_fits(columns: int) -> None:
     figures = dict.fromkeys(Verification.__struct_fields__, 2**31)
     words = dict.fromkeys(("model", "device", "torch_version"), "some words that are rather long")
     others = dict.fromkeys(("differences", "plain_differences", "wrong_replays", "not_replayed", "not_met"), ())
     rest = {"verdict": "exact", "compared": {"loss": 3}, "notes": (), "error": None}
     found = Verification(**{**figures, **words, **others, **rest})  # type: ignore[arg-type]
-    report = DemoReport(verification=found, trained_steps=3, same_weights=True)
-    assert max(map(len, demo_page(report).text(columns).splitlines())) <= columns
+    assert max(map(len, verification_page(found).text(columns).splitlines())) <= columns
 
 
 def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:

@@ -1,8 +1,7 @@
-"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, the demo, profiles."""
+"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, profiles."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,8 @@ from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table
-from .verification import verification_page
 
 if TYPE_CHECKING:  # they come with torch
-    from ..._check.demo import DemoReport
     from ..._run.max_batch import MaxBatch
 
 
@@ -82,20 +79,3 @@ def max_batch_page(found: MaxBatch) -> Page:
         ),
         blocks=[Table(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
     )
-
-
-def demo_page(report: DemoReport) -> Page:
-    """Lay out the verification, and in a sentence what training came to."""
-    if report.failures:
-        verdict = "FAILED: " + "; ".join(report.failures)
-    elif report.same_weights:
-        verdict = (
-            f"Inside the budget, and the same training bit for bit: {report.trained_steps} steps of SGD, plain and "
-            "planned, made the same losses and weights."
-        )
-    else:
-        verdict = (
-            "Inside the budget. Two plain runs differ from one another on this device, and so does the planned one."
-        )
-    page = verification_page(report.verification)
-    return dataclasses.replace(page, blocks=[*page.blocks, verdict])
