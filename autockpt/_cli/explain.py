@@ -12,7 +12,7 @@ from .._data.profile import Profile
 from . import options
 from .screen import progress
 from .source import load
-from .verb import Misuse, Result, verb, write_plot
+from .verb import Misuse, Result, verb, write
 
 
 @verb(
@@ -67,11 +67,16 @@ def explain(
         profile = shown
         with progress("solving", limit_seconds=seconds):
             shown = solve(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
-    if plot is not None and not isinstance(shown, Plan):
-        write_plot(shown.plot(), plot)
-    elif plot is not None and isinstance(shown, Plan):
-        if profile is None:
+
+    def draw(path: str) -> None:
+        if not isinstance(shown, Plan):
+            figure = shown.plot()
+        elif profile is not None:
+            figure = shown.plot(profile)
+        else:
             raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
-        write_plot(shown.plot(profile), plot)
+        figure.savefig(path, dpi=options.DPI)
+
+    write(plot, draw)
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
     return Result(page.document, page.text)

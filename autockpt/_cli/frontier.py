@@ -11,7 +11,7 @@ from ..solvers.units import format_bytes, parse_bytes
 from . import options
 from .screen import progress, tell
 from .source import load
-from .verb import Result, verb, write, write_plot
+from .verb import Result, verb, write
 
 
 @verb(
@@ -67,7 +67,6 @@ def frontier(
     for budget in budgets:
         if parse_bytes(budget) < found.minimum_bytes:
             tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
-    write(found, output)
-    if plot is not None:
-        write_plot(found.plot(), plot)
+    write(output, found.save)
+    write(plot, lambda path: found.plot().savefig(path, dpi=options.DPI))
     return Result(found, found._page().text)

@@ -16,6 +16,8 @@ from ..solvers.registry import SOLVERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DPI = 150  # of plots
+
 BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
 
 

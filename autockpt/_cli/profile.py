@@ -45,5 +45,5 @@ def profile(
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
     recorded = record(target, mode=mode, device=device, optimizer=optimizer)
-    write(recorded, output)
+    write(output, recorded.save)
     return Result(recorded, recorded._page().text)

@@ -42,5 +42,5 @@ def solve(source: str, budget: str | None, max_overhead: float | None, output: s
     profile = load(source, Profile)
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
         plan = find_plan(profile, budget, max_overhead=max_overhead, **asked)
-    write(plan, output)
+    write(output, plan.save)
     return Result(plan, plan._page(profile).text)
