@@ -15,10 +15,9 @@ import torch
 from ..._choose.pins import refuse_pins
 from ..._choose.solve import choose
 from ..._data.errors import NotApplicable
-from ..._data.goal import Asked, Goal, Patterns, Pins
+from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan
-from ..._data.profile import Profile
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
@@ -89,40 +88,23 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
-    _refuse_several(plan, budget, max_overhead)
-    if steps < 1:
-        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    _refuse(plan, budget, max_overhead, keep, recompute, steps)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
-        recorded = partial(profile, model, inputs, loss=loss, optimizer=optimizer)
-        goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
-        plan = _plan(plan or applied, goal, recorded, solver, keep, recompute)
-        return _verified(model, plan, inputs, loss, steps)
+        if budget is not None or max_overhead is not None:
+            asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
+            plan = choose(profile(model, inputs, loss=loss, optimizer=optimizer), asked)
+        return _verified(model, plan or applied, inputs, loss, steps)
 
 
-def _plan(
-    plan: Plan | None,
-    goal: Goal | None,
-    recorded: Callable[[], Profile],
-    solver: str,
-    keep: Patterns,
-    recompute: Patterns,
-) -> Plan:
-    """Return the plan to verify: that for the goal, where there is one."""
-    if goal is not None:
-        return choose(recorded(), Asked(goal=goal, solver=solver, pins=Pins.of(keep, recompute)))
-    refuse_pins(keep, recompute)
+def _verified(
+    model: torch.nn.Module, plan: Plan | None, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
+) -> Verification:
     if plan is None:
         raise BudgetError(
             "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
             "apply one to the model first"
         )
-    return plan
-
-
-def _verified(
-    model: torch.nn.Module, plan: Plan, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
-) -> Verification:
     install(model, plan)  # refuses a plan that does not fit before anything runs
     uninstall(model)
     step = training_step(model, inputs, loss or sum_of_outputs)
@@ -271,11 +253,18 @@ def _never_met(model: torch.nn.Module, plan: Plan, replayed: Collection[str]) ->
     return {"not_replayed": tuple(segments), "not_met": tuple(units)}
 
 
-def _refuse_several(*given: object) -> None:
-    if sum(each is not None for each in given) > 1:
+def _refuse(
+    plan: object, budget: object, max_overhead: object, keep: Patterns, recompute: Patterns, steps: int
+) -> None:
+    """Refuse what makes no sense before anything runs."""
+    if sum(each is not None for each in (plan, budget, max_overhead)) > 1:
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
         )
+    if steps < 1:
+        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    if budget is None and max_overhead is None:
+        refuse_pins(keep, recompute)
 
 
 def _refuse_plans_inside(model: torch.nn.Module) -> None:
