@@ -1,13 +1,8 @@
-"""What a person sees: how wide, in which colours, and what takes so long.
-
-Texts are plain wherever they are made; they are coloured here, last, by their lines.
-"""
+"""What a person sees: how wide, and what takes so long."""
 
 from __future__ import annotations
 
 import errno
-import os
-import re
 import shutil
 import sys
 import textwrap
@@ -21,33 +16,16 @@ import click
 PIPED = 100  # columns where there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
-_STYLES: tuple[tuple[str, str], ...] = (
-    (r"(?m)^(?:.*above the budget of.*|.*(?!100\.0%)\b\d{3,}\.\d% of the budget.*)$", "31"),
-    (r"\A(?:.|\n(?=.))+", "1"),  # the title
-    (r"(?<=\n\n)\S.*(?=\n(?:  |.*┤))", "1"),  # the heading of what is indented, or of a chart
-    (r"(?<=\n\n)\S(?:.|\n(?=.))*?(?=\n.*\n---)", "1"),  # the heading of a table
-    (r"(?m)(?<=  |\d )recomputed(?=(?:, [a-z ]+)?$)", "33"),
-    (r"(?m)(?<=  |\d )partly(?=(?:, [a-z ]+)?$)", "36"),
-)
-"""What is styled in a page, and how: the numbers of ECMA-48 for red, bold, yellow and cyan."""
-
 
 def width() -> int:
     """Return the columns to fill: those of the terminal, or of COLUMNS; 100 where there is neither."""
     return min(shutil.get_terminal_size((PIPED, 0)).columns, WIDEST)
 
 
-def show(text: str, *, plain: bool = False) -> None:
-    """Print a page on stdout; on a terminal headings, decisions and what is over the budget are coloured.
-
-    Args:
-        text: the page.
-        plain: whether it is for programmes, and never coloured.
-    """
-    for pattern, style in () if plain else _STYLES:
-        text = re.sub(pattern, rf"\033[{style}m\g<0>\033[0m", text)
+def show(text: str) -> None:
+    """Print a page, or a document, on stdout."""
     try:
-        click.echo(text, nl=False, color=_wants_colours())
+        click.echo(text, nl=False)
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
@@ -86,12 +64,3 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
 def _is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal; it is None where the caller has closed it."""
     return stream is not None and not stream.closed and stream.isatty()
-
-
-def _wants_colours() -> bool | None:
-    """Return what the environment says (https://no-color.org); None: colours where stdout is a terminal."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
-        return True
-    return False if os.environ.get("TERM") == "dumb" else None

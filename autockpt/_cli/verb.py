@@ -92,7 +92,7 @@ def _failed(error: AutockptError | Misuse, exit_status: int) -> dict[str, object
 
 
 def _print_json(document: object) -> None:
-    show(files.encode(document).decode(), plain=True)
+    show(files.encode(document).decode())
 
 
 def write(path: str | None, save: Callable[[str], object]) -> None:

@@ -1,4 +1,4 @@
-"""Every page fits its columns, whatever modules are called; colours and progress are for terminals alone."""
+"""Every page fits its columns, whatever modules are called; progress is for terminals alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile, Verification, frontier, solve
-from autockpt._cli.screen import progress, show, tell
+from autockpt._cli.screen import progress, tell
 from autockpt._show.explain.verification import verification_page
 from tests.cli.shell import Run, verb
 from tests.handmade import chain_profile
@@ -88,53 +88,9 @@ def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:
     assert run("explain", folder / "profile.json").out == long_profile().explain()
 
 
-PAGE = """\
-Plan for a model, by ilp
-
-budget  1.00 GiB
-peak    2.00 GiB  200.0% of the budget
-
-Decisions
-module  decision
-----------------
-h.0     all 12 recomputed, chosen
-
-Notes
-  a note
-"""
-
-
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, **environment: str) -> str:
-    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", stream)
-    show(PAGE)
-    return stream.getvalue()
-
-
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    coloured = shown(monkeypatch, _Terminal())
-    assert click.unstyle(coloured) == PAGE
-    assert click.style("Plan for a model, by ilp", bold=True) in coloured
-    assert click.style("peak    2.00 GiB  200.0% of the budget", fg="red") in coloured
-    assert click.style("Decisions", bold=True) in coloured
-    assert f"all 12 {click.style('recomputed', fg='yellow')}, chosen" in coloured
-    for plain in (
-        shown(monkeypatch, io.StringIO()),
-        shown(monkeypatch, _Terminal(), NO_COLOR="1"),
-        shown(monkeypatch, _Terminal(), TERM="dumb"),
-        shown(monkeypatch, _Terminal(), NO_COLOR="1", FORCE_COLOR="1"),
-    ):
-        assert plain == PAGE
-    assert shown(monkeypatch, io.StringIO(), FORCE_COLOR="1") == coloured
-    assert shown(monkeypatch, io.StringIO(), FORCE_COLOR="0") == PAGE
 
 
 def working(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, limit_seconds: float | None) -> str:
