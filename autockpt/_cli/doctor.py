@@ -37,8 +37,6 @@ ROUNDING_BYTES = 2 * 2**20
 FILLED = 0.5
 """Share of a device's memory below which what is free is worth a word."""
 
-LINES, DEVICES_SHOWN = 15, 3  # in the text, at most
-
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A CUDA device; None is free where it does not answer, and `error` is what it said instead."""
@@ -104,12 +102,16 @@ def doctor() -> Result:
     """Say what machine, torch, CUDA, driver and allocator there are, and what is refused, to paste into a bug report.
 
     Records a small step on the CPU, and on the first CUDA device where there is one, to see whether allocations are
-    seen. At most fifteen lines. The exit status is 1 where they are not, or where torch is not installed.
+    seen. The exit status is 1 where they are not, or where torch is not installed.
     """
     with progress("recording a small step"):
         report = examine()
     failures = [f"recording on {each.device} sees no allocations" for each in report.tried if not each.seen_bytes]
-    return Result(report, lambda _: text(report), "; ".join(failures) if report.torch else "torch is not installed")
+    return Result(
+        report,
+        lambda _: "\n".join([*lines(report), ""]),
+        "; ".join(failures) if report.torch else "torch is not installed",
+    )
 
 
 def examine() -> Report:
@@ -160,27 +162,17 @@ def problems(report: Report) -> Iterator[Problem]:
         yield Problem(kind="note", what="highspy", why="not installed: plans are those of the instant solvers")
 
 
-def text(report: Report) -> str:
-    """Lay out the report in at most `LINES` lines; where there is more to say, the last one says so."""
-    lines = list(_lines(report))
-    if len(lines) > LINES:
-        more = len(lines) - LINES + 1
-        lines = [*lines[: LINES - 1], f"… and {more} more lines: autockpt doctor --json"]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(report: Report) -> Iterator[str]:
+def lines(report: Report) -> Iterator[str]:
+    """Yield what a person reads of a report."""
     yield f"autockpt {report.autockpt}, Python {report.python}, {report.system}"
     memory = format_bytes(report.memory_bytes) if report.memory_bytes else "unknown"
     yield f"machine: cores {report.cores}, memory {memory}"
     built = f"built for CUDA {report.cuda}" if report.cuda else "built without CUDA"
     yield f"torch: {report.torch}, {built}" if report.torch else "torch: not installed"
     yield f"driver: {report.driver or 'none found'}"
-    for i, device in enumerate(report.devices[:DEVICES_SHOWN]):
+    for i, device in enumerate(report.devices):
         free = device.error or f"{format_bytes(device.free_bytes or 0)} free"
         yield f"device {i}: {device.name}, {device.capability}, {format_bytes(device.total_bytes)}, {free}"
-    if len(report.devices) > DEVICES_SHOWN:
-        yield f"device: {len(report.devices) - DEVICES_SHOWN} more"
     settings = [f"{name}={value}" for name, value in report.settings.items()] or ["no settings in the environment"]
     yield f"allocator: {', '.join([report.allocator or 'none for devices', *settings])}"
     yield f"libraries: {', '.join(f'{name} {version}' for name, version in report.libraries.items())}"

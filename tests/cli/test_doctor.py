@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from autockpt._cli.doctor import LINES, TRIED_BYTES, Device, Problem, Report, Tried, examine, problems, text
+from autockpt._cli.doctor import TRIED_BYTES, Device, Problem, Report, Tried, examine, lines, problems
 from tests.cli.shell import Run
 
 GIB = 2**30
@@ -44,7 +44,6 @@ def why(report: Report) -> dict[str, str]:
 def test_the_doctor_finds_this_machine(run: Run) -> None:
     result = run("doctor")
     assert result.status == 0
-    assert len(result.out.splitlines()) <= LINES
     assert f"recording on cpu: allocations are seen: {TRIED_BYTES:,} bytes" in result.out
     report = msgspec.json.decode(run("doctor", "--json").out, type=Report)
     assert report.tried[0] == Tried(device="cpu", asked_bytes=TRIED_BYTES, seen_bytes=TRIED_BYTES)
@@ -52,7 +51,7 @@ def test_the_doctor_finds_this_machine(run: Run) -> None:
 
 def test_where_all_is_well_nothing_is_refused() -> None:
     assert found().problems == ()
-    assert "refused: nothing that can be seen from here" in text(found())
+    assert "refused: nothing that can be seen from here" in [*lines(found())]
 
 
 def test_no_device_and_no_cuda_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +102,4 @@ def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch, run: Run) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run("doctor", "--json")
     assert (result.status, json.loads(result.out)["torch"]) == (1, None)
-    assert "torch: not installed" in text(examine())
-
-
-def test_however_many_devices_and_problems_there_are_fifteen_lines_hold_them() -> None:
-    many = found(devices=(msgspec.structs.replace(GPU, free_bytes=GIB),) * 8, libraries={"numpy": "2"})
-    said = text(many)
-    assert len(said.splitlines()) == LINES
-    assert said.endswith(" more lines: autockpt doctor --json\n")
-    assert "device: 5 more" in said
+    assert "torch: not installed" in [*lines(examine())]
