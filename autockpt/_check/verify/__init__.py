@@ -1,8 +1,7 @@
 """Verifying: the plain step against the planned step, bit for bit.
 
 run.py      which runs are made, from which state, and what they prove
-outcome.py  what a step makes and changes
-compare.py  two outcomes held against one another
+outcome.py  what a step makes and changes, and two outcomes held against one another
 replays.py  what replays make, against what forward dropped
 figures.py  peaks and seconds
 report.py   what was found, as data

@@ -14,8 +14,7 @@ from ..._record.sandbox import Sandbox
 from ..._run.frames.frame import Frame
 from ..._run.frames.saved import Slot
 from ..._run.frames.trial import alive
-from .compare import compare
-from .outcome import Observed
+from .outcome import Observed, compare
 from .report import Difference
 
 REPLAYS = 4

@@ -27,9 +27,8 @@ from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
 from ...solvers.errors import BudgetError
-from .compare import compare
 from .figures import figures_of
-from .outcome import Observed, observe
+from .outcome import Observed, compare, observe
 from .replays import Fault, comparing_replays
 from .report import Difference, Verdict, Verification
 

@@ -58,10 +58,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     """Return ``3`` for one number, ``{0-3, 7}`` for several."""
     if len(numbers) == 1:
         return str(numbers[0])
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
+    runs = [[number for _, number in run] for _, run in steps]
     return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"
