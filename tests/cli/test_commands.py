@@ -7,12 +7,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import autockpt
-from autockpt import Profile, Verification
+from autockpt import Profile, Verification, verify
 from tests.cli.shell import Run
 
 MODELS = """
@@ -131,7 +132,7 @@ def test_an_error_of_our_own_shows_where_it_is(run: Run, models_file: Path, monk
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shrink the demo's model; half of the peak stays within reach."""
-    from autockpt._check import demo
+    from autockpt._cli import demo
 
     sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2}
     for name, size in sizes.items():
@@ -156,11 +157,11 @@ def test_demo(run: Run) -> None:
 
 @pytest.mark.usefixtures("small_demo")
 def test_demo_fails_where_steps_differ_or_leave_the_budget(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autockpt._check import demo
+    def worse(*given: Any, **asked: Any) -> Verification:
+        found = verify(*given, **asked)
+        return msgspec.structs.replace(found, verdict="different", measured_peak_bytes=2**40)
 
-    found = demo.run()
-    worse = msgspec.structs.replace(found, verdict="different", measured_peak_bytes=2**40)
-    monkeypatch.setattr(demo, "run", lambda: worse)
+    monkeypatch.setattr(autockpt, "verify", worse)
     result = run("demo")
     assert result.status == 1
     assert result.err.startswith("Error: Different: ")
