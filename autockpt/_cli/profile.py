@@ -8,7 +8,7 @@ import click
 
 from .._data.devices import DEVICES
 from . import options
-from .target import record
+from .source import record
 from .verb import Result, verb, write
 
 
