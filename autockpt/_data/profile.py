@@ -117,7 +117,7 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             >>> axes.get_title(loc="left")
             'Predicted memory over a step of ResNetForImageClassification'
         """
-        figure: Figure = self._drawn("memory.draw_memory", None, ax)
+        figure: Figure = self._drawn("memory.draw_profile", ax)
         return figure
 
     @classmethod

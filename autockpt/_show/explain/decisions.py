@@ -186,7 +186,8 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
                     found[node] = "recomputed", "inside"
             apart.add(index.nodes[member].parent)
     for call in reversed(index.call_nodes):
-        inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
+        making = (node for node in index.children[call] if not (index.is_function(node) and index.is_free(node)))
+        inside = {found[node][0] for node in making}
         decision, reason = found[call]
         if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
             found[call] = "partly", reason if decision == "recomputed" else ""
@@ -194,10 +195,6 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
         elif decision == "recomputed" and inside and "recomputed" not in inside:
             found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
     return [found[call] for call in index.call_nodes]
-
-
-def _is_view(index: Index, node: int) -> bool:
-    return index.is_function(node) and index.is_free(node)
 
 
 def _decided(

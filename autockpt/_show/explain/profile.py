@@ -24,9 +24,10 @@ class ModuleRow(TreeRow, frozen=True, kw_only=True):
     forward_seconds: float
 
 
-def _modules(profile: Profile) -> list[ModuleRow]:
+def profile_page(profile: Profile) -> Page:
+    """Lay out a profile: the plain peak, what is static, and the module tree with what each part saves."""
     calls, sizes, saved = profile.calls, profile.tensors.bytes, saved_inside(profile, once=False)
-    return [
+    rows = [
         ModuleRow(
             **place,
             saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in group))),
@@ -34,11 +35,6 @@ def _modules(profile: Profile) -> list[ModuleRow]:
         )
         for group, place in walk(calls)
     ]
-
-
-def profile_page(profile: Profile) -> Page:
-    """Lay out a profile: the plain peak, what is static, and the module tree with what each part saves."""
-    rows = _modules(profile)
     whole = rows[0].saved_bytes
     parts = {PARTS[name]: getattr(profile.static, name) for name in profile.static.__struct_fields__}
     peak_bytes = profile.plain_peak_bytes

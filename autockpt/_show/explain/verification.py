@@ -50,6 +50,11 @@ def verification_page(found: Verification) -> Page:
     """Lay out what a verification found."""
     compared = ", ".join(counted(count, kind) for kind, count in found.compared.items())
     tensors = sum(found.compared.values())
+    left = {
+        "Segments that never ran again": found.not_replayed if found.replays else (),
+        "Units to keep or skip that forward never came to": found.not_met,
+        "Notes": found.notes,
+    }
     return Page(
         title=headline(found),
         figures=[
@@ -59,7 +64,7 @@ def verification_page(found: Verification) -> Page:
             ("ran on", found.device, f"torch {found.torch_version}"),
             ("deterministic algorithms", "on" if found.deterministic else "off", ""),
         ],
-        blocks=[*_steps(found), *_differences(found), *_left(found)],
+        blocks=[*_steps(found), *_differences(found), *(listed(*each) for each in left.items() if each[1])],
     )
 
 
@@ -112,15 +117,6 @@ def _table(title: str, differences: Sequence[Difference]) -> Table:
         below=f"and {len(differences) - _LISTED} more" if len(differences) > _LISTED else "",
         elide="what",
     )
-
-
-def _left(found: Verification) -> Iterator[str]:
-    if found.not_replayed and found.replays:
-        yield listed("Segments that never ran again", found.not_replayed)
-    if found.not_met:
-        yield listed("Units to keep or skip that forward never came to", found.not_met)
-    if found.notes:
-        yield listed("Notes", found.notes)
 
 
 def _called(difference: Difference) -> str:
