@@ -14,13 +14,8 @@ if TYPE_CHECKING:
     from .profile import Profile
 
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
-INDEXED = TENSORS | {
-    "call": "call",
-    "sources": "call",
-    "function": "function",
-    "functions": "function",
-    "op": "operator",
-}
+CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
+INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy
@@ -113,44 +114,35 @@ def _generators(sandbox: Sandbox) -> list[Observed]:
 
 
 def compare(step: int, expected: Sequence[Observed], found: Sequence[Observed]) -> list[Difference]:
-    """Return what differs, in the order of `expected`.
-
-    Args:
-        step: number of the step, for the differences.
-        expected: what the first run made, kept.
-        found: what another run made.
-    """
+    """Return what differs in what another run made in a step, in the order of `expected`."""
     values = {one.key: one.value for one in found}
-    differences = []
+    known = {one.key for one in expected}
+    differences: list[Difference] = []
     for one in expected:
-        if one.key not in values:
+        if one.key in values:
+            differences += _difference(step, one, values[one.key])
+        else:
             differences.append(Difference(kind=one.kind, name=one.name, step=step, what="missing"))
-            continue
-        difference = _difference(step, one, values.pop(one.key))
-        if difference is not None:
-            differences.append(difference)
-    surplus = [one for one in found if one.key in values]
-    return [*differences, *(Difference(kind=one.kind, name=one.name, step=step, what="new") for one in surplus)]
+    new = (Difference(kind=one.kind, name=one.name, step=step, what="new") for one in found if one.key not in known)
+    return [*differences, *new]
 
 
-def _difference(step: int, expected: Observed, found: torch.Tensor | None) -> Difference | None:
-    """Return in what `found` differs; None if it has the same type, shape and bits. NaN equals NaN of the same bits."""
+def _difference(step: int, expected: Observed, found: torch.Tensor | None) -> Iterator[Difference]:
+    """Yield in what `found` differs, if not in type, shape and bits. NaN equals NaN of the same bits."""
     kind, name, value = expected
+    different = partial(Difference, kind=kind, name=name, step=step)
     if value is None or found is None or _type(value) != _type(found):
-        if value is None and found is None:
-            return None
-        return Difference(kind=kind, name=name, step=step, what=f"{_describe(found)} instead of {_describe(value)}")
+        if value is not found:
+            yield different(what=f"{_describe(found)} instead of {_describe(value)}")
+        return
     one, other = _dense(value), _dense(found)
     if torch.equal(_bits(one), _bits(other)):
-        return None
+        return
     differs = (_bits(one) != _bits(other)).view(one.numel(), -1).any(1)
     largest = relative = None
     if kind != "generator":
         largest, relative = _distance(one.reshape(-1)[differs], other.reshape(-1)[differs], one)
-    return Difference(
-        kind=kind,
-        name=name,
-        step=step,
+    yield different(
         elements=one.numel(),
         different_elements=int(differs.sum()),
         largest_difference=largest,

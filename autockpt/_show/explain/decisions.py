@@ -82,14 +82,7 @@ class Activations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(profile: Profile, plan: Plan) -> Activations:
-    """Say what a plan decides about each call of the step that a profile recorded.
-
-    Args:
-        profile: the recorded step.
-        plan: made from this profile or from one like it, or written by hand.
-
-    Returns:
-        The tree; the figures of its root are those of the whole step.
+    """Say what a plan decides about each call of the step that a profile recorded; the root's figures are the step's.
 
     Raises:
         NotApplicable: the plan does not fit the recorded step.
