@@ -13,8 +13,6 @@ from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes
 from .errors import PinError
 
-MINIMUM = "min"
-
 _OTHERS = (
     'budget="min" asks for the lowest peak that can be reached, and max_overhead=0.15 for the lowest peak within 15 % '
     "recompute overhead"
@@ -81,7 +79,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def is_minimum(self) -> bool:
         """Whether the lowest peak is asked for, whatever it costs."""
-        return isinstance(self.budget, str) and self.budget.strip().lower() == MINIMUM
+        return isinstance(self.budget, str) and self.budget.strip().lower() == "min"
 
     @property
     def budget_bytes(self) -> int | None:

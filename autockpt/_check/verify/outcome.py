@@ -65,13 +65,10 @@ def _readiness(leaves: tuple[torch.Tensor, ...]) -> Iterator[dict[int, int]]:
     """Number the leaves in the order in which backward finishes their gradients."""
     ready: dict[int, int] = {}
 
-    def note(index: int) -> None:
+    def note(index: int, _: torch.Tensor) -> None:
         ready.setdefault(index, len(ready))
 
-    def hook(index: int) -> Any:
-        return lambda gradient: note(index)
-
-    handles = [leaf.register_hook(hook(index)) for index, leaf in enumerate(leaves)]
+    handles = [leaf.register_hook(partial(note, index)) for index, leaf in enumerate(leaves)]
     try:
         yield ready
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ..._data.timeline import MemoryStep, MemoryTimeline
 from ...solvers.units import format_bytes
@@ -68,13 +68,10 @@ def _column(step: MemoryStep, peak_bytes: int) -> str:
 def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
     """The axis, with the name of each phase where it begins and there is room."""
     axis = ""
-    for phase in ("forward", "backward", "optimizer"):
-        steps = [i for i, step in enumerate(timeline.steps) if step.phase == phase]
-        if steps:
-            room = 1 + sum(edge <= steps[-1] for edge in edges[1:]) - len(axis)  # up to the column of its last step
-            if room > 0:
-                axis += (f"├{phase}" if room > len(phase) else "├").ljust(room, "─")
-    return axis.ljust(len(edges) - 1, "─")
+    for phase, columns in groupby(timeline.steps[edge].phase for edge in edges[:-1]):
+        room = len(list(columns))
+        axis += (f"├{phase}" if room > len(phase) else "├").ljust(room, "─")
+    return axis
 
 
 def _under_arrow(said: str, before: int, width: int) -> str:
