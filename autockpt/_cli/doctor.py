@@ -187,9 +187,9 @@ def _why_no_device(report: Report) -> str:
     if report.cuda is None:
         return f"torch {report.torch} was built without CUDA; install a build with it"
     driver = f"the driver is {report.driver}" if report.driver else "no driver is found"
-    return f"torch sees no device; it was built for CUDA {report.cuda}, {driver}, and CUDA_VISIBLE_DEVICES is " + (
-        repr(os.environ["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in os.environ else "not set"
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = "not set" if visible is None else repr(visible)
+    return f"torch sees no device; it was built for CUDA {report.cuda}, {driver}, and CUDA_VISIBLE_DEVICES is {visible}"
 
 
 def _hides(name: str, value: str) -> bool:

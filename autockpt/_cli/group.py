@@ -12,10 +12,6 @@ import click
 
 from .screen import tell
 
-INTERRUPTED = 130
-"""As shells count signals."""
-
-
 VERBS = {
     "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
     "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
@@ -68,7 +64,7 @@ class Verbs(click.Group):
                 raise
             with suppress(OSError):  # nobody is left to be told
                 tell(f"Error: {_in_one_line(error)}")
-            status = error.exit_code if isinstance(error, click.ClickException) else INTERRUPTED
+            status = error.exit_code if isinstance(error, click.ClickException) else 130  # as shells count signals
         return sys.exit(status or 0) if standalone_mode else status
 
 

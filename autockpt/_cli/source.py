@@ -56,21 +56,15 @@ def load(source: str, *kinds: type[D]) -> D:
     """
     if Profile in kinds and ":" in source and not Path(source).exists():
         return cast("D", record(source))
-    name = "<stdin>" if source == "-" else source
-    return files.decode(_read(source), *kinds, source=name)
-
-
-def _read(source: str) -> bytes:
+    if source == "-" and sys.stdin is None:
+        raise Misuse("cannot read -: standard input is closed")
     try:
-        if source != "-":
-            return shipped.read(source)
-        if sys.stdin is None:
-            raise Misuse("cannot read -: standard input is closed")
-        return sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read() if source == "-" else shipped.read(source)
     except UnknownProfile:  # an OSError too
         raise
     except OSError as error:
         raise Misuse(f"cannot read {source}: {error.strerror}") from error
+    return files.decode(data, *kinds, source="<stdin>" if source == "-" else source)
 
 
 def build(target: str) -> Target:

@@ -163,9 +163,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     def _gap(self, bound_seconds: float | None) -> float | None:
         if bound_seconds is None:
             return None
-        if self.recompute_seconds <= bound_seconds:
-            return 0.0
-        return (self.recompute_seconds - bound_seconds) / self.recompute_seconds
+        cost = self.recompute_seconds
+        return max(cost - bound_seconds, 0.0) / cost if cost else 0.0
 
     def timeline(self, profile: Profile) -> MemoryTimeline:
         """Predict the memory of the recorded step under this plan, step by step, split by what stands there.

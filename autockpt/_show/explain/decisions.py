@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from ..._choose.candidates import Candidates
 from ..._choose.candidates.effects import replay_of
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.candidates.profile_index import Index
@@ -96,7 +95,12 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     calls, sizes = profile.calls, profile.tensors.bytes
     saved = saved_inside(profile, once=True)
     whole_bytes = sum(sizes[tensor] for tensor in saved[0])
-    segments, decisions = _segments(planned), _decisions(planned.index, plan)
+    index, number = planned.index, {call.key: i for i, call in enumerate(calls)}
+    segments = [  # the calls of each, or the call whose own code it takes in, and its seconds
+        ([number[index.nodes[member].record.key] for member in each.members], each.segment.recompute_seconds)
+        for each in planned.replays
+    ]
+    decisions = _decisions(index, plan)
     rows: list[DecisionRow] = []
     small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
     for group, place in walk(calls):
@@ -115,7 +119,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
             held_bytes=saved_bytes - freed_bytes,
             freed_bytes=freed_bytes,
             recompute_seconds=seconds,
-            decided=_decided(group, decisions, planned.index, plan),
+            decided=_decided(group, decisions, index, plan),
         )
         rows.append(row)
         # Worth a look though nothing is decided inside: more than half of the memory lies there.
@@ -147,16 +151,6 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
         elif kept and until <= backward:
             replay_bytes += problem.tensors[i].bytes
     return freed, replay_bytes
-
-
-def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
-    """The calls of each segment, or the call whose own code it takes in, and its seconds."""
-    index = planned.index
-    row = {call.key: i for i, call in enumerate(index.profile.calls)}
-    return [
-        (tuple(row[index.nodes[m].record.key] for m in each.members), each.segment.recompute_seconds)
-        for each in planned.replays
-    ]
 
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:

@@ -44,18 +44,10 @@ def walk(calls: Sequence[CallRecord]) -> Iterator[tuple[list[int], dict[str, Any
         children[call.parent].append(i)
 
     def descend(group: list[int], depth: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        first, above = calls[group[0]], [calls[calls[i].parent].name if depth else "" for i in group]
-        names = [calls[i].key.removeprefix(f"{name}." if name else "") for i, name in zip(group, above, strict=True)]
-        yield (
-            group,
-            {
-                "depth": depth,
-                "name": span(list(dict.fromkeys(names))),
-                "first": first.key,
-                "class_name": first.class_name,
-                "calls": len(group),
-            },
-        )
+        first = calls[group[0]]
+        names = dict.fromkeys(calls[i].key.removeprefix(f"{calls[calls[i].parent].name}.") for i in group)
+        place = {"depth": depth, "name": span([*names]), "first": first.key}
+        yield group, {**place, "class_name": first.class_name, "calls": len(group)}
         # Children of calls that look alike are as many; consecutive ones that look alike too go together.
         for _, positions in groupby(range(len(children[group[0]])), key=lambda k: _look(calls, children[group[0]][k])):
             places = list(positions)
