@@ -33,16 +33,14 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
         elide="batch",
         least_told=["model", "optimizer", "precision", "device"],
     )
-    blocks: list[str | Table] = [table]
     predicted = [name for name, each in profiles.items() if each.mode == "fake"]
-    if predicted:
-        which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
-        blocks.append(f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device")
-    said = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_peak_bytes", "plain_seconds")
-    told = [{"name": name, **{field: getattr(each, field) for field in said}} for name, each in profiles.items()]
+    which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
+    said = f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device"
+    fields = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_peak_bytes", "plain_seconds")
+    told = [{"name": name, **{field: getattr(each, field) for field in fields}} for name, each in profiles.items()]
     return Page(
         title="Recorded profiles; each name can stand wherever a profile file can",
-        blocks=blocks,
+        blocks=[table, said] if predicted else [table],
         document={"kind": "profiles", "profiles": told},
     )
 
