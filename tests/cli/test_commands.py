@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 import autockpt
 from autockpt import Profile, Verification, verify
@@ -130,13 +132,16 @@ def test_an_error_of_our_own_shows_where_it_is(run: Run, models_file: Path, monk
 
 
 @pytest.fixture
-def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrink the demo's model; half of the peak stays within reach."""
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Shrink the demo's model; half of the peak stays within reach. The demo's one thread is its own."""
     from autockpt._cli import demo
 
     sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2}
     for name, size in sizes.items():
         monkeypatch.setattr(demo, name, size)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("small_demo")
