@@ -47,7 +47,7 @@ sweep: install  ## run the tests and every row of the long sweeps
 check-always: install  ## run the tests with every segment of every plan checked in every step
 	$(VENV)/bin/python -m pytest $(PARALLEL) --check-always
 
-demo: install  ## train a small GPT-2 plain and inside half its peak memory, and compare
+demo: install  ## run a small GPT-2 plain and inside half its peak memory, and compare
 	$(VENV)/bin/autockpt demo
 
 notebooks: install  ## run the notebooks and write down anew what they show

@@ -10,18 +10,6 @@ import click
 from .. import __version__
 from .group import Verbs
 
-VERBS = {
-    "demo": "Train a small GPT-2 plain and inside half its peak, and compare.",
-    "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
-    "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
-    "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
-    "profile": "Record what one training step of a model holds, when, and what each call costs.",
-    "profiles": "List the recorded profiles of real models, usable by name.",
-    "solve": "Choose what to recompute so that a recorded step fits a budget.",
-    "verify": "Run a plain and a planned step, and compare all that they make, bit for bit.",
-}
-"""What each verb does, in a line. It lies in the module of its name, which is imported when the verb is asked for."""
-
 COMPLETION = """Shells complete verbs, options, solvers and devices after
 
 \b
@@ -33,7 +21,6 @@ or zsh_source, or _AUTOCKPT_COMPLETE=fish_source autockpt | source.
 
 @click.group(
     cls=Verbs,
-    verbs=VERBS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=COMPLETION,

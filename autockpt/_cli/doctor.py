@@ -1,10 +1,100 @@
-"""``autockpt doctor``: what is here, whether allocations are seen, and what is refused."""
+"""``autockpt doctor``: what machine, torch and allocator there are, whether allocations are seen, what is refused."""
 
 from __future__ import annotations
 
-from .._show.explain.doctor import doctor_text
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from .. import __version__
+from ..solvers.units import format_bytes
 from .screen import progress
 from .verb import Result, verb
+
+OLDEST_TORCH = (2, 11)
+
+LIBRARIES = ("numpy", "msgspec", "pulp", "highspy", "transformers")
+
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+"""The variables that change how torch allocates on a device."""
+
+ROWS, WIDTH = 1021, 4096
+TRIED_BYTES = ROWS * WIDTH * 4
+"""Size of the tensor that recording must see; the other tensors of that step have less than a tenth or the same."""
+
+ROUNDING_BYTES = 2 * 2**20
+"""By how much an allocator may hand out more than was asked of it."""
+
+FILLED = 0.5
+"""Share of a device's memory below which what is free is worth a word."""
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A CUDA device; None is free where it does not answer, and `error` is what it said instead."""
+
+    name: str
+    capability: str
+    total_bytes: int
+    free_bytes: int | None
+    error: str = ""
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A small step that was recorded: the allocation that was seen for its tensor, or what was raised."""
+
+    device: str
+    asked_bytes: int = TRIED_BYTES
+    seen_bytes: int | None = None
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.seen_bytes:
+            return f"allocations are seen: {self.seen_bytes:,} bytes for a tensor of {self.asked_bytes:,}"
+        return f"allocations are not seen: none for a tensor of {self.asked_bytes:,} bytes"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is refused, or good to know: a device or a library, the reason, and what to do."""
+
+    kind: Literal["refused", "note"]
+    what: str
+    why: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints; None is what is not there, or what the system does not say.
+
+    Attributes:
+        cores: how many this process may use.
+        cuda: the version that torch was built with.
+        allocator: how torch allocates on the devices: ``native``, or another backend.
+        settings: the variables in the environment that change it.
+        tried: recordings of a small step.
+    """
+
+    autockpt: str
+    python: str
+    system: str
+    cores: int
+    memory_bytes: int | None
+    torch: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    devices: tuple[Device, ...] = ()
+    allocator: str | None = None
+    settings: dict[str, str]
+    libraries: dict[str, str]
+    tried: tuple[Tried, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @verb("autockpt doctor", "autockpt doctor --json")
@@ -12,10 +102,163 @@ def doctor() -> Result:
     """Say what machine, torch, CUDA, driver and allocator there are, and what is refused, to paste into a bug report.
 
     Records a small step on the CPU, and on the first CUDA device where there is one, to see whether allocations are
-    seen. At most fifteen lines. The exit status is 1 where they are not, or where torch is not installed.
+    seen. The exit status is 1 where they are not, or where torch is not installed.
     """
-    from .._check.doctor import examine
-
     with progress("recording a small step"):
         report = examine()
-    return Result(report, lambda width: doctor_text(report), "; ".join(report.failures))
+    failures = [f"recording on {each.device} sees no allocations" for each in report.tried if not each.seen_bytes]
+    return Result(
+        report,
+        lambda _: "\n".join([*lines(report), ""]),
+        "; ".join(failures) if report.torch else "torch is not installed",
+    )
+
+
+def examine() -> Report:
+    """Look at the machine, and record a small step on the CPU and on the first CUDA device."""
+    memory_bytes = None
+    with suppress(AttributeError, OSError, ValueError):  # not everywhere does the system say
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    report = Report(
+        autockpt=__version__,
+        python=platform.python_version(),
+        system=", ".join([platform.system(), platform.machine(), " ".join(filter(None, platform.libc_ver()))]),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=memory_bytes,
+        driver=_driver(),
+        settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
+        libraries=dict(_libraries()),
+        **(_of_torch() if importlib.util.find_spec("torch") else {}),
+    )
+    return msgspec.structs.replace(report, problems=tuple(problems(report)))
+
+
+def problems(report: Report) -> Iterator[Problem]:
+    """Find what is refused on a machine, and what is good to know."""
+    if report.torch is None:
+        why = "it is not installed, so that models cannot run; solve, frontier, explain and profiles do without"
+        yield Problem(kind="refused", what="torch", why=why)
+        return
+    numbers = re.match(r"(\d+)\.(\d+)", report.torch)
+    if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
+        yield Problem(kind="refused", what="torch", why=f"{report.torch} is older than 2.11; install a newer one")
+    if not report.devices:
+        yield Problem(kind="refused", what="cuda", why=_why_no_device(report))
+    for i, device in enumerate(report.devices):
+        if device.error:
+            yield Problem(kind="refused", what="cuda", why=f"device {i} does not answer: {device.error}")
+        elif device.free_bytes is not None and device.free_bytes < FILLED * device.total_bytes:
+            free, total = device.free_bytes / 2**30, device.total_bytes / 2**30
+            why = f"{free:.1f} of {total:.1f} GiB are free: others hold the rest"
+            yield Problem(kind="note", what=f"device {i}", why=why)
+    hiding = ", ".join(f"{name}={value}" for name, value in report.settings.items() if _hides(name, value))
+    for each in report.tried:
+        if not each.seen_bytes:
+            why = each.error or f"a tensor of {each.asked_bytes:,} bytes did not appear among the recorded allocations"
+            if hiding and each.device != "cpu":
+                why = f"{hiding}: torch then reports no allocations, which recording needs; unset it"
+            yield Problem(kind="refused", what=each.device.partition(":")[0], why=why)
+    if "highspy" not in report.libraries:
+        yield Problem(kind="note", what="highspy", why="not installed: plans are those of the instant solvers")
+
+
+def lines(report: Report) -> Iterator[str]:
+    """Yield what a person reads of a report."""
+    yield f"autockpt {report.autockpt}, Python {report.python}, {report.system}"
+    memory = format_bytes(report.memory_bytes) if report.memory_bytes else "unknown"
+    yield f"machine: cores {report.cores}, memory {memory}"
+    built = f"built for CUDA {report.cuda}" if report.cuda else "built without CUDA"
+    yield f"torch: {report.torch}, {built}" if report.torch else "torch: not installed"
+    yield f"driver: {report.driver or 'none found'}"
+    for i, device in enumerate(report.devices):
+        free = device.error or f"{format_bytes(device.free_bytes or 0)} free"
+        yield f"device {i}: {device.name}, {device.capability}, {format_bytes(device.total_bytes)}, {free}"
+    settings = [f"{name}={value}" for name, value in report.settings.items()] or ["no settings in the environment"]
+    yield f"allocator: {', '.join([report.allocator or 'none for devices', *settings])}"
+    yield f"libraries: {', '.join(f'{name} {version}' for name, version in report.libraries.items())}"
+    yield from (f"recording on {each.device}: {each}" for each in report.tried)
+    for problem in sorted(report.problems, key=lambda each: each.kind == "note"):
+        yield f"{problem.kind}: {problem.what}: {problem.why}"
+    if not report.problems:
+        yield "refused: nothing that can be seen from here"
+
+
+def _why_no_device(report: Report) -> str:
+    if report.cuda is None:
+        return f"torch {report.torch} was built without CUDA; install a build with it"
+    driver = f"the driver is {report.driver}" if report.driver else "no driver is found"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = "not set" if visible is None else repr(visible)
+    return f"torch sees no device; it was built for CUDA {report.cuda}, {driver}, and CUDA_VISIBLE_DEVICES is {visible}"
+
+
+def _hides(name: str, value: str) -> bool:
+    """Whether torch reports no allocations of a device under an allocator setting."""
+    backend = re.search(r"backend\s*:\s*(\w+)", value)
+    return name == "PYTORCH_NO_CUDA_MEMORY_CACHING" or (backend is not None and backend[1] != "native")
+
+
+def _of_torch() -> dict[str, Any]:
+    """Return what a report has where torch is installed."""
+    import torch
+
+    devices = [_device(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda or torch.version.hip,
+        "devices": tuple(devices),
+        "allocator": torch.cuda.get_allocator_backend() if devices else None,
+        "tried": (_try("cpu"), *([_try("cuda:0")] if devices and not devices[0].error else [])),
+    }
+
+
+def _device(number: int) -> Device:
+    import torch
+
+    found = torch.cuda.get_device_properties(number)
+    free_bytes, error = None, ""
+    try:
+        free_bytes = torch.cuda.mem_get_info(number)[0]
+    except RuntimeError as raised:  # all of its memory is taken, or it is broken
+        error = _line(raised)
+    capability, total_bytes = f"{found.major}.{found.minor}", found.total_memory
+    return Device(name=found.name, capability=capability, total_bytes=total_bytes, free_bytes=free_bytes, error=error)
+
+
+def _try(device: str) -> Tried:
+    """Record a step that makes a tensor of `TRIED_BYTES`."""
+    import torch
+
+    from .._record import profile
+
+    try:
+        model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.Tanh()).to(device)
+        recorded = profile(model, torch.ones(ROWS, 16, device=device))
+    except Exception as error:  # whatever breaks in a recording is what the report is for
+        return Tried(device=device, error=_line(error))
+    seen = [size for size in recorded.tensors.bytes if 0 <= size - TRIED_BYTES < ROUNDING_BYTES]
+    return Tried(device=device, seen_bytes=min(seen, default=None))
+
+
+def _driver() -> str | None:
+    """Return the version of NVIDIA's driver, as the kernel or its own tool says."""
+    with suppress(OSError):
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        if found:
+            return found[1]
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        return answer.split("\n", 1)[0].strip() or None
+    return None
+
+
+def _libraries() -> Iterator[tuple[str, str]]:
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:200]

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from .._choose.solve import solve
+from .._data.document import require_matplotlib
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain import frontier_page, plan_page, profile_page
-from .._show.pictures import require_matplotlib
 from . import options
 from .screen import progress
 from .source import load
-from .verb import Misuse, Result, verb, write_plot
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .verb import Misuse, Result, verb, write
 
 
 @verb(
@@ -73,19 +67,16 @@ def explain(
         profile = shown
         with progress("solving", limit_seconds=seconds):
             shown = solve(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
-    if plot is not None:
-        write_plot(_picture(shown, profile), plot)
-    if isinstance(shown, Plan):
-        page = plan_page(shown, profile)
-    else:
-        page = frontier_page(shown) if isinstance(shown, Frontier) else profile_page(shown)
+
+    def draw(path: str) -> None:
+        if not isinstance(shown, Plan):
+            figure = shown.plot()
+        elif profile is not None:
+            figure = shown.plot(profile)
+        else:
+            raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
+        figure.savefig(path, dpi=options.DPI)
+
+    write(plot, draw)
+    page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
     return Result(page.document, page.text)
-
-
-def _picture(shown: Plan | Frontier | Profile, profile: Profile | None) -> Figure:
-    """Draw what is explained."""
-    if not isinstance(shown, Plan):
-        return shown.plot()
-    if profile is None:
-        raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
-    return shown.plot(profile)

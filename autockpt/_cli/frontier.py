@@ -5,14 +5,13 @@ from __future__ import annotations
 import click
 
 from .._choose.frontier import frontier as find_frontier
+from .._data.document import require_matplotlib
 from .._data.profile import Profile
-from .._show.explain import explain_frontier
-from .._show.pictures import require_matplotlib
 from ..solvers.units import format_bytes, parse_bytes
 from . import options
 from .screen import progress, tell
 from .source import load
-from .verb import Result, verb, write, write_plot
+from .verb import Result, verb, write
 
 
 @verb(
@@ -68,7 +67,6 @@ def frontier(
     for budget in budgets:
         if parse_bytes(budget) < found.minimum_bytes:
             tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
-    write(found, output)
-    if plot is not None:
-        write_plot(found.plot(), plot)
-    return Result(found, lambda width: explain_frontier(found, width=width))
+    write(output, found.save)
+    write(plot, lambda path: found.plot().savefig(path, dpi=options.DPI))
+    return Result(found, found._page().text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,47 +12,47 @@ import click
 
 from .screen import tell
 
-INTERRUPTED = 130
-"""As shells count signals."""
+VERBS = {
+    "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
+    "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
+    "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
+    "profile": "Record what one training step of a model holds, when, and what each call costs.",
+    "profiles": "List the recorded profiles of real models, usable by name.",
+    "solve": "Choose what to recompute so that a recorded step fits a budget.",
+    "verify": "Run a plain and a planned step, and compare all that they make, bit for bit.",
+}
+"""What each verb does, in a line. It lies in the module of its name, which is imported when the verb is asked for."""
 
 
 class Verbs(click.Group):
-    """The verbs of ``autockpt``.
-
-    Args:
-        verbs: what each does, in a line; it is the command of that name in the module of that name.
-        settings: those of a group.
-    """
-
-    def __init__(self, *, verbs: Mapping[str, str], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._verbs = verbs
+    """The verbs of ``autockpt``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the verbs."""
-        return sorted(self._verbs)
+        return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb; None where there is none of that name."""
-        if cmd_name not in self._verbs:
+        if cmd_name not in VERBS:
             return None
         command: click.Command = getattr(importlib.import_module(f".{cmd_name}", __package__), cmd_name)
-        command.short_help = self._verbs[cmd_name]  # zsh and fish show it
+        command.short_help = VERBS[cmd_name]  # zsh and fish show it
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(self._verbs.items()))
+            formatter.write_dl(VERBS.items())
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb, or name the nearest one."""
-        if args[0] not in self._verbs and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self._verbs, n=1)
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            ctx.fail(f"there is no verb {args[0]!r}; {hint}there are {', '.join(sorted(self._verbs))}")
+            ctx.fail(f"there is no verb {args[0]!r}; {hint}there are {', '.join(VERBS)}")
         return super().resolve_command(ctx, args)
 
     def main(self, args: Any = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
@@ -65,7 +64,7 @@ class Verbs(click.Group):
                 raise
             with suppress(OSError):  # nobody is left to be told
                 tell(f"Error: {_in_one_line(error)}")
-            status = error.exit_code if isinstance(error, click.ClickException) else INTERRUPTED
+            status = error.exit_code if isinstance(error, click.ClickException) else 130  # as shells count signals
         return sys.exit(status or 0) if standalone_mode else status
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,34 +16,33 @@ from ..solvers.registry import SOLVERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DPI = 150  # of plots
+
 BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
 
 
-class OutputPath(click.Path):
-    """A file to write, which can be: found out before the work begins, not after.
+def _writable(*endings: str) -> dict[str, Any]:
+    """Return the settings of an option for a file that can be written: found out before the work begins, not after.
 
     Args:
         endings: what its name must end in; anything where there are none.
     """
 
-    def __init__(self, *endings: str) -> None:
-        super().__init__(dir_okay=False, writable=True)
-        self._endings = endings
-
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        """Refuse a path that cannot be written, or with another ending."""
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value == "-":
-            self.fail("'-' is no file to write; --json prints the document on stdout", param, ctx)
-        if self._endings and Path(value).suffix.lower() not in self._endings:
-            self.fail(f"the name {str(value)!r} does not end in one of {', '.join(self._endings)}", param, ctx)
+            raise click.BadParameter("'-' is no file to write; --json prints the document on stdout", ctx, param)
+        if value is None:
+            return None
+        if endings and Path(value).suffix.lower() not in endings:
+            raise click.BadParameter(f"the name {value!r} does not end in one of {', '.join(endings)}", ctx, param)
         try:  # only trying tells for root, full disks and file systems that are read-only
             if not Path(value).exists():
                 tempfile.TemporaryFile(dir=Path(value).absolute().parent).close()
         except OSError as error:
-            self.fail(f"{str(value)!r} cannot be written: {error.strerror}", param, ctx)
-        return super().convert(value, param, ctx)
+            raise click.BadParameter(f"{value!r} cannot be written: {error.strerror}", ctx, param) from error
+        return value
+
+    return {"type": click.Path(dir_okay=False, writable=True), "callback": check}
 
 
 def complete_source(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -83,11 +81,11 @@ overhead = click.option(
     metavar="RATIO",
     help="Instead of a budget: the lowest peak within this recompute overhead, as 0.15 for 15 %.",
 )
-output = click.option("-o", "--output", type=OutputPath(), help="Also write the result to this file, as JSON.")
+output = click.option("-o", "--output", help="Also write the result to this file, as JSON.", **_writable())
 plot = click.option(
     "--plot",
-    type=OutputPath(".png", ".svg", ".pdf"),
     help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot].",
+    **_writable(".png", ".svg", ".pdf"),
 )
 
 

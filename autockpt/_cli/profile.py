@@ -7,9 +7,8 @@ from typing import Literal
 import click
 
 from .._data.devices import DEVICES
-from .._show.explain import explain_profile
 from . import options
-from .target import record
+from .source import record
 from .verb import Result, verb, write
 
 
@@ -46,5 +45,5 @@ def profile(
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
     recorded = record(target, mode=mode, device=device, optimizer=optimizer)
-    write(recorded, output)
-    return Result(recorded, lambda width: explain_profile(recorded, width=width))
+    write(output, recorded.save)
+    return Result(recorded, recorded._page().text)

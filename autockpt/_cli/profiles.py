@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._data import shipped
 from .._data.profile import Profile
-from .._show.explain import recorded_page
+from .._show.explain.results import recorded_page
 from .verb import Result, verb
 
 

@@ -1,17 +1,12 @@
-"""What a person sees: how wide, in which colours, and how far the work is.
-
-Texts are plain wherever they are made; they are coloured here, last, by their lines.
-"""
+"""What a person sees: how wide, and what takes so long."""
 
 from __future__ import annotations
 
 import errno
-import os
-import re
+import shutil
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -21,33 +16,16 @@ import click
 PIPED = 100  # columns where there is no terminal
 WIDEST = 160  # lines longer than this are hard to read
 
-_STYLES: tuple[tuple[str, str], ...] = (
-    (r"(?m)^(?:FAILED:.*|.*above the budget of.*|.*(?!100\.0%)\b\d{3,}\.\d% of the budget.*)$", "31"),
-    (r"\A(?:.|\n(?=.))+", "1"),  # the title
-    (r"(?<=\n\n)\S.*(?=\n(?:  |.*┤))", "1"),  # the heading of what is indented, or of a chart
-    (r"(?<=\n\n)\S(?:.|\n(?=.))*?(?=\n.*\n---)", "1"),  # the heading of a table
-    (r"(?m)(?<=  |\d )recomputed(?=(?:, [a-z ]+)?$)", "33"),
-    (r"(?m)(?<=  |\d )partly(?=(?:, [a-z ]+)?$)", "36"),
-)
-"""What is styled in a page, and how: the numbers of ECMA-48 for red, bold, yellow and cyan."""
-
 
 def width() -> int:
     """Return the columns to fill: those of the terminal, or of COLUMNS; 100 where there is neither."""
-    return min(_columns(sys.stdout), WIDEST)
+    return min(shutil.get_terminal_size((PIPED, 0)).columns, WIDEST)
 
 
-def show(text: str, *, plain: bool = False) -> None:
-    """Print a page on stdout; on a terminal headings, decisions and what is over the budget are coloured.
-
-    Args:
-        text: the page.
-        plain: whether it is for programmes, and never coloured.
-    """
-    for pattern, style in () if plain else _STYLES:
-        text = re.sub(pattern, rf"\033[{style}m\g<0>\033[0m", text)
+def show(text: str) -> None:
+    """Print a page, or a document, on stdout."""
     try:
-        click.echo(text, nl=False, color=_wants_colours())
+        click.echo(text, nl=False)
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
@@ -57,7 +35,7 @@ def show(text: str, *, plain: bool = False) -> None:
 def tell(line: str) -> None:
     """Say something on stderr in one line; on a terminal in as many as it takes without breaking words."""
     if _is_terminal(sys.stderr):
-        line = textwrap.fill(line, max(_columns(sys.stderr), 20), break_on_hyphens=False)
+        line = textwrap.fill(line, max(width(), 20), break_on_hyphens=False)
     click.echo(line, err=True)
 
 
@@ -67,58 +45,22 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
 
     Args:
         what: the work, in words.
-        limit_seconds: about how long it may take, for what is left of it.
+        limit_seconds: about how long it may take.
         patience_seconds: after which it is said.
     """
     context = click.get_current_context(silent=True)
     for_programmes = context is not None and context.params.get("as_json")
-    if for_programmes or not _is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    done = threading.Event()
-    started = time.perf_counter()
-
-    def tick() -> None:
-        shown, wait = "", patience_seconds
-        while not done.wait(wait):
-            seconds = time.perf_counter() - started
-            said = f"{what} … {seconds:.0f} s"
-            if limit_seconds is not None and seconds < limit_seconds:
-                said += f", up to {max(limit_seconds - seconds, 1):.0f} s left"
-            most = max(_columns(sys.stderr) - 1, 1)  # a line that fills the last column could not be taken back
-            said = said if len(said) <= most else said[: most - 1] + "…"
-            click.echo(f"\r{said.ljust(len(shown))}", err=True, nl=False)
-            shown, wait = said, 1.0
-        if shown:
-            click.echo(f"\r{' ' * len(shown)}\r", err=True, nl=False)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
+    limit = "" if limit_seconds is None else f", up to {limit_seconds:.0f} s"
+    timer = threading.Timer(patience_seconds, tell, [f"{what} …{limit}"])
+    timer.daemon = True
+    if not for_programmes and _is_terminal(sys.stderr):
+        timer.start()
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        timer.cancel()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal; it is None where the caller has closed it."""
     return stream is not None and not stream.closed and stream.isatty()
-
-
-def _wants_colours() -> bool | None:
-    """Return what the environment says (https://no-color.org); None: colours where stdout is a terminal."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
-        return True
-    return False if os.environ.get("TERM") == "dumb" else None
-
-
-def _columns(stream: TextIO | None) -> int:
-    if os.environ.get("COLUMNS", "").isdecimal():
-        return int(os.environ["COLUMNS"])
-    try:
-        return (os.get_terminal_size(stream.fileno()).columns if stream is not None else 0) or PIPED
-    except (OSError, ValueError):
-        return PIPED

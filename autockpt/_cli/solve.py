@@ -8,7 +8,6 @@ import click
 
 from .._choose.solve import solve as find_plan
 from .._data.profile import Profile
-from .._show.explain import explain_plan
 from . import options
 from .screen import progress
 from .source import load
@@ -43,5 +42,5 @@ def solve(source: str, budget: str | None, max_overhead: float | None, output: s
     profile = load(source, Profile)
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
         plan = find_plan(profile, budget, max_overhead=max_overhead, **asked)
-    write(plan, output)
-    return Result(plan, lambda width: explain_plan(plan, profile, width=width))
+    write(output, plan.save)
+    return Result(plan, plan._page(profile).text)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import click
 
 from .._data import files
 from .._data.errors import InvalidFile, PinError, UnknownProfile
-from .._show.explain import parts_text
+from .._show.explain.results import parts_page
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
 from .screen import show, width
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Result(NamedTuple):
@@ -59,7 +55,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
                 if as_json:
                     _print_json(_failed(error, said.exit_code))
                 elif isinstance(error, Infeasible) and error.parts is not None:
-                    show(parts_text(error.parts, error.budget_bytes, width=width()))
+                    show(parts_page(error.parts, error.budget_bytes).text(width()))
                 raise said from error
             if as_json:
                 _print_json(result.document)
@@ -96,26 +92,15 @@ def _failed(error: AutockptError | Misuse, exit_status: int) -> dict[str, object
 
 
 def _print_json(document: object) -> None:
-    show(files.encode(document).decode(), plain=True)
+    show(files.encode(document).decode())
 
 
-def write(document: files.Stored, path: str | None) -> None:
-    """Write `document` to `path` as JSON, if there is a path, and say so on stderr."""
-    if path is not None:
-        with _writing(path):
-            document.save(path)
-
-
-def write_plot(figure: Figure, path: str) -> None:
-    """Write a figure to `path`, in the format that its name ends in."""
-    with _writing(path):
-        figure.savefig(path, dpi=150)
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
+def write(path: str | None, save: Callable[[str], object]) -> None:
+    """Have a file written, if there is a path, and say so on stderr."""
+    if path is None:
+        return
     try:
-        yield
+        save(path)
     except OSError as error:
         raise Misuse(f"cannot write {path}: {error.strerror}") from error
     click.echo(f"wrote {path}", err=True)

@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from .._data.plan import Plan
-from .._show.explain import headline, verification_text
+from .._show.explain.verification import headline
 from . import options
 from .screen import progress
-from .source import load
-from .target import build, calling, require_torch
+from .source import build, calling, load, require_torch
 from .verb import Result, verb
 
 
@@ -50,4 +49,4 @@ def verify(target: str, plan_file: str | None, optimizer: str | None, **asked: A
     optimizers = optimizer or made.optimizer
     with progress(f"verifying {type(made.model).__name__}"), calling(f"a step of {target}"):
         found = run(made.model, made.inputs, loss=made.loss, plan=plan, optimizer=optimizers, **asked)
-    return Result(found, lambda width: verification_text(found, width=width), "" if found.exact else headline(found))
+    return Result(found, found._page().text, "" if found.exact else headline(found))

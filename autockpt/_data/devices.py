@@ -57,10 +57,10 @@ ON_CPU = HostCosts(
 )
 """On a core of an x86-64 server at 2 to 3 GHz: medians of steps whose operators had swept the caches."""
 
-ELSEWHERE = HostCosts()
-"""A device works on what the host has queued while the host prepares a replay; it waits only where it runs dry."""
-
 
 def host_costs(device: str) -> HostCosts:
-    """Return what recomputing costs the host of a device, by the name that a profile has for it."""
-    return ON_CPU if device == "cpu" else ELSEWHERE
+    """Return what recomputing costs the host of a device, by the name that a profile has for it.
+
+    Other devices work on what the host has queued while it prepares a replay, and wait only where they run dry.
+    """
+    return ON_CPU if device == "cpu" else HostCosts()

@@ -31,7 +31,7 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
         dominated_by: the step at which the lowest peak stands, in words.
     """
 
-    PAGE: ClassVar[str] = "explain.frontier_page"
+    PAGE: ClassVar[str] = "explain.frontier.frontier_page"
 
     model: str = ""
     solver: str
@@ -43,17 +43,12 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
         if plain.segments or plain.recompute_seconds or plain.peak_bytes != plain.plain_peak_bytes:
             raise InvalidFile("the first plan of the frontier is not the plain one")
         for i, (above, below) in enumerate(pairwise(self.plans), 1):
-            if below.peak_bytes >= above.peak_bytes:
+            more_seconds = below.recompute_seconds - above.recompute_seconds
+            if below.peak_bytes >= above.peak_bytes or more_seconds < 0 or (more_seconds == 0 and i > 1):
+                figures = (f"{each.peak_bytes:,} bytes, {each.recompute_seconds} s" for each in (below, above))
                 raise InvalidFile(
-                    f"plan {i} of the frontier peaks at {below.peak_bytes:,} bytes, no lower than the one before it, "
-                    f"{above.peak_bytes:,} bytes"
-                )
-            if below.recompute_seconds < above.recompute_seconds or (
-                below.recompute_seconds == above.recompute_seconds and i > 1
-            ):
-                raise InvalidFile(
-                    f"plan {i} of the frontier recomputes for {below.recompute_seconds} seconds, no longer than the "
-                    f"one before it, {above.recompute_seconds} seconds, which peaks higher"
+                    f"plan {i} of the frontier does not peak lower and recompute longer than the one before it: "
+                    f"{' after '.join(figures)}"
                 )
 
     @property
@@ -127,5 +122,5 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
             >>> frontier = autockpt.frontier(autockpt.Profile.load("resnet-50"), solver="uniform", points=3)
             >>> figure = frontier.plot(peers={"every block": [(20_000, 0.3)]}, budgets={"tiny": "16KiB"})
         """
-        figure: Figure = self._shown("pictures.plot_frontier", peers, budgets, ax)
+        figure: Figure = self._drawn("frontier.draw_frontier", peers or {}, budgets or {}, ax)
         return figure

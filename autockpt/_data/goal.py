@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import msgspec
 
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes
 from .errors import PinError
-
-MINIMUM = "min"
 
 _OTHERS = (
     'budget="min" asks for the lowest peak that can be reached, and max_overhead=0.15 for the lowest peak within 15 % '
@@ -48,17 +46,20 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: str = "memory"
 
     def __post_init__(self) -> None:
-        if (self.budget is None) == (self.max_overhead is None):
-            given = "neither is given" if self.budget is None else f"budget={self.budget!r} and "
-            given += "" if self.budget is None else f"max_overhead={self.max_overhead!r} are given"
+        overhead: object = self.max_overhead
+        if (self.budget is None) == (overhead is None):
+            both = f"budget={self.budget!r} and max_overhead={overhead!r} are given"
+            given = "neither is given" if overhead is None else both
             raise BudgetError(f"a plan needs either a budget or max_overhead, and {given}; {_OTHERS}")
-        if self.max_overhead is not None:
-            _check_overhead(self.max_overhead)
-        elif not self.is_minimum:
-            try:
-                self._parsed()
-            except BudgetError as error:
-                raise BudgetError(f"{error}; {_OTHERS}") from None
+        if overhead is not None and not (_is_number(overhead) and 0 < overhead < math.inf):
+            raise BudgetError(
+                "max_overhead is the most recompute seconds over the plain step's seconds, a finite ratio above 0 such "
+                f'as 0.15 for 15 %, and {overhead!r} is none; budget="min" asks for the lowest peak whatever it costs'
+            )
+        try:
+            _ = self.budget_bytes
+        except BudgetError as error:
+            raise BudgetError(f"{error}; {_OTHERS}") from None
 
     @classmethod
     def of(
@@ -78,12 +79,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def is_minimum(self) -> bool:
         """Whether the lowest peak is asked for, whatever it costs."""
-        return isinstance(self.budget, str) and self.budget.strip().lower() == MINIMUM
+        return isinstance(self.budget, str) and self.budget.strip().lower() == "min"
 
     @property
     def budget_bytes(self) -> int | None:
         """The highest peak allowed; None where the lowest is asked for."""
-        return None if self.budget is None or self.is_minimum else self._parsed()
+        if self.budget is None or self.is_minimum:
+            return None
+        return parse_bytes(self.budget, total_bytes=self.total_bytes)
 
     def most_seconds(self, plain_seconds: float) -> float:
         """Return the recompute seconds allowed: any number where no overhead was given.
@@ -109,19 +112,6 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.total_bytes is not None:
             return f"{self.budget} of the {format_bytes(self.total_bytes)} of {self.memory}"
         return f"{self.budget} bytes" if isinstance(self.budget, int) else f"{self.budget}"
-
-    def _parsed(self) -> int:
-        assert self.budget is not None
-        return parse_bytes(self.budget, total_bytes=self.total_bytes)
-
-
-def _check_overhead(overhead: object) -> None:
-    number = isinstance(overhead, (int, float)) and not isinstance(overhead, bool)
-    if not (number and 0 < overhead < math.inf):  # type: ignore[operator]
-        raise BudgetError(
-            f"max_overhead is the most recompute seconds over the plain step's seconds, a finite ratio above 0 such as "
-            f'0.15 for 15 %, and {overhead!r} is none; budget="min" asks for the lowest peak whatever it costs'
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +169,12 @@ class Asked:
 
     def __post_init__(self) -> None:
         given: object = self.seconds
-        if not (isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0):
+        if not (_is_number(given) and given >= 0):
             raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {given!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _patterns(given: Patterns) -> tuple[str, ...]:

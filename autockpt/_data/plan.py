@@ -86,7 +86,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         notes: what the profile could not see or put back, and what may have kept the solver from a cheaper plan.
     """
 
-    PAGE: ClassVar[str] = "explain.plan_page"
+    PAGE: ClassVar[str] = "explain.plan.plan_page"
 
     model: str = ""
     segments: tuple[Segment, ...] = ()
@@ -163,9 +163,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     def _gap(self, bound_seconds: float | None) -> float | None:
         if bound_seconds is None:
             return None
-        if self.recompute_seconds <= bound_seconds:
-            return 0.0
-        return (self.recompute_seconds - bound_seconds) / self.recompute_seconds
+        cost = self.recompute_seconds
+        return max(cost - bound_seconds, 0.0) / cost if cost else 0.0
 
     def timeline(self, profile: Profile) -> MemoryTimeline:
         """Predict the memory of the recorded step under this plan, step by step, split by what stands there.
@@ -188,7 +187,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
             True
         """
-        timeline: MemoryTimeline = self._shown("explain.plan_timeline", profile)
+        timeline: MemoryTimeline = profile._shown("explain.plan.predict_timeline", self)
         return timeline
 
     def explain(self, profile: Profile | None = None) -> str:
@@ -198,7 +197,8 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             profile: the profile that it was made from, for a chart of the predicted memory over the step, and for
                 what is decided about each call, what that holds, frees and costs, and why.
         """
-        return self._text(profile)
+        text: str = self._page(profile).text()
+        return text
 
     def plot(self, profile: Profile, *, ax: Axes | None = None) -> Figure:
         """Draw what stands over the recorded step under this plan, with the plain step, the budget and the peak.
@@ -222,5 +222,5 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> profile = autockpt.Profile.load("resnet-50")
             >>> figure = autockpt.solve(profile, "8GB", solver="uniform").plot(profile)
         """
-        figure: Figure = self._shown("pictures.plot_plan", profile, ax)
+        figure: Figure = profile._drawn("memory.draw_memory", self, ax)
         return figure

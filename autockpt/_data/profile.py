@@ -58,7 +58,7 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         notes: what could not be seen or put back, in words.
     """
 
-    PAGE: ClassVar[str] = "explain.profile_page"
+    PAGE: ClassVar[str] = "explain.profile.profile_page"
 
     model: str
     mode: Literal["measured", "fake"]
@@ -117,7 +117,7 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             >>> axes.get_title(loc="left")
             'Predicted memory over a step of ResNetForImageClassification'
         """
-        figure: Figure = self._shown("pictures.plot_profile", ax)
+        figure: Figure = self._drawn("memory.draw_profile", ax)
         return figure
 
     @classmethod

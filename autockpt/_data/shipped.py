@@ -10,7 +10,6 @@ from pathlib import Path
 from .errors import UnknownProfile
 
 SUFFIX = ".json.gz"
-NEAREST = 3
 
 
 def names() -> list[str]:
@@ -36,7 +35,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
         return Path(path).read_bytes()
     name, known = os.fspath(path), names()
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=NEAREST, cutoff=0.4)
+        near = difflib.get_close_matches(name.lower(), known, cutoff=0.4)
         nearest = "the nearest name is" if len(near) == 1 else "the nearest names are"
         hint = f"; {nearest} {', '.join(map(repr, near))}" if near else ""
         raise UnknownProfile(f"no file and no recorded profile is called {name!r}{hint}. `autockpt profiles` lists all")

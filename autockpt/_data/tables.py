@@ -44,8 +44,7 @@ class Static(Part, frozen=True, kw_only=True):
     @property
     def total_bytes(self) -> int:
         """Sum of all parts."""
-        own = self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.gradient_bytes + self.optimizer_bytes
-        return own + self.other_bytes
+        return sum(getattr(self, part) for part in self.__struct_fields__)
 
 
 class Recipe(Part, frozen=True, kw_only=True):
@@ -148,7 +147,14 @@ class CallRecord(Part, frozen=True, kw_only=True):
         return self.exit_seconds - self.enter_seconds
 
 
-class FunctionTable(Part, frozen=True, kw_only=True):
+class Columns(Part, frozen=True, kw_only=True):
+    """Base of tables: one row for each place of the columns, which are of one length."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[0]))
+
+
+class FunctionTable(Columns, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
     Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
@@ -185,15 +191,12 @@ class FunctionTable(Part, frozen=True, kw_only=True):
     draws: tuple[bool, ...] = ()
     arguments: tuple[tuple[Argument, ...], ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.call)
-
     def key(self, index: int) -> str:
         """``name#occurrence``, as plans write it after the key of its call."""
         return f"{self.name[index]}#{self.occurrence[index]}"
 
 
-class OpTable(Part, frozen=True, kw_only=True):
+class OpTable(Columns, frozen=True, kw_only=True):
     """The operators that ran in forward inside calls, views left out, in order, as columns.
 
     Attributes:
@@ -218,11 +221,8 @@ class OpTable(Part, frozen=True, kw_only=True):
     makes: tuple[Column, ...] = ()
     writes: tuple[Column, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.call)
 
-
-class TensorTable(Part, frozen=True, kw_only=True):
+class TensorTable(Columns, frozen=True, kw_only=True):
     """Storages born in the step, as columns.
 
     Attributes:
@@ -237,11 +237,8 @@ class TensorTable(Part, frozen=True, kw_only=True):
     natural: Column
     death: Column
 
-    def __len__(self) -> int:
-        return len(self.bytes)
 
-
-class SaveTable(Part, frozen=True, kw_only=True):
+class SaveTable(Columns, frozen=True, kw_only=True):
     """What autograd saved for backward, parameters and buffers left out, as columns.
 
     Attributes:
@@ -263,6 +260,3 @@ class SaveTable(Part, frozen=True, kw_only=True):
     seconds: tuple[Seconds, ...]
     function: MaybeColumn
     op: MaybeColumn
-
-    def __len__(self) -> int:
-        return len(self.tensor)

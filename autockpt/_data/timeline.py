@@ -28,15 +28,10 @@ PARTS = {
 """What stands at a peak, in words."""
 
 
-class MemoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in one stretch of the step, where its level is highest. All bytes are predicted.
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands at a moment of the step, beside what is static. All bytes are predicted.
 
     Attributes:
-        name: where in the step this is, in words.
-        phase: forward (loss included), backward or optimizer.
-        tick: the profile's tick at which the stretch begins; the optimizer's begin when the clock ends.
-        top_tick: the tick at which its level is highest.
-        static_bytes: parameters, buffers, inputs, optimizer state.
         gradient_bytes: parameter gradients, those from before the step included.
         output_bytes: what forward made and the caller still holds.
         activation_bytes: what calls that are kept have saved.
@@ -45,17 +40,30 @@ class MemoryStep(msgspec.Struct, frozen=True, kw_only=True):
         transient_bytes: everything else: temporaries, and gradients of activations.
     """
 
-    name: str
-    phase: Phase
-    tick: int
-    top_tick: int
-    static_bytes: Bytes
     gradient_bytes: Bytes
     output_bytes: Bytes
     activation_bytes: Bytes
     boundary_bytes: Bytes
     restored_bytes: Bytes
     transient_bytes: Bytes
+
+
+class MemoryStep(Standing, frozen=True, kw_only=True):
+    """What stands in one stretch of the step, where its level is highest.
+
+    Attributes:
+        name: where in the step this is, in words.
+        phase: forward (loss included), backward or optimizer.
+        tick: the profile's tick at which the stretch begins; the optimizer's begin when the clock ends.
+        top_tick: the tick at which its level is highest.
+        static_bytes: parameters, buffers, inputs, optimizer state.
+    """
+
+    name: str
+    phase: Phase
+    tick: int
+    top_tick: int
+    static_bytes: Bytes
 
     @property
     def level_bytes(self) -> int:
@@ -84,8 +92,8 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
         return self.steps[self.peak].level_bytes
 
 
-class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands at the peak of a plan, and where that is. All bytes are predicted, and their sum is the peak.
+class PeakParts(Standing, frozen=True, kw_only=True):
+    """What stands at the peak of a plan, and where that is. The sum of all bytes is the peak.
 
     Attributes:
         step: where in the step it stands, in words.
@@ -97,12 +105,6 @@ class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
         optimizer_bytes: optimizer state.
         input_bytes: the batch.
         other_bytes: what else is alive; negative where measurements were below the rest.
-        gradient_bytes: parameter gradients so far, those from before the step included.
-        output_bytes: what forward made and the caller still holds.
-        activation_bytes: what calls that are kept have saved.
-        boundary_bytes: what is held for the replays.
-        restored_bytes: what replays have brought back, and what a replay makes while it runs.
-        transient_bytes: everything else: temporaries, and gradients of activations.
     """
 
     step: str
@@ -114,12 +116,6 @@ class PeakParts(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_bytes: Bytes
     input_bytes: Bytes
     other_bytes: int = 0
-    gradient_bytes: Bytes
-    output_bytes: Bytes
-    activation_bytes: Bytes
-    boundary_bytes: Bytes
-    restored_bytes: Bytes
-    transient_bytes: Bytes
 
     @property
     def peak_bytes(self) -> int:

@@ -67,7 +67,7 @@ class MaxBatch(Document):
         throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too.
     """
 
-    PAGE: ClassVar[str] = "explain.max_batch_page"
+    PAGE: ClassVar[str] = "explain.results.max_batch_page"
 
     batch_size: int
     plan: Plan

@@ -14,7 +14,7 @@ import pytest
 import autockpt
 from autockpt import Frontier, Infeasible, InvalidFile, Plan, frontier, solve
 from autockpt._choose.candidates import find_candidates
-from autockpt._show.explain import explain_frontier
+from autockpt._show.explain.frontier import frontier_page
 from autockpt.solvers import simulate
 
 from ..handmade import chain_profile
@@ -172,7 +172,7 @@ def test_a_file_of_another_schema(schema: str, cure: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("width", "columns"), [(60, 6), (80, 8), (100, 9)])
 def test_the_text_fits_and_marks_the_minimum(width: int, columns: int) -> None:
-    text = explain_frontier(bounded(chain()), width=width)
+    text = frontier_page(bounded(chain())).text(width)
     assert max(len(line) for line in text.splitlines()) <= width
     header = next(line for line in text.splitlines() if line.startswith("plan "))
     told = ["plan", "peak", "of plain", "freed", "recompute", "of step", "gap", "segments", "solver"]

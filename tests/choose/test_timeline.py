@@ -193,7 +193,7 @@ def test_the_chart_fits_and_marks_the_peak(plan: Plan, width: int) -> None:
     name = timeline.steps[timeline.peak].name
     assert f"peak, {name.removesuffix('#0')}" in " ".join(map(str.strip, lines))
     drawn = {glyph for row in rows for glyph in row} - {" "}
-    there = {glyph for glyph, _, names in LAYERS if any(getattr(s, n) for s in timeline.steps for n in names)}
+    there = {glyph for glyph, _, _, names in LAYERS if any(getattr(s, n) for s in timeline.steps for n in names)}
     assert {"▒", "·"} <= drawn <= there
     axis = lines[11]
     assert axis.index("├forward") == margin and axis.count("├") == 2

@@ -9,18 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from autockpt._check import doctor
-from autockpt._check.doctor import TRIED_BYTES, DeviceFound, DoctorReport, Problem, Tried, examine, hiding_settings
-from autockpt._show.explain.doctor import LINES, doctor_text
+from autockpt._cli.doctor import TRIED_BYTES, Device, Problem, Report, Tried, examine, lines, problems
 from tests.cli.shell import Run
 
 GIB = 2**30
-GPU = DeviceFound(name="NVIDIA X", capability="9.0", total_bytes=100 * GIB, free_bytes=99 * GIB)
+GPU = Device(name="NVIDIA X", capability="9.0", total_bytes=100 * GIB, free_bytes=99 * GIB)
 
 
-def found(**changes: Any) -> DoctorReport:
+def found(**changes: Any) -> Report:
     """A machine with a device on which nothing is wrong."""
-    report = DoctorReport(
+    report = Report(
         autockpt="0.1.0",
         python="3.12.3",
         system="Linux 6, x86_64",
@@ -35,27 +33,25 @@ def found(**changes: Any) -> DoctorReport:
         libraries={"numpy": "2", "highspy": "1"},
         tried=tuple(Tried(device=each, asked_bytes=1, seen_bytes=1) for each in ("cpu", "cuda:0")),
     )
-    changed: DoctorReport = msgspec.structs.replace(report, **changes)
-    return msgspec.structs.replace(changed, problems=tuple(doctor._problems(changed)))
+    changed: Report = msgspec.structs.replace(report, **changes)
+    return msgspec.structs.replace(changed, problems=tuple(problems(changed)))
 
 
-def why(report: DoctorReport) -> dict[str, str]:
+def why(report: Report) -> dict[str, str]:
     return {problem.what: problem.why for problem in report.problems}
 
 
 def test_the_doctor_finds_this_machine(run: Run) -> None:
     result = run("doctor")
     assert result.status == 0
-    assert len(result.out.splitlines()) <= LINES
     assert f"recording on cpu: allocations are seen: {TRIED_BYTES:,} bytes" in result.out
-    report = msgspec.json.decode(run("doctor", "--json").out, type=DoctorReport)
+    report = msgspec.json.decode(run("doctor", "--json").out, type=Report)
     assert report.tried[0] == Tried(device="cpu", asked_bytes=TRIED_BYTES, seen_bytes=TRIED_BYTES)
-    assert report.failures == ()
 
 
 def test_where_all_is_well_nothing_is_refused() -> None:
     assert found().problems == ()
-    assert "refused: nothing that can be seen from here" in doctor_text(found())
+    assert "refused: nothing that can be seen from here" in [*lines(found())]
 
 
 def test_no_device_and_no_cuda_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +82,6 @@ def test_a_filled_device_says_how_much_is_free() -> None:
     ],
 )
 def test_a_setting_that_hides_events_is_named(name: str, value: str, hides: bool) -> None:
-    assert hiding_settings({name: value}) == ([f"{name}={value}"] if hides else [])
     unseen = (Tried(device="cuda:0", asked_bytes=8, seen_bytes=None),)
     said = why(found(settings={name: value}, tried=unseen))["cuda"]
     assert (f"{name}={value}" in said) == hides
@@ -107,12 +102,4 @@ def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch, run: Run) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run("doctor", "--json")
     assert (result.status, json.loads(result.out)["torch"]) == (1, None)
-    assert "torch: not installed" in doctor_text(examine())
-
-
-def test_however_many_devices_and_problems_there_are_fifteen_lines_hold_them() -> None:
-    many = found(devices=(msgspec.structs.replace(GPU, free_bytes=GIB),) * 8, libraries={"numpy": "2"})
-    text = doctor_text(many)
-    assert len(text.splitlines()) == LINES
-    assert text.endswith(" more lines: autockpt doctor --json\n")
-    assert "device: 5 more" in text
+    assert "torch: not installed" in [*lines(examine())]

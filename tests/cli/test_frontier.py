@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from autockpt import Frontier, frontier
-from autockpt._show.explain import explain_frontier
 from autockpt.solvers.units import format_bytes
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
@@ -23,7 +22,7 @@ def chain() -> Frontier:
 def test_the_command_prints_a_table(run: Run, profile_file: Path) -> None:
     result = run("frontier", profile_file, "--points", 8)
     assert (result.status, result.err) == (0, "")
-    assert result.out == explain_frontier(chain())
+    assert result.out == chain().explain()
     assert run("frontier", "-", "--points", 8, stdin=profile_file.read_bytes()) == result
 
 

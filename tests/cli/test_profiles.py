@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 from autockpt import Profile
 from autockpt._cli import main
 from autockpt._data.shipped import names
-from autockpt._show.explain import recorded_page
+from autockpt._show.explain.results import recorded_page
 from tests.cli.shell import Run, imports_torch
 from tests.handmade import chain_profile
 

@@ -18,7 +18,7 @@ from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.profile_index import Index
 from autockpt._choose.solve import segments_of
 from autockpt._run.install import install
-from autockpt._show.explain import plan_page
+from autockpt._show.explain.plan import plan_page
 from tests.fuzz.units import without_host
 from tests.run.frames.comparing import steps
 

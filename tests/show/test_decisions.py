@@ -9,8 +9,8 @@ import pytest
 from autockpt import Plan, Profile, solve
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.timeline import split_levels
-from autockpt._show.explain import explain_plan, plan_page
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
+from autockpt._show.explain.plan import plan_page
 from tests.handmade import chain_profile
 
 PLANS: dict[str, dict[str, object]] = {
@@ -111,8 +111,8 @@ def test_a_plan_by_hand_gets_its_figures_from_the_profile() -> None:
 
 def test_a_profile_of_another_step_is_said() -> None:
     other = chain_profile(5)
-    assert "not the one that the plan was made from" in " ".join(explain_plan(plan("some"), other).split())
-    assert "not the one that the plan was made from" not in " ".join(explain_plan(plan("some"), chain()).split())
+    assert "not the one that the plan was made from" in " ".join(plan("some").explain(other).split())
+    assert "not the one that the plan was made from" not in " ".join(plan("some").explain(chain()).split())
 
 
 def test_another_profile_is_refused_by_name() -> None:
@@ -123,7 +123,7 @@ def test_another_profile_is_refused_by_name() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", PLANS)
 def test_the_page_fits_and_says_all_of_it(name: str, width: int) -> None:
-    text = explain_plan(plan(name), chain(), width=width)
+    text = plan_page(plan(name), chain()).text(width)
     assert max(map(len, text.splitlines())) <= width
     for row in decide(chain(), plan(name)).rows:
         for each in row.decided:

@@ -11,7 +11,8 @@ import pytest
 
 from autockpt import InvalidFile, Plan, Profile, Refusal, Segment, solve
 from autockpt._choose.candidates import find_candidates
-from autockpt._show.explain import explain_plan, explain_profile, profile_page
+from autockpt._show.explain.plan import plan_page
+from autockpt._show.explain.profile import profile_page
 from autockpt.solvers import simulate
 from tests.handmade import chain_profile
 
@@ -31,7 +32,7 @@ def test_the_text_of_a_selective_segment() -> None:
         )
         for i in range(2)
     ]
-    assert explain_plan(Plan(segments=tuple(segments))).split("\n\n")[-1] == (
+    assert Plan(segments=tuple(segments)).explain().split("\n\n")[-1] == (
         "In h.{0-1} 3.00 MiB are kept instead of being computed again; keep\n"
         "[attn/scaled_dot_product_attention#0, mlp.up]; skip [mlp.down]\n"
     )
@@ -42,7 +43,7 @@ def test_the_text_of_segments_with_glue() -> None:
         Segment(calls=("#0/cat#1", "up#0"), keep=("#0/cat#1",), kept_bytes=MIB),
         Segment(calls=("encoder#1/add#0",), kept_bytes=MIB),
     ]
-    text = explain_plan(Plan(segments=tuple(segments)))
+    text = Plan(segments=tuple(segments)).explain()
     assert "cat#1 … up " in text
     assert "encoder#1/add#0\n" in text
     assert "In cat#1 … up 1.00 MiB are kept instead of being computed again; keep [cat#1]" in text
@@ -71,7 +72,7 @@ def test_the_text_of_a_plan() -> None:
         refused=tuple(Refusal(call=f"h.{i}.attn#0", reason="reads a tensor from a closure") for i in range(9)),
         notes=("a note",),
     )
-    assert explain_plan(plan) == textwrap.dedent(
+    assert plan.explain() == textwrap.dedent(
         """\
         Plan for GPT2LMHeadModel, by ilp, feasible (no other choice saves more than 10.0% of it)
 
@@ -114,11 +115,11 @@ def test_segments_that_differ_by_layer_share_a_row() -> None:
 
 def test_the_optimizer_stands_in_the_report_and_in_the_peak() -> None:
     plain = chain_profile()
-    assert "optimizer" not in explain_profile(plain)
+    assert "optimizer" not in plain.explain()
     told = msgspec.structs.replace(plain, optimizer="AdamW, as it is", optimizer_step_bytes=900 * MIB)
-    text = explain_profile(told)
+    text = told.explain()
     assert "predicted optimizer step  900.00 MiB  beside its state: AdamW, as it is\n" in text
-    assert "recorded plain peak" in explain_profile(plain) and "predicted plain peak" in text
+    assert "recorded plain peak" in plain.explain() and "predicted plain peak" in text
     report, problem = profile_page(told).document, find_candidates(told).problem
     assert report["plain_peak_bytes"] == simulate(problem, ()).peak_bytes == problem.steps[-1].base_bytes
     assert simulate(problem, ()).level_bytes[:-1] == simulate(find_candidates(plain).problem, ()).level_bytes
@@ -140,7 +141,7 @@ def test_the_text_fits_sixty_columns() -> None:
         refused=(Refusal(call=f"{deep.format(7)}#0", reason=note),),
         notes=(note,),
     )
-    for text in (explain_plan(plan, width=60), explain_profile(chain_profile(notes=(note,)), width=60)):
+    for text in (plan_page(plan).text(60), profile_page(chain_profile(notes=(note,))).text(60)):
         assert max(len(line) for line in text.splitlines()) <= 60
 
 

@@ -1,11 +1,6 @@
 """Verifying: the plain step against the planned step, bit for bit.
 
-run.py      which runs are made, from which state, and what they prove
-outcome.py  what a step makes and changes
-compare.py  two outcomes held against one another
-replays.py  what replays make, against what forward dropped
-figures.py  peaks and seconds
-report.py   what was found, as data
+A model, its batch and a plan come in, a `Verification` goes out. Open `run.py` first, then `outcome.py`.
 """
 
 from __future__ import annotations

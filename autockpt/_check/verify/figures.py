@@ -20,13 +20,9 @@ from ..measure import measure
 def figures_of(
     step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Callable[[], AbstractContextManager[None]] | None
 ) -> dict[str, Any]:
-    """Return the figures of a `Verification` by name.
+    """Return the figures of a `Verification` by name: those that the plan predicts, and those of a step.
 
-    Args:
-        step: one forward and backward.
-        plan: says what it predicts, unless it was written by hand.
-        sandbox: puts everything back before each run.
-        planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
+    In the context `planned` the plan is on; None where its step does not go through: nothing is measured then.
     """
     found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
     if plan.plain_peak_bytes:

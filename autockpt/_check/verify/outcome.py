@@ -1,11 +1,13 @@
-"""Everything that a step makes or changes and that recomputation must not: what is compared."""
+"""Everything that a step makes or changes and recomputation must not, and two such outcomes compared bit for bit."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy
@@ -15,7 +17,7 @@ from ... import _torch_private as private
 from ..._calls.values import tensors
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
-from .report import Kind
+from .report import Difference, Kind
 
 
 class Observed(NamedTuple):
@@ -63,13 +65,10 @@ def _readiness(leaves: tuple[torch.Tensor, ...]) -> Iterator[dict[int, int]]:
     """Number the leaves in the order in which backward finishes their gradients."""
     ready: dict[int, int] = {}
 
-    def note(index: int) -> None:
+    def note(index: int, _: torch.Tensor) -> None:
         ready.setdefault(index, len(ready))
 
-    def hook(index: int) -> Any:
-        return lambda gradient: note(index)
-
-    handles = [leaf.register_hook(hook(index)) for index, leaf in enumerate(leaves)]
+    handles = [leaf.register_hook(partial(note, index)) for index, leaf in enumerate(leaves)]
     try:
         yield ready
     finally:
@@ -109,3 +108,75 @@ def _generators(sandbox: Sandbox) -> list[Observed]:
     for name, state in states.items():
         found.append(Observed("generator", name, torch.frombuffer(bytearray(state.encode()), dtype=torch.uint8)))
     return found
+
+
+def compare(step: int, expected: Sequence[Observed], found: Sequence[Observed]) -> list[Difference]:
+    """Return what differs in what another run made in a step, in the order of `expected`."""
+    values = {one.key: one.value for one in found}
+    known = {one.key for one in expected}
+    differences: list[Difference] = []
+    for one in expected:
+        if one.key in values:
+            differences += _difference(step, one, values[one.key])
+        else:
+            differences.append(Difference(kind=one.kind, name=one.name, step=step, what="missing"))
+    new = (Difference(kind=one.kind, name=one.name, step=step, what="new") for one in found if one.key not in known)
+    return [*differences, *new]
+
+
+def _difference(step: int, expected: Observed, found: torch.Tensor | None) -> Iterator[Difference]:
+    """Yield in what `found` differs, if not in type, shape and bits. NaN equals NaN of the same bits."""
+    kind, name, value = expected
+    different = partial(Difference, kind=kind, name=name, step=step)
+    if value is None or found is None or _type(value) != _type(found):
+        if value is not found:
+            yield different(what=f"{_describe(found)} instead of {_describe(value)}")
+        return
+    one, other = _dense(value), _dense(found)
+    if torch.equal(_bits(one), _bits(other)):
+        return
+    differs = (_bits(one) != _bits(other)).view(one.numel(), -1).any(1)
+    largest = relative = None
+    if kind != "generator":
+        largest, relative = _distance(one.reshape(-1)[differs], other.reshape(-1)[differs], one)
+    yield different(
+        elements=one.numel(),
+        different_elements=int(differs.sum()),
+        largest_difference=largest,
+        relative_difference=relative,
+    )
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor, whole: torch.Tensor) -> tuple[float | None, float | None]:
+    """Return the largest absolute difference, and the same over the largest absolute value in `whole`."""
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    largest = float((one.to(wide) - other.to(wide)).abs().max())
+    if not math.isfinite(largest):
+        return None, None
+    scale = float(whole.to(wide).abs().nan_to_num(0, posinf=0).max())
+    return largest, largest / scale if scale else None
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of `tensor`, flat."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all that `tensor` holds as one dense tensor on the host."""
+    tensor = tensor.detach().cpu()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _type(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.layout, tensor.shape
+
+
+def _describe(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "None"
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" + (
+        "" if tensor.layout == torch.strided else f" ({str(tensor.layout).removeprefix('torch.')})"
+    )

@@ -80,7 +80,7 @@ class Verification(
         notes: what could not be put back between the runs.
     """
 
-    PAGE: ClassVar[str] = "explain.verification_page"
+    PAGE: ClassVar[str] = "explain.verification.verification_page"
 
     verdict: Verdict
     model: str
@@ -142,4 +142,4 @@ class Verification(
         return max(ratios, default=None)
 
     def __str__(self) -> str:
-        return self._text()
+        return self.explain()

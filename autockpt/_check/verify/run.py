@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +15,9 @@ import torch
 from ..._choose.pins import refuse_pins
 from ..._choose.solve import choose
 from ..._data.errors import NotApplicable
-from ..._data.goal import Asked, Goal, Patterns, Pins
+from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
-from ..._data.plan import Plan, Segment
-from ..._data.profile import Profile
+from ..._data.plan import Plan
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
@@ -28,9 +27,8 @@ from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
 from ...solvers.errors import BudgetError
-from .compare import compare
 from .figures import figures_of
-from .outcome import Observed, observe
+from .outcome import Observed, compare, observe
 from .replays import Fault, comparing_replays
 from .report import Difference, Verdict, Verification
 
@@ -89,206 +87,183 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
-    _refuse_several(plan, budget, max_overhead)
-    if steps < 1:
-        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    _refuse(plan, budget, max_overhead, keep, recompute, steps)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
-        recorded = partial(profile, model, inputs, loss=loss, optimizer=optimizer)
-        goal = None if budget is None and max_overhead is None else goal_for(model, budget, max_overhead)
-        plan = _plan(plan or applied, goal, recorded, solver, keep, recompute)
-        return _verified(model, plan, inputs, loss, steps)
+        if budget is not None or max_overhead is not None:
+            asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
+            plan = choose(profile(model, inputs, loss=loss, optimizer=optimizer), asked)
+        return _verified(model, plan or applied, inputs, loss, steps)
 
 
-def _plan(
-    plan: Plan | None,
-    goal: Goal | None,
-    recorded: Callable[[], Profile],
-    solver: str,
-    keep: Patterns,
-    recompute: Patterns,
-) -> Plan:
-    """Return the plan to verify: that for the goal, where there is one."""
-    if goal is not None:
-        return choose(recorded(), Asked(goal=goal, solver=solver, pins=Pins.of(keep, recompute)))
-    refuse_pins(keep, recompute)
+def _verified(
+    model: torch.nn.Module, plan: Plan | None, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
+) -> Verification:
     if plan is None:
         raise BudgetError(
             "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
             "apply one to the model first"
         )
-    return plan
-
-
-def _verified(
-    model: torch.nn.Module, plan: Plan, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
-) -> Verification:
-    with _on(model, plan):  # refuses a plan that does not fit before anything runs
-        pass
+    install(model, plan)  # refuses a plan that does not fit before anything runs
+    uninstall(model)
     step = training_step(model, inputs, loss or sum_of_outputs)
     with Sandbox(model, inputs=(*step.args, *step.kwargs.values()), loss=loss, parameters=True) as sandbox:
-        return _verify(step, plan, sandbox, steps)
-
-
-@contextmanager
-def _on(model: torch.nn.Module, plan: Plan) -> Iterator[None]:
-    """Have `plan` on `model`: the one place where verifying installs it."""
-    install(model, plan)
-    try:
-        yield
-    finally:
-        uninstall(model)
+        return _verify(Runs(step=step, plan=plan, sandbox=sandbox, steps=steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What came of the planned steps.
+class Runs:
+    """Runs of some steps, plain or under a plan, each from the state that the sandbox remembers.
 
     Attributes:
-        differences: from the plain steps.
-        error: what they raised.
-        replayed: the keys of the calls of each frame that was replayed, and of the units met in them.
+        step: one step.
+        plan: what to recompute.
+        sandbox: puts everything back, and takes the plan off with it.
+        steps: how many steps to run one after the other.
     """
 
-    differences: list[Difference]
-    error: str | None
-    replayed: list[tuple[str, ...]]
+    step: TrainingStep
+    plan: Plan
+    sandbox: Sandbox
+    steps: int
+
+    @contextmanager
+    def planned(self) -> Iterator[None]:
+        """Have the plan on the model, in the state from which runs begin: the one place where it is installed."""
+        self.sandbox.restore()
+        install(self.step.model, self.plan)
+        try:
+            yield
+        finally:
+            uninstall(self.step.model)
+
+    def outcomes(self) -> Iterator[list[Observed]]:
+        """Run the steps, in a context of their own: what they set in a `ContextVar` goes with it."""
+        context = copy_context()
+        for _ in range(self.steps):
+            yield context.run(observe, self.step, self.sandbox)
+
+    def differences(self, plain: Sequence[Sequence[Observed]]) -> Iterator[Difference]:
+        """Run the steps; yield what differs from plain ones."""
+        for number, (expected, outcome) in enumerate(zip(plain, self.outcomes(), strict=True), 1):
+            yield from compare(number, expected, outcome)
 
 
-def _verify(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> Verification:
+def _verify(runs: Runs) -> Verification:
+    step, plan, sandbox = runs.step, runs.plan, runs.sandbox
     sandbox.restore()
-    plain = [[one.kept() for one in outcome] for outcome in _outcomes(step, sandbox, steps)]
-    noise = _run_plain(step, sandbox, plain)
-    planned = _run_planned(step, plan, sandbox, plain)
+    plain = [[one.kept() for one in outcome] for outcome in runs.outcomes()]
     order = {one.key: index for index, one in enumerate(plain[0])}
-    runs = 2
-    while runs < 2 + PATIENCE and _to_blame(planned, noise):
-        known = {difference.key for difference in noise}
-        noise += [each for each in _run_plain(step, sandbox, plain) if each.key not in known]
+    noise: list[Difference] = []
+    _run_plain(runs, plain, noise)
+    differences, error, replayed = _run_planned(runs, plain)
+    plain_runs = 2
+    while plain_runs < 2 + PATIENCE and _is_to_blame(differences, error, noise):
+        _run_plain(runs, plain, noise)
         noise.sort(key=lambda each: (each.step, order.get(each.key, len(order))))
-        runs += 1
-    faults = _faults(step, plan, sandbox, steps) if planned.differences or planned.error else []
+        plain_runs += 1
+    faults = _faults(runs) if differences or error else []
     wrong = tuple(fault.difference for fault in faults if fault.repeats or not noise)
+    verdict: Verdict = "exact" if replayed else "nothing recomputed"
+    if wrong or _is_to_blame(differences, error, noise):
+        verdict = "different"
+    elif noise:
+        verdict = "not repeatable"
     return Verification(
-        verdict="different" if wrong else _verdict(planned, noise),
+        verdict=verdict,
         model=type(step.model).__name__,
         device=torch.cuda.get_device_name(step.device) if step.device.type == "cuda" else step.device.type,
         torch_version=str(torch.__version__),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        steps=steps,
-        plain_runs=runs,
+        steps=runs.steps,
+        plain_runs=plain_runs,
         segments=len(plan.segments),
-        replays=len(planned.replayed),
-        not_replayed=_not_replayed(plan, planned),
-        not_met=_not_met(step.model, plan, planned),
+        replays=len(replayed),
         compared=dict(Counter(one.kind for outcome in plain for one in outcome)),
-        differences=tuple(planned.differences),
+        differences=tuple(differences),
         plain_differences=tuple(noise),
         wrong_replays=wrong,
-        error=planned.error,
+        error=error,
         notes=tuple(sandbox.notes()),
-        **figures_of(step, plan, sandbox, partial(_on, step.model, plan) if planned.error is None else None),
+        **_never_met(step.model, plan, {key for keys in replayed for key in keys}),
+        **figures_of(step, plan, sandbox, runs.planned if error is None else None),
     )
 
 
-def _outcomes(step: TrainingStep, sandbox: Sandbox, steps: int) -> Iterator[list[Observed]]:
-    """Run the steps, in a context of their own: what they set in a `ContextVar` goes with it."""
-    context = copy_context()
-    for _ in range(steps):
-        yield context.run(observe, step, sandbox)
+def _run_plain(runs: Runs, plain: Sequence[Sequence[Observed]], noise: list[Difference]) -> None:
+    """Run the plain steps again, and note what differs and is not known to."""
+    known = {difference.key for difference in noise}
+    runs.sandbox.restore()
+    noise += [each for each in runs.differences(plain) if each.key not in known]
 
 
-def _run_plain(step: TrainingStep, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> list[Difference]:
-    """Run the plain steps again; return what differs."""
-    sandbox.restore()
-    found = []
-    for number, (expected, outcome) in enumerate(zip(plain, _outcomes(step, sandbox, len(plain)), strict=True), 1):
-        found += compare(number, expected, outcome)
-    return found
-
-
-def _run_planned(step: TrainingStep, plan: Plan, sandbox: Sandbox, plain: Sequence[Sequence[Observed]]) -> Planned:
-    """Run the steps as `plan` wants them; return what differs."""
-    sandbox.restore()
+def _run_planned(
+    runs: Runs, plain: Sequence[Sequence[Observed]]
+) -> tuple[list[Difference], str | None, list[tuple[str, ...]]]:
+    """Run the planned steps; return what differs, what they raised, and by replay the keys of what it came to."""
     found: list[Difference] = []
     error = None
-    with _on(step.model, plan), watching_replays() as replayed:
+    with runs.planned(), watching_replays() as replayed:
         try:
-            outcomes = _outcomes(step, sandbox, len(plain))
-            for number, (expected, outcome) in enumerate(zip(plain, outcomes, strict=True), 1):
-                found += compare(number, expected, outcome)
+            found.extend(runs.differences(plain))
         except torch.OutOfMemoryError:
             raise
         except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
             error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
-    return Planned(differences=found, error=error, replayed=replayed)
+    return found, error, replayed
 
 
-def _faults(step: TrainingStep, plan: Plan, sandbox: Sandbox, steps: int) -> list[Fault]:
+def _faults(runs: Runs) -> list[Fault]:
     """Run the planned steps again, up to the first whose replays do not make what was dropped; return those."""
-    sandbox.restore()
-    arguments = (*step.args, *step.kwargs.values())
-    outcomes = _outcomes(step, sandbox, steps)
-    with _on(step.model, plan):
-        for number in range(1, steps + 1):
-            with comparing_replays(number, partial(Sandbox, step.model, inputs=arguments, loss=step.loss)) as faults:
-                try:
-                    next(outcomes)
-                except Exception:  # as the planned run before, which has told it
-                    return faults
+    step, outcomes = runs.step, runs.outcomes()
+    state = partial(Sandbox, step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss)
+    faults: list[Fault] = []
+    with runs.planned(), suppress(Exception):  # as the planned run before, which has told it
+        for number in range(1, runs.steps + 1):
+            with comparing_replays(number, state, faults):
+                next(outcomes)
             if faults:
-                return faults
-    return []
+                break
+    return faults
 
 
-def _to_blame(planned: Planned, noise: Sequence[Difference]) -> bool:
-    """Whether the planned steps went wrong in a way that is not explained by plain steps that do not repeat."""
+def _is_to_blame(differences: Sequence[Difference], error: str | None, noise: Sequence[Difference]) -> bool:
+    """Whether planned steps went wrong in a way that is not explained by plain steps that do not repeat."""
     known = {difference.key for difference in noise}
-    forward_repeats = not any(kind in ("output", "loss") for kind, _ in known)
-    if planned.error is not None and forward_repeats:
+    if error is not None and not any(kind in ("output", "loss") for kind, _ in known):
         return True  # a forward that does not repeat itself cannot be replayed under any plan
-    return any(difference.key not in known for difference in planned.differences)
+    return any(difference.key not in known for difference in differences)
 
 
-def _verdict(planned: Planned, noise: Sequence[Difference]) -> Verdict:
-    if _to_blame(planned, noise):
-        return "different"
-    if noise:
-        return "not repeatable"
-    return "exact" if planned.replayed else "nothing recomputed"
-
-
-def _not_replayed(plan: Plan, planned: Planned) -> tuple[str, ...]:
-    replayed = {key for keys in planned.replayed for key in keys}
-    return tuple(_named(segment) for segment in plan.segments if not replayed.intersection(segment.calls))
-
-
-def _not_met(model: torch.nn.Module, plan: Plan, planned: Planned) -> tuple[str, ...]:
-    """Units of segments that were replayed, which forward never came to: a function that it does not call, say."""
+def _never_met(model: torch.nn.Module, plan: Plan, replayed: Collection[str]) -> dict[str, Any]:
+    """Find segments that never ran again, and in the others units to which forward never came."""
     first = {id(module): name for name, module in model.named_modules()}
     canonical = {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
-    replayed = {key for keys in planned.replayed for key in keys}
-    found = []
+    segments: list[str] = []
+    units: list[str] = []
     for segment in plan.segments:
-        if replayed.isdisjoint(segment.calls):
+        if not any(call in replayed for call in segment.calls):
+            segments.append(" … ".join(label(call) for call in dict.fromkeys((segment.calls[0], segment.calls[-1]))))
             continue
         for unit in (*segment.keep, *segment.skip):
             name, sharp, rest = unit.partition("#")
             if unit not in segment.calls and f"{canonical[name]}{sharp}{rest}" not in replayed:
-                found.append(unit)
-    return tuple(found)
+                units.append(unit)
+    return {"not_replayed": tuple(segments), "not_met": tuple(units)}
 
 
-def _named(segment: Segment) -> str:
-    first, last = label(segment.calls[0]), label(segment.calls[-1])
-    return first if len(segment.calls) == 1 else f"{first} … {last}"
-
-
-def _refuse_several(*given: object) -> None:
-    if sum(each is not None for each in given) > 1:
+def _refuse(
+    plan: object, budget: object, max_overhead: object, keep: Patterns, recompute: Patterns, steps: int
+) -> None:
+    """Refuse what makes no sense before anything runs."""
+    if sum(each is not None for each in (plan, budget, max_overhead)) > 1:
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
         )
+    if steps < 1:
+        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    if budget is None and max_overhead is None:
+        refuse_pins(keep, recompute)
 
 
 def _refuse_plans_inside(model: torch.nn.Module) -> None:

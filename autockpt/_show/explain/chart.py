@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from ..._data.timeline import MemoryStep, MemoryTimeline
 from ...solvers.units import format_bytes
@@ -12,14 +12,17 @@ from .names import place
 ROWS = 10
 
 LAYERS = (
-    ("█", "static", ("static_bytes",)),
-    ("▓", "gradients", ("gradient_bytes",)),
-    ("▒", "activations and outputs", ("activation_bytes", "output_bytes")),
-    ("░", "boundaries", ("boundary_bytes",)),
-    ("+", "restored", ("restored_bytes",)),
-    ("·", "transients", ("transient_bytes",)),
+    ("█", "#bbbbbb", "static", ("static_bytes",)),
+    ("▓", "#4477aa", "gradients", ("gradient_bytes",)),
+    ("▒", "#66ccee", "activations and outputs", ("activation_bytes", "output_bytes")),
+    ("░", "#ccbb44", "boundaries", ("boundary_bytes",)),
+    ("+", "#ee6677", "restored", ("restored_bytes",)),
+    ("·", "#aa3377", "transients", ("transient_bytes",)),
 )
-"""From the bottom up: glyph, what it stands for, and the parts that it adds up."""
+"""From the bottom up: glyph, colour in a picture, what they stand for, and the parts that it adds up.
+
+The colours differ for colour-blind eyes too: the scheme is Paul Tol's.
+"""
 
 
 def layer_bytes(step: MemoryStep, parts: tuple[str, ...]) -> int:
@@ -47,7 +50,7 @@ def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
     before = margin + 2 + next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
     lines.append(_under_arrow(f"peak, {place(peak.name)}", before, width))
     glued = "\u00a0"  # a line never ends between a glyph and its name
-    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, name, _ in LAYERS)
+    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, _, name, _ in LAYERS)
     indent = " " * (margin + 2)
     filled = textwrap.fill(legend, width, initial_indent=indent, subsequent_indent=indent)
     return "\n".join([*lines, filled.replace(glued, " ")])
@@ -56,7 +59,7 @@ def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
 def _column(step: MemoryStep, peak_bytes: int) -> str:
     """The glyphs of one column, from the bottom up."""
     glyphs, level_bytes = "", 0
-    for glyph, _, parts in LAYERS:
+    for glyph, _, _, parts in LAYERS:
         level_bytes += layer_bytes(step, parts)
         glyphs += glyph * (round(ROWS * level_bytes / peak_bytes) - len(glyphs))
     return glyphs.ljust(ROWS)
@@ -65,13 +68,10 @@ def _column(step: MemoryStep, peak_bytes: int) -> str:
 def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:
     """The axis, with the name of each phase where it begins and there is room."""
     axis = ""
-    for phase in ("forward", "backward", "optimizer"):
-        steps = [i for i, step in enumerate(timeline.steps) if step.phase == phase]
-        if steps:
-            room = 1 + sum(edge <= steps[-1] for edge in edges[1:]) - len(axis)  # up to the column of its last step
-            if room > 0:
-                axis += (f"├{phase}" if room > len(phase) else "├").ljust(room, "─")
-    return axis.ljust(len(edges) - 1, "─")
+    for phase, columns in groupby(timeline.steps[edge].phase for edge in edges[:-1]):
+        room = len(list(columns))
+        axis += (f"├{phase}" if room > len(phase) else "├").ljust(room, "─")
+    return axis
 
 
 def _under_arrow(said: str, before: int, width: int) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-
-import msgspec
+from typing import Any
 
 from ..._data.keys import label
 from ..page import counted
@@ -17,29 +16,22 @@ MODES = {
 _NAMED = 6  # calls named for each reason; the rest are counted
 
 
-class RefusalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls that are kept for the same reason."""
-
-    reason: str
-    calls: tuple[str, ...]
-
-
-def by_reason(refused: Iterable[tuple[str, str]]) -> tuple[RefusalRow, ...]:
-    """Collect refused calls, each with its reason."""
+def by_reason(refused: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Collect refused calls, each with its reason, as JSON has them: calls that are kept for the same one together."""
     calls: dict[str, list[str]] = {}
     for call, reason in refused:
         calls.setdefault(reason, []).append(call)
-    return tuple(RefusalRow(reason=reason, calls=tuple(names)) for reason, names in calls.items())
+    return [{"reason": reason, "calls": names} for reason, names in calls.items()]
 
 
-def caveats(refused: Sequence[RefusalRow], notes: Sequence[str]) -> Iterator[str]:
+def caveats(refused: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator[str]:
     """Yield the last blocks of a page: calls that cannot be replayed exactly, by reason, and notes."""
     if refused:
         lines = ["Kept because they cannot be replayed exactly"]
         for row in refused:
-            named = [label(call) for call in row.calls[:_NAMED]]
-            more = [f"and {len(row.calls) - _NAMED} more"] if len(row.calls) > _NAMED else []
-            lines += [f"  {counted(len(row.calls), 'call')}: {row.reason}", f"    {', '.join([*named, *more])}"]
+            named, number = [label(call) for call in row["calls"][:_NAMED]], len(row["calls"])
+            more = [f"and {number - _NAMED} more"] if number > _NAMED else []
+            lines += [f"  {counted(number, 'call')}: {row['reason']}", f"    {', '.join([*named, *more])}"]
         yield "\n".join(lines)
     if notes:
         yield listed("Notes", notes)

@@ -12,17 +12,16 @@ from typing import Literal
 
 import msgspec
 
-from ..._choose.candidates import Candidates
 from ..._choose.candidates.effects import replay_of
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.candidates.profile_index import Index
 from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ...solvers.problem import Problem
+from ...solvers import Problem, simulate
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Table, counted
-from .tree import SMALL, TreeRow, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, saved_inside, walk
 
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
 
@@ -82,14 +81,7 @@ class Activations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(profile: Profile, plan: Plan) -> Activations:
-    """Say what a plan decides about each call of the step that a profile recorded.
-
-    Args:
-        profile: the recorded step.
-        plan: made from this profile or from one like it, or written by hand.
-
-    Returns:
-        The tree; the figures of its root are those of the whole step.
+    """Say what a plan decides about each call of the step that a profile recorded; the root's figures are the step's.
 
     Raises:
         NotApplicable: the plan does not fit the recorded step.
@@ -103,32 +95,36 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     calls, sizes = profile.calls, profile.tensors.bytes
     saved = saved_inside(profile, once=True)
     whole_bytes = sum(sizes[tensor] for tensor in saved[0])
-    segments, decisions = _segments(planned), _decisions(planned.index, plan)
+    index, number = planned.index, {call.key: i for i, call in enumerate(calls)}
+    segments = [  # the calls of each, or the call whose own code it takes in, and its seconds
+        ([number[index.nodes[member].record.key] for member in each.members], each.segment.recompute_seconds)
+        for each in planned.replays
+    ]
+    decisions = _decisions(index, plan)
     rows: list[DecisionRow] = []
-    small_rows = 0
-
-    def visit(group: Sequence[int], depth: int) -> bool:
-        nonlocal small_rows
+    small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
+    for group, place in walk(calls):
+        if place["depth"] > shown:
+            continue
         inside = {member for i in group for member in range(i, calls[i].stop)}
         seconds = sum(seconds for members, seconds in segments if inside.issuperset(members))
         tensors = set().union(*(saved[i] for i in group))
         saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
-        if depth and not seconds and saved_bytes <= SMALL * whole_bytes:
+        shown = place["depth"]
+        if shown and not seconds and saved_bytes <= SMALL * whole_bytes:
             small_rows += 1
-            return False
+            continue
         row = DecisionRow(
-            **place_of(group, depth, calls),
+            **place,
             held_bytes=saved_bytes - freed_bytes,
             freed_bytes=freed_bytes,
             recompute_seconds=seconds,
-            decided=_decided(group, decisions, planned.index, plan),
+            decided=_decided(group, decisions, index, plan),
         )
         rows.append(row)
         # Worth a look though nothing is decided inside: more than half of the memory lies there.
         large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
-        return large or any(decisions[i][0] == "partly" for i in group)
-
-    walk(calls, visit)
+        shown += large or any(decisions[i][0] == "partly" for i in group)
     return Activations(
         saved_bytes=whole_bytes,
         freed_bytes=rows[0].freed_bytes,
@@ -140,12 +136,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
 
 def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set[int], int]:
     """The tensors that stand in the plain step as backward begins and not under the plan; bytes of the reverse."""
-    covered = [False] * len(problem.calls)
-    needed = [0] * len(problem.tensors)
-    for candidate in problem.candidates:
-        covered[candidate.start : candidate.stop] = [True] * (candidate.stop - candidate.start)
-        for hold in candidate.holds:
-            needed[hold.tensor] = max(needed[hold.tensor], hold.until)
+    plain, planned = simulate(problem, ()), simulate(problem, range(len(problem.candidates)))
     freed: set[int] = set()
     replay_bytes = sum(
         addition.bytes
@@ -153,24 +144,13 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
         for addition in candidate.additions
         if addition.start < backward < addition.until  # copies of buffers
     )
-    for i, tensor in enumerate(problem.tensors):
-        plain = max([tensor.free_step, *(save.until for save in tensor.saves)]) > backward
-        kept = max([tensor.free_step, needed[i], *(s.until for s in tensor.saves if not covered[s.call])]) > backward
-        if plain and not kept:
+    for i, until in enumerate(plain.saved_until):
+        kept = max(planned.saved_until[i], planned.needed_until[i]) > backward
+        if until > backward and not kept:
             freed.add(tensors[i])
-        elif kept and not plain:
-            replay_bytes += tensor.bytes
+        elif kept and until <= backward:
+            replay_bytes += problem.tensors[i].bytes
     return freed, replay_bytes
-
-
-def _segments(planned: Candidates) -> list[tuple[tuple[int, ...], float]]:
-    """The calls of each segment, or the call whose own code it takes in, and its seconds."""
-    index = planned.index
-    row = {call.key: i for i, call in enumerate(index.profile.calls)}
-    return [
-        (tuple(row[index.nodes[m].record.key] for m in each.members), each.segment.recompute_seconds)
-        for each in planned.replays
-    ]
 
 
 def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
@@ -193,7 +173,8 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
                     found[node] = "recomputed", "inside"
             apart.add(index.nodes[member].parent)
     for call in reversed(index.call_nodes):
-        inside = {found[node][0] for node in index.children[call] if not _is_view(index, node)}
+        making = (node for node in index.children[call] if not (index.is_function(node) and index.is_free(node)))
+        inside = {found[node][0] for node in making}
         decision, reason = found[call]
         if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
             found[call] = "partly", reason if decision == "recomputed" else ""
@@ -201,10 +182,6 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
         elif decision == "recomputed" and inside and "recomputed" not in inside:
             found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
     return [found[call] for call in index.call_nodes]
-
-
-def _is_view(index: Index, node: int) -> bool:
-    return index.is_function(node) and index.is_free(node)
 
 
 def _decided(

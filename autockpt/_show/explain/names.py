@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ..._data.keys import label
 from ..._data.plan import Segment
-from ..._data.tables import CallRecord
 
 _ANY = "*"  # stands for the number of a layer
 
@@ -23,32 +22,6 @@ def unit_labels(segment: Segment, keys: Sequence[str]) -> tuple[str, ...]:
     if len(segment.calls) > 1:
         return tuple(map(label, keys))
     return tuple(label(key).removeprefix(label(segment.calls[0])).removeprefix(".") for key in keys)
-
-
-def alike(families: Sequence[Sequence[int]], calls: Sequence[CallRecord]) -> list[list[int]]:
-    """Group the children of calls that look alike: consecutive ones that do so too, over all the families.
-
-    Args:
-        families: for each of the calls, its children in order. They are as many, since the calls look alike.
-        calls: every call of the profile.
-    """
-
-    def look(position: int) -> tuple[object, ...]:
-        i = families[0][position]
-        name = ["*" if part.isdigit() else part for part in calls[i].name.split(".")]  # h.3.mlp and h.4.mlp look alike
-        return calls[i].class_name, calls[i].signature, calls[i].stop - i, name
-
-    merged = []
-    for _, group in itertools.groupby(range(len(families[0])), key=look):
-        positions = list(group)
-        merged.append([family[k] for family in families for k in positions])
-    return merged
-
-
-def from_parent(call: CallRecord, calls: Sequence[CallRecord]) -> str:
-    """Return the call's key, its name without that of the parent call."""
-    parent = calls[call.parent].name if call.parent >= 0 else ""
-    return call.key.removeprefix(f"{parent}.") if parent else call.key
 
 
 def span(calls: Sequence[str]) -> str:
@@ -85,10 +58,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     """Return ``3`` for one number, ``{0-3, 7}`` for several."""
     if len(numbers) == 1:
         return str(numbers[0])
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
+    runs = [[number for _, number in run] for _, run in steps]
     return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,17 +21,14 @@ from .names import span_of_segments, unit_labels, without_layer
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments that look alike. Figures are predicted, and those of one segment.
+    """Segments that look alike, with the figures of one; see `Segment`.
 
     Attributes:
         segments: how many.
         calls: for people: ``h.0 … h.2``; ``h.{0-3, 7}.mlp`` for several.
         calls_each: sibling calls in one segment.
-        freed_bytes: activations that recomputing the segment drops.
-        boundary_bytes: what must stay alive for it.
-        kept_bytes: what the units that are not run again leave alive besides.
-        keep: those of them whose results the replay reads, named from the segment's call on where it is one.
-        skip: the others.
+        keep: units, named from the segment's call on where it is one.
+        skip: units, named so too.
         recompute_seconds: mean over these segments.
     """
 
@@ -106,24 +104,18 @@ def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activatio
 
 
 def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
-    groups: dict[tuple[object, ...], list[Segment]] = {}
+    groups: dict[tuple[Any, ...], list[Segment]] = {}
     for segment in plan.segments:
-        calls, _ = without_layer(segment.calls)
-        sizes = segment.freed_bytes, segment.boundary_bytes, segment.kept_bytes
-        units = (unit_labels(segment, keys) for keys in (segment.keep, segment.skip))
-        groups.setdefault((calls, *sizes, *units), []).append(segment)
-    for alike in groups.values():
-        first = alike[0]
+        shown = {name: getattr(segment, name) for name in ("freed_bytes", "boundary_bytes", "kept_bytes")}
+        shown |= {what: unit_labels(segment, getattr(segment, what)) for what in ("keep", "skip")}
+        groups.setdefault((without_layer(segment.calls)[0], *shown.items()), []).append(segment)
+    for (_, *shared), alike in groups.items():
         yield SegmentRow(
             segments=len(alike),
             calls=span_of_segments(alike),
-            calls_each=len(first.calls),
-            freed_bytes=first.freed_bytes,
-            boundary_bytes=first.boundary_bytes,
-            kept_bytes=first.kept_bytes,
-            keep=unit_labels(first, first.keep),
-            skip=unit_labels(first, first.skip),
+            calls_each=len(alike[0].calls),
             recompute_seconds=sum(segment.recompute_seconds for segment in alike) / len(alike),
+            **dict(shared),
         )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..._data.profile import Profile
+from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
 from .common import MODES, by_reason, caveats, how_timed
-from .tree import SMALL, TreeRow, place_of, saved_inside, walk
+from .tree import SMALL, TreeRow, saved_inside, walk
 
 
 class ModuleRow(TreeRow, frozen=True, kw_only=True):
@@ -23,37 +24,19 @@ class ModuleRow(TreeRow, frozen=True, kw_only=True):
     forward_seconds: float
 
 
-def _modules(profile: Profile) -> list[ModuleRow]:
-    calls, sizes = profile.calls, profile.tensors.bytes
-    saved = saved_inside(profile, once=False)
-    rows: list[ModuleRow] = []
-
-    def visit(group: Sequence[int], depth: int) -> bool:
-        row = ModuleRow(
-            **place_of(group, depth, calls),
+def profile_page(profile: Profile) -> Page:
+    """Lay out a profile: the plain peak, what is static, and the module tree with what each part saves."""
+    calls, sizes, saved = profile.calls, profile.tensors.bytes, saved_inside(profile, once=False)
+    rows = [
+        ModuleRow(
+            **place,
             saved_bytes=sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in group))),
             forward_seconds=sum(calls[i].forward_seconds for i in group),
         )
-        rows.append(row)
-        return True
-
-    walk(calls, visit)
-    return rows
-
-
-def profile_page(profile: Profile) -> Page:
-    """Lay out a profile: the plain peak, what is static, and the module tree with what each part saves."""
-    rows = _modules(profile)
+        for group, place in walk(calls)
+    ]
     whole = rows[0].saved_bytes
-    static = profile.static
-    parts = {
-        "parameters": static.parameter_bytes,
-        "buffers": static.buffer_bytes,
-        "inputs": static.input_bytes,
-        "what else is alive": static.other_bytes,
-        "gradients": static.gradient_bytes,
-        "optimizer state": static.optimizer_bytes,
-    }
+    parts = {PARTS[name]: getattr(profile.static, name) for name in profile.static.__struct_fields__}
     peak_bytes = profile.plain_peak_bytes
     refused = by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items())
     where = f"on {profile.device}" if profile.mode == "measured" else f"for {profile.device}"
@@ -64,7 +47,7 @@ def profile_page(profile: Profile) -> Page:
     named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
     figures = [
         (f"{'predicted' if profile.optimizer else how} plain peak", format_bytes(peak_bytes), ""),
-        ("of it static", format_bytes(sum(parts.values())), named),
+        ("of it static", format_bytes(profile.static.total_bytes), named),
         (f"{how} activations", format_bytes(whole), "saved for backward, each storage once"),
         (f"{how} plain step", format_seconds(profile.plain_seconds), ""),
         ("mode", profile.mode, MODES[profile.mode]),

@@ -1,19 +1,16 @@
-"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, the demo, profiles."""
+"""The pages of what commands and functions found: the lowest peak's parts, the largest batch, profiles."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds
-from ..page import DEFAULT_WIDTH, Bar, Page, Table
-from .verification import verification_page
+from ..page import Bar, Page, Table
 
 if TYPE_CHECKING:  # they come with torch
-    from ..._check.demo import DemoReport
     from ..._run.max_batch import MaxBatch
 
 
@@ -36,21 +33,19 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
         elide="batch",
         least_told=["model", "optimizer", "precision", "device"],
     )
-    blocks: list[str | Table] = [table]
     predicted = [name for name, each in profiles.items() if each.mode == "fake"]
-    if predicted:
-        which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
-        blocks.append(f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device")
-    said = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_peak_bytes", "plain_seconds")
-    told = [{"name": name, **{field: getattr(each, field) for field in said}} for name, each in profiles.items()]
+    which = "these" if len(predicted) == len(rows) else ", ".join(predicted)
+    said = f"Nothing ran for {which}: peaks and seconds are predicted, by the roofline of the device"
+    fields = ("model", "recipe", "mode", "device", "torch_version", "recorded", "plain_peak_bytes", "plain_seconds")
+    told = [{"name": name, **{field: getattr(each, field) for field in fields}} for name, each in profiles.items()]
     return Page(
         title="Recorded profiles; each name can stand wherever a profile file can",
-        blocks=blocks,
+        blocks=[table, said] if predicted else [table],
         document={"kind": "profiles", "profiles": told},
     )
 
 
-def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDTH) -> str:
+def parts_page(parts: PeakParts, budget_bytes: int) -> Page:
     """Say what the lowest peak that can be reached consists of, beside the budget that it is above."""
     missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
     where = f"It stands at: {parts.step}"
@@ -58,7 +53,7 @@ def parts_text(parts: PeakParts, budget_bytes: int, *, width: int = DEFAULT_WIDT
     where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""
     named = [(name, format_bytes(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
     minimum = ("predicted minimum", format_bytes(parts.peak_bytes), missing)
-    return Page(figures=[minimum, *named], blocks=[where]).text(width)
+    return Page(figures=[minimum, *named], blocks=[where])
 
 
 def max_batch_page(found: MaxBatch) -> Page:
@@ -82,20 +77,3 @@ def max_batch_page(found: MaxBatch) -> Page:
         ),
         blocks=[Table(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
     )
-
-
-def demo_text(report: DemoReport, *, width: int = DEFAULT_WIDTH) -> str:
-    """Lay out the verification, and in a sentence what training came to."""
-    if report.failures:
-        verdict = "FAILED: " + "; ".join(report.failures)
-    elif report.same_weights:
-        verdict = (
-            f"Inside the budget, and the same training bit for bit: {report.trained_steps} steps of SGD, plain and "
-            "planned, made the same losses and weights."
-        )
-    else:
-        verdict = (
-            "Inside the budget. Two plain runs differ from one another on this device, and so does the planned one."
-        )
-    page = verification_page(report.verification)
-    return dataclasses.replace(page, blocks=[*page.blocks, verdict]).text(width)

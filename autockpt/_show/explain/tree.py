@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from ..._data.profile import Profile
 from ..._data.tables import CallRecord
-from .names import alike, from_parent, span
+from .names import span
 
 SMALL = 0.005  # modules that save less than this share of the activations are counted, not listed
 
@@ -36,31 +37,28 @@ class TreeRow(msgspec.Struct, frozen=True, kw_only=True):
         return "  " * self.depth + (self.name or model)
 
 
-def place_of(group: Sequence[int], depth: int, calls: Sequence[CallRecord]) -> dict[str, Any]:
-    """Return the fields of a `TreeRow` for some of the calls."""
-    first = calls[group[0]]
-    names = dict.fromkeys(from_parent(calls[i], calls) for i in group)
-    return {
-        "depth": depth,
-        "name": span(list(names)),
-        "first": first.key,
-        "class_name": first.class_name,
-        "calls": len(group),
-    }
-
-
-def walk(calls: Sequence[CallRecord], visit: Callable[[Sequence[int], int], bool]) -> None:
-    """Visit calls that look alike, with their depth, from the root down; their children next where `visit` says so."""
+def walk(calls: Sequence[CallRecord]) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Yield calls that look alike, with the fields of their `TreeRow`: from the root down, each before its children."""
     children: list[list[int]] = [[] for _ in calls]
     for i, call in enumerate(calls[1:], 1):
         children[call.parent].append(i)
 
-    def descend(group: Sequence[int], depth: int) -> None:
-        if visit(group, depth):
-            for inner in alike([children[i] for i in group], calls):
-                descend(inner, depth + 1)
+    def descend(group: list[int], depth: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
+        first = calls[group[0]]
+        names = dict.fromkeys(calls[i].key.removeprefix(f"{calls[calls[i].parent].name}.") for i in group)
+        place = {"depth": depth, "name": span([*names]), "first": first.key}
+        yield group, {**place, "class_name": first.class_name, "calls": len(group)}
+        # Children of calls that look alike are as many; consecutive ones that look alike too go together.
+        for _, positions in groupby(range(len(children[group[0]])), key=lambda k: _look(calls, children[group[0]][k])):
+            places = list(positions)
+            yield from descend([children[i][k] for i in group for k in places], depth + 1)
 
-    descend([0], 0)
+    return descend([0], 0)
+
+
+def _look(calls: Sequence[CallRecord], i: int) -> tuple[object, ...]:
+    name = ["*" if part.isdigit() else part for part in calls[i].name.split(".")]  # h.3.mlp and h.4.mlp look alike
+    return calls[i].class_name, calls[i].signature, calls[i].stop - i, name
 
 
 def saved_inside(profile: Profile, *, once: bool) -> list[set[int]]:

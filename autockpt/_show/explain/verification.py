@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...solvers.units import format_bytes, format_seconds
-from ..page import DEFAULT_WIDTH, Page, Table, counted
+from ..page import Page, Table, counted
 from .common import listed
 
 if TYPE_CHECKING:  # it comes with torch
@@ -29,13 +29,12 @@ def headline(found: Verification) -> str:
     if found.verdict == "not repeatable":
         noise = found.plain_differences[0]
         return (
-            f"Not repeatable: {_called(noise)}{_when(noise, found)} differs between two plain runs of {found.model}: "
+            f"Not repeatable: {_placed(noise, found)} differs between two plain runs of {found.model}: "
             f"{_extent(noise)}. That is not the plan's doing"
         )
     said = f"the planned step of {found.model} is not the plain one, which does not repeat itself either"
     if found.first is not None:
-        which = f"{_called(found.first)}{_when(found.first, found)}"
-        said = f"{which} is not that of the plain step of {found.model}: {_extent(found.first)}"
+        said = f"{_placed(found.first, found)} is not that of the plain step of {found.model}: {_extent(found.first)}"
     elif found.error is not None:
         said = f"the planned step of {found.model} fails, and the plain one does not: {found.error}"
     if found.wrong_replays:
@@ -51,6 +50,11 @@ def verification_page(found: Verification) -> Page:
     """Lay out what a verification found."""
     compared = ", ".join(counted(count, kind) for kind, count in found.compared.items())
     tensors = sum(found.compared.values())
+    left = {
+        "Segments that never ran again": found.not_replayed if found.replays else (),
+        "Units to keep or skip that forward never came to": found.not_met,
+        "Notes": found.notes,
+    }
     return Page(
         title=headline(found),
         figures=[
@@ -60,28 +64,17 @@ def verification_page(found: Verification) -> Page:
             ("ran on", found.device, f"torch {found.torch_version}"),
             ("deterministic algorithms", "on" if found.deterministic else "off", ""),
         ],
-        blocks=[*_steps(found), *_differences(found), *_left(found)],
+        blocks=[*_steps(found), *_differences(found), *(listed(*each) for each in left.items() if each[1])],
     )
-
-
-def verification_text(found: Verification, *, width: int = DEFAULT_WIDTH) -> str:
-    """Return `verification_page` as text at most `width` columns wide."""
-    return verification_page(found).text(width)
 
 
 def _steps(found: Verification) -> Iterator[str | Table]:
     """Yield the figures of the plain and the planned step that there are."""
-    sizes = [
-        ("predicted peak", found.predicted_plain_peak_bytes, found.predicted_peak_bytes),
-        ("measured peak", found.measured_plain_peak_bytes, found.measured_peak_bytes),
-    ]
-    seconds = [
-        ("predicted step", found.predicted_plain_seconds, found.predicted_seconds),
-        ("measured step", found.measured_plain_seconds, found.measured_seconds),
-    ]
-    rows = [("budget", "-", format_bytes(found.budget_bytes))] if found.budget_bytes is not None else []
-    rows += [(name, format_bytes(plain), format_bytes(planned)) for name, plain, planned in sizes if plain and planned]
-    rows += [(name, format_seconds(one), format_seconds(two)) for name, one, two in seconds if one and two]
+    rows = [["budget", "-", format_bytes(found.budget_bytes)]] if found.budget_bytes is not None else []
+    for what, figure, said in (("peak", "peak_bytes", format_bytes), ("step", "seconds", format_seconds)):
+        for how in ("predicted", "measured"):
+            figures = [getattr(found, f"{how}_{plain}{figure}") for plain in ("plain_", "")]
+            rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
     if rows:
         yield Table(header=["", "plain", "planned"], rows=rows)
     if found.measured_peak_bytes is not None:
@@ -126,22 +119,13 @@ def _table(title: str, differences: Sequence[Difference]) -> Table:
     )
 
 
-def _left(found: Verification) -> Iterator[str]:
-    if found.not_replayed and found.replays:
-        yield listed("Segments that never ran again", found.not_replayed)
-    if found.not_met:
-        yield listed("Units to keep or skip that forward never came to", found.not_met)
-    if found.notes:
-        yield listed("Notes", found.notes)
-
-
 def _called(difference: Difference) -> str:
     kinds = {"gradient": "gradient of", "input gradient": "gradient of input"}
     return f"{kinds.get(difference.kind, difference.kind)} {difference.name}".rstrip()
 
 
-def _when(difference: Difference, found: Verification) -> str:
-    return f", step {difference.step} of {found.steps}," if found.steps > 1 else ""
+def _placed(difference: Difference, found: Verification) -> str:
+    return _called(difference) + (f", step {difference.step} of {found.steps}," if found.steps > 1 else "")
 
 
 def _extent(difference: Difference) -> str:

@@ -12,12 +12,10 @@ forward are, in reverse. A replay is put in where backward first reads what it b
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.timeline import split_levels
@@ -33,35 +31,14 @@ TICK_SECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Ticks of a profile as predicted seconds of a step, from its start; neither ever runs backwards.
-
-    Attributes:
-        ticks: some ticks, in ascending order.
-        seconds: when each of them is in the plain step.
-        replay_ticks: the ticks at which replays begin, in ascending order.
-        delays: seconds of the first so many of them together, from none to all.
-    """
-
-    ticks: npt.NDArray[np.float64]
-    seconds: npt.NDArray[np.float64]
-    replay_ticks: tuple[int, ...]
-    delays: tuple[float, ...]
-
-    def at(self, tick: int) -> float:
-        """Return when `tick` is; where a replay begins there, before it."""
-        plain = float(np.interp(tick, self.ticks, self.seconds))
-        return plain + self.delays[bisect.bisect_left(self.replay_ticks, tick)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """A step under a plan, in predicted seconds.
 
     Attributes:
         timeline: what stands.
         edges: when each of its steps begins, and the last ends.
-        clock: when each tick is.
+        replays: when each replay begins, and how long it takes.
+        peak_seconds: when the peak stands.
         forward_seconds: when forward ends.
         backward_seconds: when backward ends.
         timed: whether the profile has seconds; if not, a tick counts `TICK_SECONDS`.
@@ -69,18 +46,11 @@ class Course:
 
     timeline: MemoryTimeline
     edges: tuple[float, ...]
-    clock: Clock
+    replays: tuple[tuple[float, float], ...]
+    peak_seconds: float
     forward_seconds: float
     backward_seconds: float
     timed: bool
-
-    @property
-    def peak_seconds(self) -> float:
-        """When the peak stands."""
-        peak = self.timeline.steps[self.timeline.peak]
-        if peak.phase == "optimizer":
-            return (self.backward_seconds + self.edges[-1]) / 2
-        return (self.clock.at(peak.top_tick) + self.clock.at(peak.top_tick + 1)) / 2
 
 
 def follow(profile: Profile, plan: Plan) -> Course:
@@ -90,27 +60,31 @@ def follow(profile: Profile, plan: Plan) -> Course:
     """
     planned = find_planned(profile, plan)
     timeline = split_levels(planned, range(len(planned.replays)))
-    found = sorted(  # the first addition is the replay itself
-        (planned.edges[each.additions[0].start], each.recompute_seconds) for each in planned.problem.candidates
-    )
     knots = _plain_knots(profile)
     timed = knots[-1][1] > 0
     if not timed:
         knots = [(0, 0.0), (profile.ticks, profile.ticks * TICK_SECONDS)]
-    ticks, seconds = np.array(knots, np.float64).T.copy()
-    clock = Clock(
-        ticks=ticks,
-        seconds=seconds,
-        replay_ticks=tuple(tick for tick, _ in found),
-        delays=tuple(itertools.accumulate((seconds for _, seconds in found), initial=0.0)),
+    ticks, plain = np.array(knots, np.float64).T
+    replays = sorted(  # the first addition is the replay itself
+        (planned.edges[each.additions[0].start], each.recompute_seconds) for each in planned.problem.candidates
     )
-    end = clock.at(profile.ticks)
-    has_optimizer = timeline.steps[-1].phase == "optimizer"
+    delays = np.cumsum([0.0, *(seconds for _, seconds in replays)])
+
+    def at(wanted: list[int]) -> list[float]:
+        """When some ticks are; where a replay begins there, before it."""
+        begun = np.searchsorted([tick for tick, _ in replays], wanted)
+        found: list[float] = (np.interp(wanted, ticks, plain) + delays[begun]).tolist()
+        return found
+
+    peak, has_optimizer = timeline.steps[timeline.peak], timeline.steps[-1].phase == "optimizer"
+    forward_end, end, *around_peak = at([profile.forward_ticks, profile.ticks, peak.top_tick, peak.top_tick + 1])
+    last = end * (1 + OPTIMIZER_SHARE * has_optimizer)
     return Course(
         timeline=timeline,
-        edges=(*(clock.at(step.tick) for step in timeline.steps), end * (1 + OPTIMIZER_SHARE * has_optimizer)),
-        clock=clock,
-        forward_seconds=clock.at(profile.forward_ticks),
+        edges=(*at([step.tick for step in timeline.steps]), last),
+        replays=tuple(zip(at([tick for tick, _ in replays]), (seconds for _, seconds in replays), strict=True)),
+        peak_seconds=sum((end, last) if peak.phase == "optimizer" else around_peak) / 2,
+        forward_seconds=forward_end,
         backward_seconds=end,
         timed=timed,
     )

@@ -1,11 +1,10 @@
 """What the pictures share: figures that show themselves in notebooks, colours, notes, axes of bytes.
 
-Imports matplotlib, an extra: import this module only where `require_matplotlib` has been called.
+Imports matplotlib, an extra.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from typing import Any
@@ -16,16 +15,6 @@ from matplotlib.ticker import MultipleLocator
 
 from ...solvers.units import format_bytes
 
-COLOURS = {
-    "static": "#bbbbbb",
-    "gradients": "#4477aa",
-    "activations and outputs": "#66ccee",
-    "boundaries": "#ccbb44",
-    "restored": "#ee6677",
-    "transients": "#aa3377",
-}
-"""By what stands, as the chart of text names it. They differ for colour-blind eyes too: the scheme is Paul Tol's."""
-
 MARKS = 6  # on an axis, at most
 
 NOTEBOOK_DPI = 120
@@ -35,13 +24,12 @@ NOTEBOOK_WIDTH = 800  # columns of a notebook's page
 class Picture(Figure):  # type: ignore[misc]  # matplotlib is not read by the type checker
     """A matplotlib figure that pyplot knows nothing of, and that a notebook shows as the value of a cell."""
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi=NOTEBOOK_DPI)
         size = self.get_size_inches()
         width = min(NOTEBOOK_WIDTH, int(size[0] * 100))
-        data = {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"width": width, "height": round(width * size[1] / size[0])}}
+        return buffer.getvalue(), {"width": width, "height": round(width * size[1] / size[0])}
 
 
 def ink() -> str:

@@ -17,7 +17,7 @@ PEER_COLOURS = ("#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#bbbbbb"
 PEER_MARKERS = "s^Dv<>"
 
 
-def draw_frontier(frontier: Frontier, *, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
+def draw_frontier(frontier: Frontier, peers: Peers, budgets: Mapping[str, int | str], ax: Any) -> Any:
     """Draw recompute overhead over peak bytes: a step for each plan, up to the next peak; see `Frontier.plot`."""
     marked = {name: parse_bytes(budget) for name, budget in budgets.items()}
     ax = axes_of(ax)
@@ -30,12 +30,10 @@ def draw_frontier(frontier: Frontier, *, peers: Peers, budgets: Mapping[str, int
     low, high = max(left - margin, 0), right + margin
     _draw_plans(ax, plans, high)
     for i, (name, each) in enumerate(peers.items()):
-        style: dict[str, Any] = {
-            "color": PEER_COLOURS[i % len(PEER_COLOURS)],
-            "marker": PEER_MARKERS[i % len(PEER_MARKERS)],
-        }
-        style |= {"linestyle": "", "markersize": 6, "markeredgecolor": "white", "markeredgewidth": 0.5}
-        ax.plot([peak for peak, _ in each], [100 * overhead for _, overhead in each], label=name, **style)
+        colour, marker = PEER_COLOURS[i % len(PEER_COLOURS)], PEER_MARKERS[i % len(PEER_MARKERS)]
+        dots = {"linestyle": "", "markersize": 6, "markeredgecolor": "white", "markeredgewidth": 0.5}
+        at = [peak for peak, _ in each], [100 * overhead for _, overhead in each]
+        ax.plot(*at, color=colour, marker=marker, label=name, **dots)
     if low < peaks[0]:
         ax.axvspan(low, peaks[0], color="#999999", alpha=0.18, linewidth=0, label="no plan")
     for name, budget_bytes in marked.items():

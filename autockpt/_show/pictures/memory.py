@@ -14,24 +14,28 @@ from ..explain.chart import LAYERS, layer_bytes
 from ..explain.names import place
 from ..page import shorten
 from .course import Course, follow
-from .figure import COLOURS, axes_of, bytes_axis, head, ink, legend, note
+from .figure import axes_of, bytes_axis, head, ink, legend, note
 
 LONGEST_NAME = 60  # of the step at the peak
 
 
-def draw_memory(profile: Profile, plan: Plan | None, *, ax: Any) -> Any:
+def draw_profile(profile: Profile, ax: Any) -> Any:
+    """Draw what stands over the plain step; see `Profile.plot`."""
+    return draw_memory(profile, Plan(), ax)
+
+
+def draw_memory(profile: Profile, plan: Plan, ax: Any) -> Any:
     """Draw what stands over the step, under a plan with the plain step as a line behind; see `Plan.plot`."""
-    plain = follow(profile, Plan())
-    shown = plain if plan is None else follow(profile, plan)
+    plain, shown = follow(profile, Plan()), follow(profile, plan)
     ax = axes_of(ax)
     _areas(ax, shown)
     highest = shown.timeline.peak_bytes
-    if plan is not None and plan.segments:
+    if plan.segments:
         line = {"color": "#888888", "linestyle": (0, (4, 2)), "linewidth": 1.1}
         levels = [step.level_bytes for step in plain.timeline.steps]
         _stairs(ax, levels, plain.edges, label="plain step", **line)
         highest = max(highest, *levels)
-    if plan is not None and plan.budget_bytes is not None and not (plan.goal and plan.goal.budget_bytes is None):
+    if plan.budget_bytes is not None and not (plan.goal and plan.goal.budget_bytes is None):
         left = shown.peak_seconds > 0.5 * shown.edges[-1]  # its name stands to the side where the peak is not
         ax.axhline(plan.budget_bytes, color=ink(), linewidth=1.4, label="budget")
         at, offset = ((0, plan.budget_bytes), (4, 4)) if left else ((1, plan.budget_bytes), (-4, 4))
@@ -52,10 +56,10 @@ def _areas(ax: Any, course: Course) -> None:
     """Stack what stands, from the bottom up."""
     steps = course.timeline.steps
     below = [0] * len(steps)
-    for _, name, parts in LAYERS:
+    for _, colour, name, parts in LAYERS:
         level = [layer_bytes(step, parts) + low for step, low in zip(steps, below, strict=True)]
         if level != below:
-            style = {"fill": True, "color": COLOURS[name], "linewidth": 0, "label": name}
+            style = {"fill": True, "color": colour, "linewidth": 0, "label": name}
             _stairs(ax, level, course.edges, baseline=below, **style)
         below = level
     _stairs(ax, below, course.edges, color=ink(), linewidth=0.7, label="level")
@@ -90,10 +94,10 @@ def _step_axis(ax: Any, course: Course) -> None:
             note(ax, phase, middle, (0, -30), across="center", xycoords=("data", "axes fraction"), fontsize=10)
 
 
-def _said(shown: Course, plain: Course, plan: Plan | None) -> str:
+def _said(shown: Course, plain: Course, plan: Plan) -> str:
     """What the picture says, in a line."""
     where = f"peak, {shorten(place(shown.timeline.steps[shown.timeline.peak].name), LONGEST_NAME)}"
-    if plan is None or not plan.segments:
+    if not plan.segments:
         return where
     said = f"{shown.timeline.peak_bytes / plain.timeline.peak_bytes:.0%} of the plain peak"
     if shown.timed:
@@ -105,9 +109,9 @@ def _legend(ax: Any, course: Course) -> None:
     """Name the areas from the top down, with what each is at the peak; then the plain step."""
     steps = course.timeline.steps
     areas = []
-    for _, name, parts in reversed(LAYERS):
+    for _, colour, name, parts in reversed(LAYERS):
         if any(layer_bytes(step, parts) for step in steps):
             size = layer_bytes(steps[course.timeline.peak], parts)
-            areas.append(Patch(color=COLOURS[name], label=f"{name}, {format_bytes(size)}" if size else name))
+            areas.append(Patch(color=colour, label=f"{name}, {format_bytes(size)}" if size else name))
     lines = [line for line in ax.patches if line.get_label() == "plain step"]
     legend(ax, handles=[*areas, *lines], title="at the peak", title_fontsize=9, alignment="left")

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from autockpt._check.verify.compare import compare
-from autockpt._check.verify.outcome import Observed
+from autockpt._check.verify.outcome import Observed, compare
 from autockpt._check.verify.report import Difference
 
 NAN = torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32).view(torch.float32)

@@ -22,7 +22,7 @@ from autockpt import (
     plan_of,
     verify,
 )
-from autockpt._show.explain import verification_text
+from autockpt._show.explain.verification import verification_page
 from tests.check.verify.models import (
     BATCH,
     WIDTH,
@@ -345,10 +345,10 @@ def test_the_text_fits_sixty_columns() -> None:
         verify(chain(growing, None), BATCH, plan=Plan.of(["0", "1"])),
     ]
     for each in found:
-        text = verification_text(each, width=60)
+        text = verification_page(each).text(60)
         assert max(len(line) for line in text.splitlines()) <= 60
         assert text.lower().startswith(each.verdict)
-        assert str(each) == verification_text(each, width=100)
+        assert str(each) == verification_page(each).text(100)
 
 
 def test_a_verification_is_immutable() -> None:
