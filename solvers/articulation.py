@@ -28,13 +28,13 @@ import numpy as np
 from .baselines import byte_grid
 from .blocks import BlockChain, block_chain
 from .common import Plan
-from .fast_judge import FastJudge, Ints
+from .judge import Ints, Judge
 
 LEAST = 1e-30  # seconds that count for what costs nothing
 MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it takes segments² × steps
 
 
-def articulation_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
+def articulation_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.
 
     A single tensor crosses almost nowhere in real models (masks, position tables, skips), so a point is a local minimum
@@ -59,7 +59,7 @@ def articulation_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
         yield segments
 
 
-def articulation_points(judge: FastJudge, chain: BlockChain) -> tuple[int, ...]:
+def articulation_points(judge: Judge, chain: BlockChain) -> tuple[int, ...]:
     """Positions in the chain where a segment should start: local minima of the bytes that cross.
 
     What crosses is the boundary of the longest candidate that starts there, leaving out tensors that live as
@@ -95,7 +95,7 @@ def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], 
     return tuple(pieces)
 
 
-def _grow(judge: FastJudge, segments: Plan, effect: dict[int, Ints], budget_bytes: int) -> Plan:
+def _grow(judge: Judge, segments: Plan, effect: dict[int, Ints], budget_bytes: int) -> Plan:
     """Add the segment that removes most bytes above the budget per second, until the budget is met.
 
     Effects of segments are taken as if they added up, which shared boundaries do not quite; the true levels

@@ -23,7 +23,7 @@ import numpy as np
 
 from .blocks import BlockChain, block_chain
 from .common import Plan
-from .fast_judge import FastJudge
+from .judge import Judge
 
 GRID = 12  # values of b between the √n point and the whole chain; half as many below the √n point
 MOST_PLANS = 200  # numbers of blocks that are tried where there are more
@@ -33,7 +33,7 @@ BELOW = math.sqrt(2)
 what `block` and `uniform` are for."""
 
 
-def none(judge: FastJudge) -> Iterator[Plan]:
+def none(judge: Judge) -> Iterator[Plan]:
     """Recompute nothing.
 
     One plan; O(1).
@@ -41,7 +41,7 @@ def none(judge: FastJudge) -> Iterator[Plan]:
     yield ()
 
 
-def every_block(judge: FastJudge) -> Iterator[Plan]:
+def every_block(judge: Judge) -> Iterator[Plan]:
     """Recompute every element of the block chain as a segment of its own.
 
     Source: the usual switch of model libraries ("gradient checkpointing": one segment a block).
@@ -50,7 +50,7 @@ def every_block(judge: FastJudge) -> Iterator[Plan]:
     yield tuple(block_chain(judge.problem).runs(1))
 
 
-def first_blocks(judge: FastJudge) -> Iterator[Plan]:
+def first_blocks(judge: Judge) -> Iterator[Plan]:
     """Recompute the first n elements of the block chain, each by itself, with the smallest n that fits.
 
     Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models";
@@ -62,7 +62,7 @@ def first_blocks(judge: FastJudge) -> Iterator[Plan]:
         yield every[:n]
 
 
-def uniform(judge: FastJudge) -> Iterator[Plan]:
+def uniform(judge: Judge) -> Iterator[Plan]:
     """Recompute the whole block chain in segments of n elements, with the best n.
 
     Segments stay inside one group of siblings.
@@ -81,7 +81,7 @@ def _numbers(first: int, last: int) -> list[int]:
     return sorted({first + (last - first) * i // MOST_PLANS for i in range(MOST_PLANS + 1)})
 
 
-def sqrt(judge: FastJudge) -> Iterator[Plan]:
+def sqrt(judge: Judge) -> Iterator[Plan]:
     """Recompute the block chain in segments that save about b bytes each, with the best b.
 
     Segments that are not needed are dropped.
@@ -113,7 +113,7 @@ def byte_grid(chain: BlockChain) -> Iterator[float]:
         yield middle_bytes * (total_bytes / middle_bytes) ** (i / GRID)
 
 
-def speed(judge: FastJudge) -> Iterator[Plan]:
+def speed(judge: Judge) -> Iterator[Plan]:
     """Recompute the first n blocks but for their matrix products, convolutions and attention; the smallest n that fits.
 
     In each block the candidates that multiply nothing and together free most bytes at the plain peak. Times are not
@@ -137,7 +137,7 @@ def speed(judge: FastJudge) -> Iterator[Plan]:
         yield tuple(c for part in parts[:n] for c in part)
 
 
-def _freed_bytes(judge: FastJudge) -> list[int]:
+def _freed_bytes(judge: Judge) -> list[int]:
     """Per candidate, what it alone frees at the plain peak; 0 for those that multiply."""
     step, freed = int(judge.levels(()).argmax()), []
     stand = (judge.free_step[judge.save_tensor] <= step) & (judge.save_until > step)
@@ -154,7 +154,7 @@ def _freed_bytes(judge: FastJudge) -> list[int]:
     return freed
 
 
-def _freeing_most(judge: FastJudge, some: Sequence[int], freed: Sequence[int]) -> list[int]:
+def _freeing_most(judge: Judge, some: Sequence[int], freed: Sequence[int]) -> list[int]:
     """Those of some candidates that do not overlap and free most, as if what they free added up; O(n log n)."""
     candidates = judge.problem.candidates
     best: list[tuple[int, list[int]]] = [(0, [])]
@@ -176,7 +176,7 @@ class Baseline:
         trimmed: whether its plans lose the segments that they do not need.
     """
 
-    plans: Callable[[FastJudge], Iterator[Plan]]
+    plans: Callable[[Judge], Iterator[Plan]]
     trimmed: bool = False
 
 

@@ -50,7 +50,7 @@ from . import highs
 from .common import Deadline
 from .dataflow import Dataflow
 from .errors import BackendError, InvalidProblem
-from .fast_judge import Floats, peaks
+from .judge import Floats, peaks
 
 SECONDS = 10.0
 

@@ -36,14 +36,14 @@ import numpy as np
 
 from .columns import Columns
 from .common import Plan
-from .fast_judge import FastJudge, Floats, Ints, course
+from .judge import Floats, Ints, Judge, course
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
 TRIES = 6  # how often the room is corrected by what the judge finds too high
 BISECTIONS = 12  # steps towards the lowest peak: to a four-thousandth of the range
 
 
-def chain_plans(judge: FastJudge, budget_bytes: int) -> Iterator[Plan]:
+def chain_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
     """Choose by dynamic programming over the calls and the bytes held at the end of forward.
 
     Yields the plain plan, plans for the budget, and, if none of them fits, plans for ever less room. Segments that are
@@ -63,7 +63,7 @@ class Chain:
     `apex_bytes` is the base from the apex to the first change after it.
     """
 
-    def __init__(self, judge: FastJudge) -> None:
+    def __init__(self, judge: Judge) -> None:
         """Find the apex, and each arc's own steps of backward: from its first release or restoration on."""
         self.columns = columns = Columns(judge)
         n_arcs, n_steps = len(columns.arcs), len(columns.base_bytes)

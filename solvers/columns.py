@@ -26,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 
 from .common import Plan
-from .fast_judge import FastJudge, Floats, Ints, course
+from .judge import Floats, Ints, Judge, course
 
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
@@ -48,7 +48,7 @@ class Columns:
         grain_bytes: every entry is a multiple of this.
     """
 
-    def __init__(self, judge: FastJudge) -> None:
+    def __init__(self, judge: Judge) -> None:
         """Lay a problem out; O(problem + candidates × steps)."""
         problem = judge.problem
         n_candidates = len(problem.candidates)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .errors import Infeasible
-from .fast_judge import FastJudge
-from .judge import simulate
+from .judge import Judge, simulate
 from .pins import completed
 from .problem import Problem, Solution, Status
 from .units import format_bytes
@@ -97,7 +96,7 @@ def dominated_by(problem: Problem, plan: Plan) -> str:
     )
 
 
-def trim(judge: FastJudge, plan: Sequence[int], budget_bytes: int) -> Plan:
+def trim(judge: Judge, plan: Sequence[int], budget_bytes: int) -> Plan:
     """Drop the segments that are not needed: those without which the peak stays within the budget.
 
     Where the plan itself is above the budget, those without which the peak gets no higher. The most
@@ -117,12 +116,12 @@ def trim(judge: FastJudge, plan: Sequence[int], budget_bytes: int) -> Plan:
     return tuple(sorted(kept))
 
 
-def stated(judge: FastJudge, plans: Iterable[Sequence[int]]) -> list[Plan]:
+def stated(judge: Judge, plans: Iterable[Sequence[int]]) -> list[Plan]:
     """Each plan once, with what the problem demands of it."""
     return list(dict.fromkeys(tuple(sorted(plan)) for plan in completed(judge.problem, plans)))
 
 
-def ordered(judge: FastJudge, plans: Iterable[Plan], budget_bytes: int) -> list[Plan]:
+def ordered(judge: Judge, plans: Iterable[Plan], budget_bytes: int) -> list[Plan]:
     """Sort plans: those that fit by seconds, then segments, then peak; after them the others, the lowest peak first."""
 
     def preference(plan: Plan) -> tuple[int, float, int, int, Plan]:
@@ -133,7 +132,7 @@ def ordered(judge: FastJudge, plans: Iterable[Plan], budget_bytes: int) -> list[
 
 
 def best_plan(
-    judge: FastJudge, found: Mapping[Plan, str], budget_bytes: int, *, trimmed: int = MOST_TRIMMED
+    judge: Judge, found: Mapping[Plan, str], budget_bytes: int, *, trimmed: int = MOST_TRIMMED
 ) -> tuple[Plan, str]:
     """The best of at least one plan, and whose it is; the best `trimmed` lose the segments that they do not need."""
     best = ordered(judge, found, budget_bytes)

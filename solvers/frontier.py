@@ -12,10 +12,9 @@ from contextlib import suppress
 
 from .common import Deadline, best_plan, judged
 from .errors import BudgetError, Infeasible, InvalidProblem
-from .fast_judge import FastJudge
 from .ilp import lower_peak, search
 from .instant import Instants
-from .judge import simulate
+from .judge import Judge, simulate
 from .problem import Problem, Solution
 from .registry import SEARCHING, check_budget, named
 
@@ -86,7 +85,7 @@ Budgets = Sequence[int] | None
 
 def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
     """Upwards, each from the plan of the one below, in an equal share of the time left."""
-    instants = Instants(FastJudge(problem))
+    instants = Instants(Judge(problem))
     columns, judge = instants.columns, instants.columns.judge
     until = deadline.share(MINIMUM_SHARE)
     below, _ = lower_peak(columns, instants.best(0)[0], 0, deadline=until, asked=solver, notes=[])

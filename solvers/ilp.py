@@ -24,8 +24,8 @@ from . import highs
 from .columns import Columns
 from .common import Deadline, Plan, infeasible, judged, trim
 from .errors import BackendError
-from .fast_judge import FastJudge, Floats, Ints, peaks
 from .instant import Instants
+from .judge import Floats, Ints, Judge, peaks
 from .model import SCALE, Answer, Model, Question
 from .problem import Problem, Solution
 
@@ -78,7 +78,7 @@ def solve_auto(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> So
 
 
 def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str) -> Solution:
-    judge = FastJudge(problem)
+    judge = Judge(problem)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
     instants = Instants(judge)
@@ -166,7 +166,7 @@ class _Search:
     guide: Answer | None = None
 
     @property
-    def judge(self) -> FastJudge:
+    def judge(self) -> Judge:
         """The problem."""
         return self.question.columns.judge
 

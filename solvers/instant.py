@@ -12,7 +12,7 @@ from .articulation import articulation_plans
 from .baselines import BASELINES
 from .chain import Chain
 from .common import Plan, best_plan, stated
-from .fast_judge import FastJudge
+from .judge import Judge
 
 MOST_TRIMMED = 3  # the best so many of all plans lose the segments that they do not need
 
@@ -26,7 +26,7 @@ class Instants:
         columns: the problem, as `chain` and `ilp` see it.
     """
 
-    def __init__(self, judge: FastJudge) -> None:
+    def __init__(self, judge: Judge) -> None:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
         fixed = [dict.fromkeys(stated(judge, one.plans(judge)), solver) for solver, one in BASELINES.items()]
         self.fixed = dict(ChainMap(*fixed))

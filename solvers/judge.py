@@ -1,6 +1,10 @@
 """The judge: what a choice costs, and how high memory stands at every step.
 
-Kept plain on purpose: solvers may be clever, and this is what they are held against.
+    once a problem    its arrays, in the order of the problem
+    once a choice     which saves are covered ─▶ until when each tensor is held ─▶ what begins and ends ─▶ levels
+
+Every figure of every plan comes from here. `tests/solvers/test_judge.py` has the definition in words of Python, step by
+step and tensor by tensor, and holds the arrays against it.
 """
 
 from __future__ import annotations
@@ -8,9 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from .errors import InvalidProblem
 from .problem import Problem
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Numbers = TypeVar("Numbers", Ints, Floats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,39 +75,110 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
         >>> simulate(problem, ()).level_bytes
         (10, 12)
 
-    Exact; O(steps + saves + what the chosen candidates hold and add).
+    Exact; O(problem).
     """
     candidates = [problem.candidates[i] for i in sorted(chosen, key=lambda i: problem.candidates[i].start)]
     for before, after in pairwise(candidates):
         if after.start < before.stop:
             raise InvalidProblem(f"candidates {before.name!r} and {after.name!r} overlap")
-
-    covered = [False] * len(problem.calls)
-    for candidate in candidates:
-        covered[candidate.start : candidate.stop] = [True] * (candidate.stop - candidate.start)
-    saved_until = [
-        max([tensor.free_step, *(save.until for save in tensor.saves if not covered[save.call])])
-        for tensor in problem.tensors
-    ]
-    needed_until = [tensor.free_step for tensor in problem.tensors]
-    for candidate in candidates:
-        for hold in candidate.holds:
-            needed_until[hold.tensor] = max(needed_until[hold.tensor], hold.until)
-
-    change = [0] * (len(problem.steps) + 1)  # what begins or ends at each step
-    for tensor, saved, needed in zip(problem.tensors, saved_until, needed_until, strict=True):
-        change[tensor.free_step] += tensor.bytes
-        change[max(saved, needed)] -= tensor.bytes
-    for candidate in candidates:
-        for addition in candidate.additions:
-            change[addition.start] += addition.bytes
-            change[addition.until] -= addition.bytes
-
-    levels = [step.base_bytes + held for step, held in zip(problem.steps, accumulate(change), strict=False)]
-    seconds = sum(candidate.recompute_seconds for candidate in candidates)
+    judge = Judge(problem)
     return Timeline(
-        level_bytes=tuple(levels),
-        recompute_seconds=seconds,
-        saved_until=tuple(saved_until),
-        needed_until=tuple(needed_until),
+        level_bytes=tuple(judge.levels(chosen).tolist()),
+        recompute_seconds=sum(candidate.recompute_seconds for candidate in candidates),
+        saved_until=tuple(judge.saved_until(chosen).tolist()),
+        needed_until=tuple(judge.needed_until(chosen).tolist()),
     )
+
+
+class Judge:
+    """A problem as arrays: per step, tensor, save, hold and addition, each in the order of the problem.
+
+    Candidate ``c`` owns holds ``hold_offset[c]:hold_offset[c + 1]``, and additions in the same manner.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        """Make the arrays; O(everything in the problem)."""
+        tensors, candidates = problem.tensors, problem.candidates
+        saves = [(i, save) for i, tensor in enumerate(tensors) for save in tensor.saves]
+        holds = [hold for candidate in candidates for hold in candidate.holds]
+        additions = [addition for candidate in candidates for addition in candidate.additions]
+        self.problem = problem
+        self.base_bytes = _ints([step.base_bytes for step in problem.steps])
+        self.tensor_bytes = _ints([tensor.bytes for tensor in tensors])
+        self.free_step = _ints([tensor.free_step for tensor in tensors])
+        self.save_tensor = _ints([i for i, _ in saves])
+        self.save_call = _ints([save.call for _, save in saves])
+        self.save_until = _ints([save.until for _, save in saves])
+        self.hold_tensor = _ints([hold.tensor for hold in holds])
+        self.hold_until = _ints([hold.until for hold in holds])
+        self.hold_offset = _ints([0, *accumulate(len(candidate.holds) for candidate in candidates)])
+        self.addition_bytes = _ints([addition.bytes for addition in additions])
+        self.addition_start = _ints([addition.start for addition in additions])
+        self.addition_until = _ints([addition.until for addition in additions])
+        self.addition_offset = _ints([0, *accumulate(len(candidate.additions) for candidate in candidates)])
+
+    def saved_until(self, chosen: Sequence[int]) -> Ints:
+        """Step until which each tensor is there for itself, or a call that is not recomputed holds it."""
+        covered = np.zeros(len(self.problem.calls), dtype=np.bool_)
+        for c in chosen:
+            covered[self.problem.candidates[c].start : self.problem.candidates[c].stop] = True
+        kept = ~covered[self.save_call]
+        return _latest(self.free_step, self.save_tensor[kept], self.save_until[kept])
+
+    def needed_until(self, chosen: Sequence[int]) -> Ints:
+        """Step until which each tensor is there for itself, or a replay needs it."""
+        holds = _owned(self.hold_offset, chosen)
+        return _latest(self.free_step, self.hold_tensor[holds], self.hold_until[holds])
+
+    def levels(self, chosen: Sequence[int]) -> Ints:
+        """Level in every step if the candidates `chosen`, which must not overlap, are recomputed."""
+        held_until = np.maximum(self.saved_until(chosen), self.needed_until(chosen))
+        more, n_steps = _owned(self.addition_offset, chosen), len(self.base_bytes)
+        levels: Ints = self.base_bytes + course(n_steps, self.free_step, held_until, self.tensor_bytes)
+        levels += course(n_steps, self.addition_start[more], self.addition_until[more], self.addition_bytes[more])
+        return levels
+
+    def peak(self, chosen: Sequence[int]) -> int:
+        """Highest level if the candidates `chosen` are recomputed."""
+        return int(self.levels(chosen).max())
+
+    def seconds(self, chosen: Sequence[int]) -> float:
+        """Recompute seconds of the candidates `chosen`."""
+        return sum(self.problem.candidates[c].recompute_seconds for c in chosen)
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _latest(steps: Ints, tensors: Ints, untils: Ints) -> Ints:
+    """Per tensor the latest of its step and of what is said of it."""
+    latest = steps.copy()
+    np.maximum.at(latest, tensors, untils)
+    return latest
+
+
+def _owned(offset: Ints, chosen: Sequence[int]) -> Ints:
+    """Indices of everything that the candidates `chosen` own."""
+    owners = _ints(chosen)
+    starts = offset[owners]
+    counts = offset[owners + 1] - starts
+    before = np.cumsum(counts) - counts
+    owned: Ints = np.arange(counts.sum(), dtype=np.int64) + np.repeat(starts - before, counts)
+    return owned
+
+
+def course(n_steps: int, starts: Ints, untils: Ints, sizes: Numbers) -> Numbers:
+    """Add up in each step what stands in steps ``[start, until)``."""
+    change = np.zeros(n_steps + 1, dtype=sizes.dtype)
+    np.add.at(change, starts, sizes)
+    np.subtract.at(change, untils, sizes)
+    return np.cumsum(change[:-1])
+
+
+def peaks(levels: Ints | Floats, limit_bytes: float) -> list[int]:
+    """Steps where levels are a local maximum above a limit, the highest first."""
+    before, after = np.append(-np.inf, levels[:-1]), np.append(levels[1:], -np.inf)
+    found = np.flatnonzero((levels > limit_bytes) & (levels >= before) & (levels > after))
+    steps: list[int] = found[np.argsort(-levels[found], kind="stable")].tolist()
+    return steps

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from .common import SECONDS, Deadline, best_plan, judged
 from .errors import BudgetError, Infeasible, TooCostly
-from .fast_judge import FastJudge
 from .ilp import CLOSE, UNPROVEN, lower_peak, search
 from .instant import Instants
+from .judge import Judge
 from .pins import demand, highest_bytes
 from .problem import Problem, Solution
 from .registry import SEARCHING, named
@@ -70,7 +70,7 @@ def least_peak(
     named(solver)
     if not most_seconds >= 0:
         raise BudgetError(f"a plan costs 0 seconds or more, and at most {most_seconds!r} were asked for")
-    problem, top_bytes, deadline = demand(problem, 1), highest_bytes(problem), Deadline.after(seconds)
+    problem, top_bytes, deadline = demand(problem), highest_bytes(problem), Deadline.after(seconds)
     if solver in SEARCHING:
         return _searched(problem, top_bytes, most_seconds, solver, deadline)
 
@@ -88,7 +88,7 @@ def least_peak(
 
 def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
     """From the instant plans: lower the peak, then find the cheapest plan that has it."""
-    instants = Instants(FastJudge(problem))
+    instants = Instants(Judge(problem))
     columns, judge = instants.columns, instants.columns.judge
 
     def instant(budget_bytes: int) -> Solution:

@@ -44,7 +44,7 @@ import numpy as np
 from . import highs
 from .columns import Columns
 from .common import Plan
-from .fast_judge import Floats
+from .judge import Floats
 
 SCALE = 1000.0
 

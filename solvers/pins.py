@@ -19,11 +19,11 @@ from .errors import InvalidProblem
 from .problem import Problem, Save, Tensor
 
 
-def demand(problem: Problem, budget_bytes: int) -> Problem:
-    """State the required calls of a problem as tensors that do not fit into the budget; exact, O(problem).
+def demand(problem: Problem) -> Problem:
+    """State the required calls of a problem as tensors that do not fit beside anything; exact, O(problem).
 
     In the problem returned exactly the plans that recompute all required calls stand where they stood. All others stand
-    above the budget, and above each of these. Candidates keep their indices.
+    above `highest_bytes` of the problem given. Candidates keep their indices.
 
     Raises:
         InvalidProblem: no plan recomputes all of them.
@@ -36,7 +36,7 @@ def demand(problem: Problem, budget_bytes: int) -> Problem:
     sizes = [tensor.bytes for tensor in problem.tensors]
     sizes += [addition.bytes for candidate in problem.candidates for addition in candidate.additions]
     grain_bytes = math.gcd(*sizes) or 1  # a multiple of what all sizes are multiples of spares solvers rounding
-    too_many_bytes = (max(budget_bytes, highest_bytes(problem)) // grain_bytes + 1) * grain_bytes
+    too_many_bytes = (highest_bytes(problem) // grain_bytes + 1) * grain_bytes
     saves = [(Save(call=call, until=len(problem.steps)),) for call in problem.required]
     more = [Tensor(bytes=too_many_bytes, free_step=0, saves=each, demand=True) for each in saves]
     return replace(problem, required=(), tensors=(*problem.tensors, *more))

@@ -13,8 +13,8 @@ from .baselines import BASELINES, Baseline
 from .chain import chain_plans
 from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged, stated
 from .errors import BudgetError, UnknownSolver
-from .fast_judge import FastJudge
-from .pins import demand
+from .judge import Judge
+from .pins import demand, highest_bytes
 from .problem import Problem, Solution
 
 
@@ -26,11 +26,11 @@ class Solver(Protocol):
         ...
 
 
-def _cheapest_of(name: str, plans: Callable[[FastJudge, int], Iterable[Plan]], *, trimmed: bool = True) -> Solver:
+def _cheapest_of(name: str, plans: Callable[[Judge, int], Iterable[Plan]], *, trimmed: bool = True) -> Solver:
     """The solver that takes the cheapest of some plans that fits."""
 
     def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
-        judge = FastJudge(problem)
+        judge = Judge(problem)
         found = dict.fromkeys(stated(judge, plans(judge, budget_bytes)), name)
         plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
         if judge.peak(plan) > budget_bytes:
@@ -92,7 +92,8 @@ def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds:
     """
     check_budget(budget_bytes)
     deadline = Deadline.after(seconds)
-    return named(solver)(demand(problem, budget_bytes), budget_bytes, deadline=deadline)
+    budget_bytes = min(budget_bytes, highest_bytes(problem))  # which fits everything: sums of both are 64-bit integers
+    return named(solver)(demand(problem), budget_bytes, deadline=deadline)
 
 
 def check_budget(budget_bytes: int) -> None:

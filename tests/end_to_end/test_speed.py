@@ -23,7 +23,7 @@ from autockpt._choose.solve import segments_of
 from autockpt._data.plan import Plan
 from autockpt._run.install import install
 from autockpt.solvers.baselines import speed
-from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.judge import Judge
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.run.frames.comparing import steps
 
@@ -147,7 +147,7 @@ def test_a_product_is_told_by_its_operators_and_never_runs_again(kind: str) -> N
     model, batch = nn.Sequential(*(Product(kind) for _ in range(4))), torch.randn(256, 32)
     profile = autockpt.profile(model, batch)
     candidates = find_candidates(profile)
-    *_, marked = speed(FastJudge(candidates.problem))
+    *_, marked = speed(Judge(candidates.problem))
     assert len(marked) >= 3
 
     def run(model: nn.Module) -> torch.Tensor:

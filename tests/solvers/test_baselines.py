@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autockpt.solvers import Infeasible, Problem, simulate, solve
 from autockpt.solvers.baselines import speed
 from autockpt.solvers.blocks import block_chain
-from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.judge import Judge
 
 from .strategies import chains_and_budgets
 from .synthetic import transformer
@@ -67,7 +67,7 @@ def test_its_minimum_is_that_of_all_its_blocks() -> None:
     with pytest.raises(Infeasible) as caught:
         solve(problem, 1, solver="speed")
     assert caught.value.solver == "speed"
-    assert caught.value.minimum_bytes == min(simulate(problem, plan).peak_bytes for plan in speed(FastJudge(problem)))
+    assert caught.value.minimum_bytes == min(simulate(problem, plan).peak_bytes for plan in speed(Judge(problem)))
 
 
 def test_where_everything_multiplies_it_recomputes_nothing() -> None:
@@ -103,7 +103,7 @@ def test_it_takes_what_multiplies_nothing_and_frees_most(drawn: tuple[Problem, i
     def freed_bytes(c: int) -> int:
         return plain.peak_bytes - simulate(problem, (c,)).level_bytes[plain.peak_step]
 
-    *_, last = speed(FastJudge(problem))
+    *_, last = speed(Judge(problem))
     simulate(problem, last)  # which refuses overlaps
     for c in last:
         rivals = [i for i, one in enumerate(problem.candidates) if one.start == problem.candidates[c].start]

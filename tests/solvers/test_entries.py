@@ -24,8 +24,8 @@ from autockpt.solvers import (
 )
 from autockpt.solvers import ilp as ilp_module
 from autockpt.solvers.common import Deadline
-from autockpt.solvers.fast_judge import FastJudge
 from autockpt.solvers.instant import Instants
+from autockpt.solvers.judge import Judge
 
 from .exhaustive import optimum, outcome
 from .strategies import chains_and_budgets, problems_and_budgets
@@ -117,7 +117,7 @@ def test_the_cheapest_entry_that_fits_is_taken(name: str) -> None:
 
 def test_a_few_promising_candidates_hold_a_plan_near_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = menus(16)
-    judge = FastJudge(problem)
+    judge = Judge(problem)
     budget_bytes = int(0.7 * judge.peak(()))
     proven = solve(problem, budget_bytes, solver="ilp", seconds=PLENTY)
     branch = ilp_module._Search.branch

@@ -24,7 +24,7 @@ from autockpt.solvers import (
 from autockpt.solvers.articulation import articulation_plans
 from autockpt.solvers.chain import Chain
 from autockpt.solvers.columns import Columns
-from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.judge import Judge
 from autockpt.solvers.min_cut import hull
 from autockpt.solvers.model import Model, Question
 
@@ -51,7 +51,7 @@ def row_of_calls(base_bytes: list[int], saved: list[tuple[int, int]], seconds: l
 
 def test_model() -> None:
     problem = row_of_calls([0, 2], [(6, 2), (4, 2)], [3.0, 1.0])
-    columns = Columns(FastJudge(problem))
+    columns = Columns(Judge(problem))
     question = Question(columns, "seconds", 9, most_bytes=9)
     relaxed = Model(question, [0, 1], [1], whole=False).solve(10.0)
     assert relaxed.bound == pytest.approx(0.75)
@@ -80,7 +80,7 @@ def test_chain() -> None:
             for i, begins in enumerate((2, 1))
         ),
     )
-    chain = Chain(FastJudge(problem))
+    chain = Chain(Judge(problem))
     assert chain.plan(7) == (0,)
     assert simulate(problem, (0,)).peak_bytes == 7
     assert simulate(problem, (1,)).peak_bytes == 6 + 1 + 6
@@ -89,7 +89,7 @@ def test_chain() -> None:
 
 def test_articulation() -> None:
     problem = row_of_calls([0, 0], [(4, 2), (2, 2), (4, 2)], [1.0, 4.0, 1.0])
-    _, grown, *_ = articulation_plans(FastJudge(problem), 6)
+    _, grown, *_ = articulation_plans(Judge(problem), 6)
     assert grown == (0,)
     assert simulate(problem, grown).peak_bytes == 6
 

@@ -25,8 +25,8 @@ from autockpt.solvers import (
     solve,
     sweep,
 )
-from autockpt.solvers.fast_judge import FastJudge
 from autockpt.solvers.instant import Instants
+from autockpt.solvers.judge import Judge
 
 from .exhaustive import optimum, outcome
 from .strategies import problems_and_budgets
@@ -166,7 +166,7 @@ def test_where_it_lies_an_instant_plan_or_better_is_returned(fake: Fake, monkeyp
         problem, budget_bytes = drawn
         expected, found = outcome(optimum, *drawn), outcome(auto, *drawn)
         judge(*drawn, found)
-        judged = FastJudge(problem)
+        judged = Judge(problem)
         instant, _ = Instants(judged).best(budget_bytes)
         fits = judged.peak(instant) <= budget_bytes
         assert isinstance(found, Solution) or not fits
@@ -230,7 +230,7 @@ def test_without_highs_there_is_a_plan_that_says_so(monkeypatch: pytest.MonkeyPa
     problem = transformer(3)
     budget_bytes = simulate(problem, ()).peak_bytes * 6 // 10
     solution = solve(problem, budget_bytes)
-    assert solution.solver == Instants(FastJudge(problem)).best(budget_bytes)[1]
+    assert solution.solver == Instants(Judge(problem)).best(budget_bytes)[1]
     assert solution.notes == (
         "HiGHS cannot be loaded (pip install highspy), so this is the best plan that was found without it",
     )

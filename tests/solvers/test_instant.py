@@ -10,7 +10,7 @@ from autockpt.solvers import SOLVERS, Infeasible, Problem, Status, Step, simulat
 from autockpt.solvers.articulation import articulation_points
 from autockpt.solvers.baselines import sqrt
 from autockpt.solvers.blocks import block_chain
-from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.judge import Judge
 
 from .exhaustive import optimum
 from .strategies import minimum_bytes, problems, problems_and_budgets
@@ -179,14 +179,14 @@ def test_sqrt_makes_about_sqrt_n_runs_of_an_even_chain() -> None:
 
 def test_sqrt_counts_bytes_and_not_blocks() -> None:
     problem = row_of_blocks([40, 40, 2, 2, 2, 2, 2, 2, 2, 2])
-    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt(FastJudge(problem))]
+    plans = [[problem.candidates[c].length for c in plan] for plan in sqrt(Judge(problem))]
     assert any(runs[:2] == [1, 1] and max(runs) >= 3 for runs in plans if runs)
 
 
 def test_articulation_points_are_where_few_bytes_cross() -> None:
     problem = row_of_blocks([30] * 9, [9, 2, 9, 9, 2, 9, 9, 2, 9])
     chain = block_chain(problem)
-    names = [problem.calls[chain.elements[i]].name for i in articulation_points(FastJudge(problem), chain)]
+    names = [problem.calls[chain.elements[i]].name for i in articulation_points(Judge(problem), chain)]
     assert names == ["body.0#0", "body.2#0", "body.5#0", "body.8#0"]
 
 

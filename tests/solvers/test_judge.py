@@ -23,7 +23,7 @@ from autockpt.solvers import (
     simulate,
 )
 from autockpt.solvers.columns import Columns
-from autockpt.solvers.fast_judge import FastJudge
+from autockpt.solvers.judge import Judge
 
 from .strategies import problems_and_plans
 
@@ -55,18 +55,21 @@ def test_judge_equals_a_naive_reading_of_the_definition(drawn: tuple[Problem, tu
     assert timeline.peak_bytes == max(timeline.level_bytes)
     assert timeline.level_bytes[timeline.peak_step] == timeline.peak_bytes
     assert timeline.recompute_seconds == pytest.approx(sum(problem.candidates[c].recompute_seconds for c in plan))
+    saved = zip(problem.tensors, timeline.saved_until, timeline.needed_until, strict=True)
+    for i, (tensor, saved_until, needed_until) in enumerate(saved):
+        covered = {call for c in plan for call in range(problem.candidates[c].start, problem.candidates[c].stop)}
+        saves = [save.until for save in tensor.saves if save.call not in covered]
+        holds = [hold.until for c in plan for hold in problem.candidates[c].holds if hold.tensor == i]
+        assert saved_until == max([tensor.free_step, *saves])
+        assert needed_until == max([tensor.free_step, *holds])
 
 
 @settings(max_examples=150)
 @given(problems_and_plans())
-def test_fast_judge_and_columns_stand_as_high_as_the_judge(drawn: tuple[Problem, tuple[int, ...]]) -> None:
+def test_columns_stand_as_high_as_the_judge(drawn: tuple[Problem, tuple[int, ...]]) -> None:
     problem, plan = drawn
     expected = simulate(problem, plan).level_bytes
-    judge = FastJudge(problem)
-    assert tuple(judge.levels(plan).tolist()) == expected
-    assert judge.peak(plan) == max(expected)
-
-    columns = Columns(judge)
+    columns = Columns(Judge(problem))
     values = columns.values(plan)
     assert tuple(columns.levels(values).tolist()) == expected
     assert columns.plan(values) == plan

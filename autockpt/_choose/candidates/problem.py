@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ...solvers.fast_judge import course
+from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
 from .effects import Replay
 from .profile_index import Index, Ints
