@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-
-import numpy as np
 
 from .blocks import BlockChain, block_chain
 from .common import Plan
 from .judge import Judge
+from .problem import Problem
 
 GRID = 12  # values of b between the √n point and the whole chain; half as many below the √n point
 MOST_PLANS = 200  # numbers of blocks that are tried where there are more
@@ -124,42 +122,24 @@ def speed(judge: Judge) -> Iterator[Plan]:
     what is worth recomputing.
     Exact on its n + 1 plans for n blocks; O(n × problem).
     """
-    problem = judge.problem
-    starts = list(block_chain(problem).elements)
-    freed = _freed_bytes(judge)
-    inside: list[list[int]] = [[] for _ in starts]
+    problem, plain = judge.problem, judge.levels(())
+    starts, step = list(block_chain(problem).elements), int(plain.argmax())
+    freed: list[dict[int, int]] = [{} for _ in starts]
     for c, candidate in enumerate(problem.candidates):
         block = bisect_right(starts, candidate.start) - 1
-        if block >= 0 and candidate.stop <= problem.calls[starts[block]].stop and freed[c] > 0:
-            inside[block].append(c)
-    parts = [_freeing_most(judge, some, freed) for some in inside]
+        if block >= 0 and candidate.stop <= problem.calls[starts[block]].stop and not candidate.multiplies:
+            freed[block][c] = int(plain[step] - judge.levels((c,))[step])
+    parts = [_freeing_most(problem, some) for some in freed]
     for n in _numbers(0, len(parts)):
         yield tuple(c for part in parts[:n] for c in part)
 
 
-def _freed_bytes(judge: Judge) -> list[int]:
-    """Per candidate, what it alone frees at the plain peak; 0 for those that multiply."""
-    step, freed = int(judge.levels(()).argmax()), []
-    stand = (judge.free_step[judge.save_tensor] <= step) & (judge.save_until > step)
-    first, last = np.full(len(judge.tensor_bytes), len(judge.problem.calls)), np.full(len(judge.tensor_bytes), -1)
-    np.minimum.at(first, judge.save_tensor[stand], judge.save_call[stand])
-    np.maximum.at(last, judge.save_tensor[stand], judge.save_call[stand])
-    plain_bytes = int(judge.tensor_bytes[last >= 0].sum())
-    for candidate in judge.problem.candidates:
-        left = (last >= 0) & ~((first >= candidate.start) & (last < candidate.stop))
-        left[[t for t, until in candidate.holds if judge.free_step[t] <= step < until]] = True
-        added_bytes = sum(each.bytes for each in candidate.additions if each.start <= step < each.until)
-        left_bytes = int(judge.tensor_bytes[left].sum()) + added_bytes
-        freed.append(0 if candidate.multiplies else plain_bytes - left_bytes)
-    return freed
-
-
-def _freeing_most(judge: Judge, some: Sequence[int], freed: Sequence[int]) -> list[int]:
-    """Those of some candidates that do not overlap and free most, as if what they free added up; O(n log n)."""
-    candidates = judge.problem.candidates
+def _freeing_most(problem: Problem, freed: Mapping[int, int]) -> list[int]:
+    """Those of candidates, with what each frees, that do not overlap and free most, as if it added up; O(n log n)."""
+    candidates = problem.candidates
     best: list[tuple[int, list[int]]] = [(0, [])]
     stops = [0]
-    for c in sorted(some, key=lambda c: (candidates[c].stop, candidates[c].recompute_seconds)):
+    for c in sorted(freed, key=lambda c: (candidates[c].stop, candidates[c].recompute_seconds)):
         n_bytes, before = best[bisect_right(stops, candidates[c].start) - 1]
         if n_bytes + freed[c] > best[-1][0]:
             best.append((n_bytes + freed[c], [*before, c]))
@@ -167,30 +147,13 @@ def _freeing_most(judge: Judge, some: Sequence[int], freed: Sequence[int]) -> li
     return best[-1][1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """A simple solver.
-
-    Attributes:
-        plans: what it chooses among.
-        trimmed: whether its plans lose the segments that they do not need.
-    """
-
-    plans: Callable[[Judge], Iterator[Plan]]
-    trimmed: bool = False
-
-
-BASELINES: Mapping[str, Baseline] = MappingProxyType(
-    {
-        "none": Baseline(plans=none),
-        "all": Baseline(plans=every_block),
-        "block": Baseline(plans=first_blocks),
-        "uniform": Baseline(plans=uniform),
-        "sqrt": Baseline(plans=sqrt, trimmed=True),
-        "speed": Baseline(plans=speed),
-    }
+BASELINES: Mapping[str, Callable[[Judge], Iterator[Plan]]] = MappingProxyType(
+    {"none": none, "all": every_block, "block": first_blocks, "uniform": uniform, "sqrt": sqrt, "speed": speed}
 )
 """Every baseline by its name. Whoever writes one puts it here, and `solver=` and `--solver` know it.
 
 Its plans are also among those with which `auto`, `ilp` and `frontier` begin (`instant`).
 """
+
+TRIMMED = frozenset({"sqrt"})
+"""Baselines whose plans lose the segments that they do not need."""

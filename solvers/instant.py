@@ -28,7 +28,7 @@ class Instants:
 
     def __init__(self, judge: Judge) -> None:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
-        fixed = [dict.fromkeys(stated(judge, one.plans(judge)), solver) for solver, one in BASELINES.items()]
+        fixed = [dict.fromkeys(stated(judge, plans(judge)), solver) for solver, plans in BASELINES.items()]
         self.fixed = dict(ChainMap(*fixed))
         self.chain = Chain(judge)
         self.columns = self.chain.columns

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from . import ilp
 from .articulation import articulation_plans
-from .baselines import BASELINES, Baseline
+from .baselines import BASELINES, TRIMMED
 from .chain import chain_plans
 from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged, stated
 from .errors import BudgetError, UnknownSolver
@@ -40,12 +40,12 @@ def _cheapest_of(name: str, plans: Callable[[Judge, int], Iterable[Plan]], *, tr
     return solve_by_plans
 
 
-def _baseline(name: str, baseline: Baseline) -> Solver:
-    return _cheapest_of(name, lambda judge, _: baseline.plans(judge), trimmed=baseline.trimmed)
+def _baseline(name: str) -> Solver:
+    return _cheapest_of(name, lambda judge, _: BASELINES[name](judge), trimmed=name in TRIMMED)
 
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {name: _baseline(name, baseline) for name, baseline in BASELINES.items()}
+    {name: _baseline(name) for name in BASELINES}
     | {
         "articulation": _cheapest_of("articulation", articulation_plans),
         "chain": _cheapest_of("chain", chain_plans),
