@@ -28,69 +28,67 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .dataflow import Dataflow
 
 TICKS = 10**15  # parts of a second in which times are counted
 
 
-class Closure:
-    """A dataflow as nodes, without those whose value is fixed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nodes:
+    """A dataflow as nodes: R by the first unit of each group, then A by item, then K by unit.
 
     Attributes:
         members: per node, the units that it recomputes; empty for A and K.
         held_bytes: per node, what choosing it adds to the held bytes; so do `ticks`, in femtoseconds, to the seconds.
         implies: per node, nodes that must be chosen with it.
-        always: units that run again in any case.
+        always: nodes that are chosen in any case.
     """
 
-    def __init__(self, flow: Dataflow, kept_seconds: float) -> None:
-        """Make the nodes; O(units + items)."""
-        n_units = len(flow.units)
-        r_node, a_node = [group[0] for group in flow.groups], [n_units + t for t in range(len(flow.items))]
-        k_node = [n_units + len(flow.items) + u for u in range(n_units)]
-        n_nodes = 2 * n_units + len(flow.items)
-        weight_bytes, ticks = [0] * n_nodes, [0] * n_nodes
-        members: list[list[int]] = [[] for _ in range(n_nodes)]
-        implies: list[list[int]] = [[] for _ in range(n_nodes)]
-        keep_ticks = round(kept_seconds * TICKS)
-        for u, unit in enumerate(flow.units):
-            members[r_node[u]].append(u)
-            ticks[r_node[u]] += round(unit.seconds * TICKS) - keep_ticks
-            ticks[k_node[u]] += keep_ticks
-            implies[r_node[u]] += [a_node[t] for t in (*unit.reads, *unit.makes)]
-            if keep_ticks:
-                implies[r_node[u]].append(k_node[u])
-                for t in unit.makes:
-                    implies[a_node[t]].append(k_node[u])
-        for t, item in enumerate(flow.items):
-            n_bytes = 0 if item.free else item.bytes
-            weight_bytes[a_node[t]] += n_bytes
-            if flow.makers[t]:
-                maker = r_node[flow.makers[t][0]]
-                weight_bytes[maker] -= n_bytes
-                if not flow.holdable[t]:
-                    implies[a_node[t]].append(maker)
+    members: list[list[int]]
+    held_bytes: list[int]
+    ticks: list[int]
+    implies: list[list[int]]
+    always: list[int]
 
-        chosen = _reached([a_node[t] for t, item in enumerate(flow.items) if item.saved], implies)
-        used = [bool(weight_bytes[n] or ticks[n] or implies[n] or members[n]) for n in range(n_nodes)]
-        free = [n for n in range(n_nodes) if used[n] and not chosen[n]]
-        number = {node: i for i, node in enumerate(free)}
-        self.members = [tuple(members[node]) for node in free]
-        self.held_bytes = [weight_bytes[node] for node in free]
-        self.ticks = [ticks[node] for node in free]
-        self.implies = [tuple({number[other] for other in implies[node] if other in number}) for node in free]
-        self.always = [u for u in range(n_units) if chosen[r_node[u]]]
 
-    def cheapest(self, byte_price: int, tick_price: int) -> tuple[int, int, tuple[int, ...]]:
-        """Bytes, ticks and units of the choice of least ``byte_price × bytes + tick_price × ticks``.
+def _nodes_of(flow: Dataflow, kept_seconds: float) -> _Nodes:
+    """Make the nodes; O(units + items)."""
+    n_units, keep_ticks = len(flow.units), round(kept_seconds * TICKS)
+    n_nodes = 2 * n_units + len(flow.items)
+    held_bytes, ticks = [0] * n_nodes, [0] * n_nodes
+    members: list[list[int]] = [[] for _ in range(n_nodes)]
+    implies: list[list[int]] = [[] for _ in range(n_nodes)]
+    for u, unit in enumerate(flow.units):
+        again, kept = flow.groups[u][0], n_nodes - n_units + u
+        members[again].append(u)
+        ticks[again] += round(unit.seconds * TICKS) - keep_ticks
+        ticks[kept] += keep_ticks
+        implies[again] += [n_units + t for t in (*unit.reads, *unit.makes)] + [kept] * bool(keep_ticks)
+        for t in unit.makes if keep_ticks else ():
+            implies[n_units + t].append(kept)
+    for t, item in enumerate(flow.items):
+        n_bytes = 0 if item.free else item.bytes
+        held_bytes[n_units + t] += n_bytes
+        if flow.makers[t]:
+            maker = flow.groups[flow.makers[t][0]][0]
+            held_bytes[maker] -= n_bytes
+            if not flow.holdable[t]:
+                implies[n_units + t].append(maker)
+    always = [n_units + t for t, item in enumerate(flow.items) if item.saved]
+    return _Nodes(members=members, held_bytes=held_bytes, ticks=ticks, implies=implies, always=always)
 
-        Bytes and ticks count from an origin that is the same for all choices.
-        """
-        weights = [byte_price * b + tick_price * s for b, s in zip(self.held_bytes, self.ticks, strict=True)]
-        chosen = minimum_closure(weights, self.implies)
-        units = sorted(u for node in chosen for u in self.members[node])
-        return sum(self.held_bytes[n] for n in chosen), sum(self.ticks[n] for n in chosen), (*self.always, *units)
+
+def _cheapest(nodes: _Nodes, byte_price: int, tick_price: int) -> tuple[int, int, tuple[int, ...]]:
+    """Bytes, ticks and units of the choice of least ``byte_price × bytes + tick_price × ticks``."""
+    weights = [byte_price * b + tick_price * s for b, s in zip(nodes.held_bytes, nodes.ticks, strict=True)]
+    gain = 1 + sum(map(abs, weights))  # more than all else comes to
+    for node in nodes.always:
+        weights[node] -= gain
+    chosen = minimum_closure(weights, nodes.implies)
+    units = sorted(u for node in chosen for u in nodes.members[node])
+    return sum(nodes.held_bytes[n] for n in chosen), sum(nodes.ticks[n] for n in chosen), tuple(units)
 
 
 def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...], ...]:
@@ -105,17 +103,15 @@ def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...],
 
     Exact, two cuts a vertex; a cut is O(nodes² × arcs), in practice about linear.
     """
-    closure = Closure(flow, kept_seconds)
-    most_bytes = 1 + sum(abs(b) for b in closure.held_bytes)
-    most_ticks = 1 + sum(abs(s) for s in closure.ticks)
-    first = closure.cheapest(1, most_bytes)  # fewest seconds, then fewest bytes
-    last = closure.cheapest(most_ticks, 1)
+    nodes = _nodes_of(flow, kept_seconds)
+    first = _cheapest(nodes, 1, 1 + sum(map(abs, nodes.held_bytes)))  # fewest seconds, then fewest bytes
+    last = _cheapest(nodes, 1 + sum(map(abs, nodes.ticks)), 1)
     found = [first]
     open_pairs = deque([(first, last)] if first[:2] != last[:2] else [])
     while open_pairs:
         left, right = open_pairs.popleft()
         byte_price, tick_price = right[1] - left[1], left[0] - right[0]
-        middle = closure.cheapest(byte_price, tick_price)
+        middle = _cheapest(nodes, byte_price, tick_price)
         if byte_price * middle[0] + tick_price * middle[1] < byte_price * left[0] + tick_price * left[1]:
             open_pairs += [(left, middle), (middle, right)]
         else:
@@ -193,14 +189,3 @@ def _block(
                 return
             node = heads[path.pop() ^ 1]
             tried[node] += 1
-
-
-def _reached(starts: Sequence[int], arcs: Sequence[Sequence[int]]) -> list[bool]:
-    reached = [False] * len(arcs)
-    waiting = list(starts)
-    while waiting:
-        node = waiting.pop()
-        if not reached[node]:
-            reached[node] = True
-            waiting.extend(arcs[node])
-    return reached
