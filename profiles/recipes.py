@@ -15,29 +15,14 @@ import torch
 from .. import profile
 from .._data.profile import Profile
 from .._data.tables import Recipe
-from .models import (
-    Batch,
-    bert_large,
-    gpt2_xl,
-    llama_1b,
-    llama_8b,
-    mixtral_small,
-    resnet_50,
-    resnet_152,
-    sd_unet,
-    swin_base,
-    t5_large,
-    vit_large,
-    whisper_medium,
-)
+from .models import MODELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What one recording needs.
+    """What one recording needs, besides the model.
 
     Attributes:
-        build: returns the model and its batch; runs on the meta device.
         batch: what a step trains on, in words.
         precision: ``bf16`` parameters, or ``bf16 autocast`` over parameters in single precision.
         device: whose roofline gives the seconds.
@@ -45,7 +30,6 @@ class Setup:
         notes: what is not as in a training run on that device.
     """
 
-    build: Callable[[], tuple[torch.nn.Module, Batch]]
     batch: str
     precision: Literal["bf16", "bf16 autocast"]
     device: str
@@ -64,7 +48,7 @@ def record(name: str) -> Profile:
     """
     setup = RECIPES[name]
     with torch.device("meta"):
-        model, batch = setup.build()
+        model, batch = MODELS[name]()
     model.train()
     autocast = setup.precision == "bf16 autocast"
     if not autocast:
@@ -100,14 +84,14 @@ GROUPED = (
 )
 
 
-def _autocast(build: Callable[[], tuple[torch.nn.Module, Batch]], batch: str, device: str, *notes: str) -> Setup:
+def _autocast(batch: str, device: str, *notes: str) -> Setup:
     """Single precision under autocast, AdamW: how most models are trained on one GPU."""
-    return Setup(build=build, batch=batch, precision="bf16 autocast", device=device, notes=(AUTOCAST, *notes))
+    return Setup(batch=batch, precision="bf16 autocast", device=device, notes=(AUTOCAST, *notes))
 
 
-def _pure(build: Callable[[], tuple[torch.nn.Module, Batch]], batch: str, device: str, *notes: str) -> Setup:
+def _pure(batch: str, device: str, *notes: str) -> Setup:
     """Parameters, gradients and AdamW's state in bfloat16: how models that would not fit otherwise are tuned."""
-    return Setup(build=build, batch=batch, precision="bf16", device=device, notes=notes)
+    return Setup(batch=batch, precision="bf16", device=device, notes=notes)
 
 
 def _momentum(parameters: Any) -> torch.optim.Optimizer:
@@ -116,17 +100,17 @@ def _momentum(parameters: Any) -> torch.optim.Optimizer:
 
 RECIPES: Mapping[str, Setup] = MappingProxyType(
     {
-        "bert-large": _autocast(bert_large, "64 × 512 tokens", "a100", DROPOUT),
-        "gpt2-xl": _pure(gpt2_xl, "8 × 1024 tokens", "rtx4090", DROPOUT),
-        "llama-1b": _autocast(llama_1b, "4 × 4096 tokens", "a100"),
-        "llama-8b": _pure(llama_8b, "1 × 8192 tokens", "h100"),
-        "mixtral-small": _pure(mixtral_small, "8 × 2048 tokens", "a100", GROUPED),
-        "resnet-50": replace(_autocast(resnet_50, "256 images", "rtx4090"), optimizer=_momentum),
-        "resnet-152": replace(_autocast(resnet_152, "256 images", "rtx4090"), optimizer=_momentum),
-        "sd-unet": _autocast(sd_unet, "16 × 64×64 latents", "rtx4090"),
-        "swin-base": _pure(swin_base, "128 images", "rtx4090", EAGER),
-        "t5-large": _autocast(t5_large, "16 × 512+128 tokens", "a100", DROPOUT, EAGER),
-        "vit-large": _autocast(vit_large, "128 images", "rtx4090"),
-        "whisper-medium": _autocast(whisper_medium, "16 × 30 s", "a100"),
+        "bert-large": _autocast("64 × 512 tokens", "a100", DROPOUT),
+        "gpt2-xl": _pure("8 × 1024 tokens", "rtx4090", DROPOUT),
+        "llama-1b": _autocast("4 × 4096 tokens", "a100"),
+        "llama-8b": _pure("1 × 8192 tokens", "h100"),
+        "mixtral-small": _pure("8 × 2048 tokens", "a100", GROUPED),
+        "resnet-50": replace(_autocast("256 images", "rtx4090"), optimizer=_momentum),
+        "resnet-152": replace(_autocast("256 images", "rtx4090"), optimizer=_momentum),
+        "sd-unet": _autocast("16 × 64×64 latents", "rtx4090"),
+        "swin-base": _pure("128 images", "rtx4090", EAGER),
+        "t5-large": _autocast("16 × 512+128 tokens", "a100", DROPOUT, EAGER),
+        "vit-large": _autocast("128 images", "rtx4090"),
+        "whisper-medium": _autocast("16 × 30 s", "a100"),
     }
 )

@@ -14,6 +14,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
+from autockpt.profiles.models import MODELS
 from autockpt.profiles.recipes import RECIPES
 from benchmarks.gpu.models import build
 from benchmarks.gpu.rows import Figures, Job
@@ -99,7 +100,7 @@ def _shipped(name: str) -> Setup:
 
     def build_on(device: torch.device) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         with device:
-            model, batch = recipe.build()
+            model, batch = MODELS[name]()
             if device.type != "meta":
                 batch = {key: _filled(value) for key, value in batch.items()}
         if recipe.precision == "bf16":
