@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from .errors import Infeasible
 from .judge import Judge, simulate
-from .pins import completed
 from .problem import Problem, Solution, Status
 from .units import format_bytes
 
@@ -114,11 +113,6 @@ def trim(judge: Judge, plan: Sequence[int], budget_bytes: int) -> Plan:
         else:
             kept.append(c)
     return tuple(sorted(kept))
-
-
-def stated(judge: Judge, plans: Iterable[Sequence[int]]) -> list[Plan]:
-    """Each plan once, with what the problem demands of it."""
-    return list(dict.fromkeys(tuple(sorted(plan)) for plan in completed(judge.problem, plans)))
 
 
 def ordered(judge: Judge, plans: Iterable[Plan], budget_bytes: int) -> list[Plan]:

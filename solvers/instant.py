@@ -11,8 +11,9 @@ from collections import ChainMap
 from .articulation import articulation_plans
 from .baselines import BASELINES
 from .chain import Chain
-from .common import Plan, best_plan, stated
+from .common import Plan, best_plan
 from .judge import Judge
+from .pins import completed
 
 MOST_TRIMMED = 3  # the best so many of all plans lose the segments that they do not need
 
@@ -28,7 +29,7 @@ class Instants:
 
     def __init__(self, judge: Judge) -> None:
         """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
-        fixed = [dict.fromkeys(stated(judge, plans(judge)), solver) for solver, plans in BASELINES.items()]
+        fixed = [dict.fromkeys(completed(judge.problem, plans(judge)), solver) for solver, plans in BASELINES.items()]
         self.fixed = dict(ChainMap(*fixed))
         self.chain = Chain(judge)
         self.columns = self.chain.columns
@@ -39,6 +40,6 @@ class Instants:
         Heuristic; O(n × problem) and what `chain` takes.
         """
         judge = self.columns.judge
-        chain = dict.fromkeys(stated(judge, self.chain.plans(budget_bytes)), "chain")
-        articulation = dict.fromkeys(stated(judge, articulation_plans(judge, budget_bytes)), "articulation")
+        chain = dict.fromkeys(completed(judge.problem, self.chain.plans(budget_bytes)), "chain")
+        articulation = dict.fromkeys(completed(judge.problem, articulation_plans(judge, budget_bytes)), "articulation")
         return best_plan(judge, chain | articulation | self.fixed, budget_bytes, trimmed=MOST_TRIMMED)

@@ -11,7 +11,7 @@ would be without the tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import replace
 
 from .blocks import widest_candidates
@@ -47,20 +47,21 @@ def coverable(problem: Problem, calls: Collection[int]) -> bool:
     return _cover(problem, frozenset(calls), range(len(problem.candidates)), frozenset()) is not None
 
 
-def completed(problem: Problem, plans: Iterable[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Add to plans what the problem demands and they lack, whole calls and runs, in place of what overlaps.
+def completed(problem: Problem, plans: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Return each plan once, with what it lacks of what the problem demands, whole calls and runs, for what overlaps.
 
     As few candidates of a plan are replaced as possible, then as few seconds added; exact, O(calls + candidates).
     """
     demanded = frozenset(save.call for tensor in problem.tensors if tensor.demand for save in tensor.saves)
+    whole: dict[tuple[int, ...], None] = {}
     for plan in plans:
         spans = (problem.candidates[c] for c in plan)
-        if not demanded or demanded <= {call for span in spans for call in range(span.start, span.stop)}:
-            yield tuple(plan)
-            continue
-        usable = {*plan, *widest_candidates(problem).values()}
-        found = _cover(problem, demanded, sorted(usable), frozenset(plan))
-        yield tuple(plan) if found is None else found
+        found = None
+        if demanded and not demanded <= {call for span in spans for call in range(span.start, span.stop)}:
+            usable = {*plan, *widest_candidates(problem).values()}
+            found = _cover(problem, demanded, sorted(usable), frozenset(plan))
+        whole[tuple(sorted(plan)) if found is None else found] = None
+    return list(whole)
 
 
 def _cover(problem: Problem, demanded: Set[int], usable: Collection[int], wanted: Set[int]) -> tuple[int, ...] | None:

@@ -11,10 +11,10 @@ from . import ilp
 from .articulation import articulation_plans
 from .baselines import BASELINES, TRIMMED
 from .chain import chain_plans
-from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged, stated
+from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged
 from .errors import BudgetError, UnknownSolver
 from .judge import Judge
-from .pins import demand, highest_bytes
+from .pins import completed, demand, highest_bytes
 from .problem import Problem, Solution
 
 
@@ -31,7 +31,7 @@ def _cheapest_of(name: str, plans: Callable[[Judge, int], Iterable[Plan]], *, tr
 
     def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
         judge = Judge(problem)
-        found = dict.fromkeys(stated(judge, plans(judge, budget_bytes)), name)
+        found = dict.fromkeys(completed(problem, plans(judge, budget_bytes)), name)
         plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
         if judge.peak(plan) > budget_bytes:
             raise infeasible(problem, plan, budget_bytes=budget_bytes, solver=name)
