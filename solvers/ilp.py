@@ -259,12 +259,11 @@ class _Search:
 
         Its bound `proves` something only where no better plan takes another column.
         """
-        question, limit_bytes, margin_bytes = self.question, self.question.limit_bytes, 0
-        taken = [*candidates, *self.plan]
-        model = Model(question, taken, sorted(self.rows), whole=True)
+        question, limit_bytes = self.question, self.question.limit_bytes
+        model = Model(question, [*candidates, *self.plan], sorted(self.rows), whole=True)
         while not (self.proven() or deadline.passed):
             answer = model.solve(deadline.left, start=self.plan, near=min(self.near, NEARER))
-            if proves and not margin_bytes:
+            if proves:
                 if answer.infeasible:
                     raise highs.nonsense("no plan at all, where the judge has one")
                 self.prove(answer.bound or 0.0)
@@ -272,18 +271,12 @@ class _Search:
                 return
             plan = question.columns.plan(answer.values)
             self.offer(plan)
-            levels = self.judge.levels(plan)
             over_bytes = (answer.bound or 0.0) * (1 + SAFE) if question.goal == "peak" else 0.0
-            above_bytes = int(levels.max()) - limit_bytes
-            new = self.broken(levels, limit_bytes + over_bytes)
-            if above_bytes <= 0 or (question.goal == "peak" and not new):
+            new = self.broken(self.judge.levels(plan), limit_bytes + over_bytes)
+            if not new:
                 return
             self.rows |= new
-            if new:
-                model.add_levels(sorted(new))
-            else:  # every broken step has its row: the tolerance let it through
-                margin_bytes = 2 * (margin_bytes + above_bytes)
-                model = Model(question, taken, sorted(self.rows), whole=True, margin_bytes=margin_bytes)
+            model.add_levels(sorted(new))
 
     def broken(self, levels: Ints | Floats, limit_bytes: float) -> set[int]:
         """Steps without a row where the levels peak above a limit, the highest first."""

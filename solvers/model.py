@@ -103,15 +103,10 @@ class Question:
 class Model:
     """The programme over some candidates, in PuLP, to which level rows are added."""
 
-    def __init__(
-        self, question: Question, candidates: Iterable[int], steps: Iterable[int], *, whole: bool, margin_bytes: int = 0
-    ) -> None:
-        """Make the programme over these candidates with rows (3) for these steps; `whole`: not the relaxation.
-
-        It keeps `margin_bytes` below the limit.
-        """
+    def __init__(self, question: Question, candidates: Iterable[int], steps: Iterable[int], *, whole: bool) -> None:
+        """Make the programme over these candidates with rows (3) for these steps; `whole`: not the relaxation."""
         pulp = highs.pulp_module()
-        self.question, self.whole, self._margin_bytes = question, whole, margin_bytes
+        self.question, self.whole = question, whole
         columns, n = question.columns, question.columns.n_candidates
         taken = sorted(set(candidates))
         self._new: list[Any] = []
@@ -151,7 +146,7 @@ class Model:
         question = self.question
         columns, grain, size_unit = question.columns, question.columns.grain_bytes, question.size_unit
         for step in steps:
-            room_bytes = float(question.limit_bytes - self._margin_bytes - int(columns.base_bytes[step]))
+            room_bytes = float(question.limit_bytes - int(columns.base_bytes[step]))
             if question.goal == "seconds":
                 # Sizes are whole grains, so half a grain on top changes nothing but the tolerance.
                 room_bytes = (room_bytes // grain + 0.5) * grain
