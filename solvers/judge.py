@@ -153,7 +153,7 @@ def _ints(values: Sequence[int]) -> Ints:
 
 def _latest(steps: Ints, tensors: Ints, untils: Ints) -> Ints:
     """Per tensor the latest of its step and of what is said of it."""
-    latest = steps.copy()
+    latest: Ints = steps.copy()
     np.maximum.at(latest, tensors, untils)
     return latest
 

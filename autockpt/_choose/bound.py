@@ -17,46 +17,42 @@ from .candidates.profile_index import Index
 BOUND_SECONDS = 1.0
 
 
-class PeakBound:
-    """A profile laid out for bounding what any method recomputes, under one peak or many.
+def lay_out(index: Index) -> tuple[Dataflow, Lives]:
+    """Return the operators of a profile, and when what stands, for bounding what any method recomputes.
 
-    Attributes:
-        flow: the operators.
-        lives: when what stands.
+    O(operators and saves).
     """
+    flow, tensors, op_ticks = state_operators(index)
+    saves, ticks = index.profile.saves, index.profile.ticks
+    free_ticks = index.natural[tensors].tolist()
+    edges = sorted(cut for cut in {0, *saves.release, *saves.unpack, *free_ticks} if cut < ticks)
 
-    def __init__(self, index: Index) -> None:
-        """Lay a profile out; O(operators and saves)."""
-        self.flow, tensors, op_ticks = state_operators(index)
-        saves, ticks = index.profile.saves, index.profile.ticks
-        free_ticks = index.natural[tensors].tolist()
-        edges = sorted(cut for cut in {0, *saves.release, *saves.unpack, *free_ticks} if cut < ticks)
+    def step(tick: int) -> int:
+        return bisect.bisect_right(edges, tick) - 1
 
-        def step(tick: int) -> int:
-            return bisect.bisect_right(edges, tick) - 1
+    reads: dict[int, set[int]] = {tensor: set() for tensor in tensors}
+    for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True):
+        if tensor in reads and unpack < ticks:
+            reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
+    steps = base_steps(index, edges)
+    return flow, Lives(
+        base_bytes=tuple(each.base_bytes for each in steps),
+        run_step=tuple(map(step, op_ticks)),
+        free_step=tuple(bisect.bisect_left(edges, t) if t < ticks else len(steps) for t in free_ticks),
+        read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
+    )
 
-        reads: dict[int, set[int]] = {tensor: set() for tensor in tensors}
-        for tensor, unpack, release in zip(saves.tensor, saves.unpack, saves.release, strict=True):
-            if tensor in reads and unpack < ticks:
-                reads[tensor].update(range(step(unpack), bisect.bisect_left(edges, release)))
-        steps = base_steps(index, edges)
-        self.lives = Lives(
-            base_bytes=tuple(each.base_bytes for each in steps),
-            run_step=tuple(map(step, op_ticks)),
-            free_step=tuple(bisect.bisect_left(edges, t) if t < ticks else len(steps) for t in free_ticks),
-            read_steps=tuple(tuple(sorted(reads[tensor])) for tensor in tensors),
-        )
 
-    def least_seconds(self, budget_bytes: int, *, seconds: float = BOUND_SECONDS) -> float | None:
-        """Bound from below the recompute seconds of any method that keeps the step within a peak.
+def least_seconds(flow: Dataflow, lives: Lives, budget_bytes: int, *, seconds: float = BOUND_SECONDS) -> float | None:
+    """Bound from below the recompute seconds of any method that keeps the step within a peak.
 
-        After so many seconds the bound reached is returned, which is weaker and as valid; None where nothing is known,
-        since no operators were recorded or no method fits.
-        """
-        if not self.flow.units:
-            return None
-        least = peak_bound(self.flow, self.lives, budget_bytes, seconds=seconds).seconds
-        return None if math.isinf(least) else least
+    After so many seconds the bound reached is returned, which is weaker and as valid; None where nothing is known,
+    since no operators were recorded or no method fits.
+    """
+    if not flow.units:
+        return None
+    least = peak_bound(flow, lives, budget_bytes, seconds=seconds).seconds
+    return None if math.isinf(least) else least
 
 
 def state_operators(index: Index) -> tuple[Dataflow, list[int], list[int]]:

@@ -10,7 +10,7 @@ from .._data.profile import Profile
 from ..solvers import parse_bytes, sweep
 from ..solvers.common import Deadline, dominated_by
 from ..solvers.frontier import POINTS, SECONDS
-from .bound import BOUND_SECONDS, PeakBound
+from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import find_candidates
 from .solve import believed, make_plan
 
@@ -65,16 +65,16 @@ def frontier(
         budgets_bytes=budgets_bytes,
         seconds=SEARCH_SHARE * deadline.left,
     )
-    bound, least_seconds = PeakBound(candidates.index), 0.0
+    operators, proven_seconds = lay_out(candidates.index), 0.0
     plans: list[Plan] = []
     for i, solution in enumerate(solutions):
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
         if i and limit_seconds > 0:
-            found = believed(bound.least_seconds(solution.peak_bytes, seconds=limit_seconds), solution)
+            found = believed(least_seconds(*operators, solution.peak_bytes, seconds=limit_seconds), solution)
         # What holds under a higher peak holds under a lower one.
-        least_seconds = max(least_seconds, found or 0.0)
-        known = None if found is None else least_seconds
+        proven_seconds = max(proven_seconds, found or 0.0)
+        known = None if found is None else proven_seconds
         plans.append(make_plan(candidates, solution, budget_bytes=solution.peak_bytes, lower_bound_seconds=known))
     lowest = dominated_by(candidates.problem, solutions[-1].chosen)
     return Frontier(model=profile.model, solver=solver, plans=tuple(plans), dominated_by=lowest)

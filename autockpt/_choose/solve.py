@@ -16,7 +16,7 @@ from ..solvers import solve as solve_problem
 from ..solvers.common import judged
 from ..solvers.errors import TooCostly
 from ..solvers.registry import named
-from .bound import PeakBound
+from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
 from .pins import pin
@@ -102,7 +102,7 @@ def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, b
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
-        known = PeakBound(candidates.index).least_seconds(budget_bytes) if bounded else None
+        known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
