@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidProblem
-from .problem import Problem
+from .problem import Candidate, Problem
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -75,34 +75,35 @@ def simulate(problem: Problem, chosen: Sequence[int]) -> Timeline:
         >>> simulate(problem, ()).level_bytes
         (10, 12)
 
-    Exact; O(problem).
+    Exact; O(steps + tensors + saves + what the chosen candidates hold and add).
     """
     candidates = [problem.candidates[i] for i in sorted(chosen, key=lambda i: problem.candidates[i].start)]
     for before, after in pairwise(candidates):
         if after.start < before.stop:
             raise InvalidProblem(f"candidates {before.name!r} and {after.name!r} overlap")
-    judge = Judge(problem)
+    judge, every = Judge(problem, candidates), range(len(candidates))
     return Timeline(
-        level_bytes=tuple(judge.levels(chosen).tolist()),
-        recompute_seconds=sum(candidate.recompute_seconds for candidate in candidates),
-        saved_until=tuple(judge.saved_until(chosen).tolist()),
-        needed_until=tuple(judge.needed_until(chosen).tolist()),
+        level_bytes=tuple(judge.levels(every).tolist()),
+        recompute_seconds=judge.seconds(every),
+        saved_until=tuple(judge.saved_until(every).tolist()),
+        needed_until=tuple(judge.needed_until(every).tolist()),
     )
 
 
 class Judge:
     """A problem as arrays: per step, tensor, save, hold and addition, each in the order of the problem.
 
-    Candidate ``c`` owns holds ``hold_offset[c]:hold_offset[c + 1]``, and additions in the same manner.
+    Its candidates may be some of the problem's. Candidate ``c`` owns holds ``hold_offset[c]:hold_offset[c + 1]``, and
+    additions in the same manner.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        """Make the arrays; O(everything in the problem)."""
-        tensors, candidates = problem.tensors, problem.candidates
+    def __init__(self, problem: Problem, candidates: Sequence[Candidate] | None = None) -> None:
+        """Make the arrays; O(everything in the problem), of candidates only what these have."""
+        tensors, candidates = problem.tensors, problem.candidates if candidates is None else candidates
         saves = [(i, save) for i, tensor in enumerate(tensors) for save in tensor.saves]
         holds = [hold for candidate in candidates for hold in candidate.holds]
         additions = [addition for candidate in candidates for addition in candidate.additions]
-        self.problem = problem
+        self.problem, self.candidates = problem, candidates
         self.base_bytes = _ints([step.base_bytes for step in problem.steps])
         self.tensor_bytes = _ints([tensor.bytes for tensor in tensors])
         self.free_step = _ints([tensor.free_step for tensor in tensors])
@@ -121,7 +122,7 @@ class Judge:
         """Step until which each tensor is there for itself, or a call that is not recomputed holds it."""
         covered = np.zeros(len(self.problem.calls), dtype=np.bool_)
         for c in chosen:
-            covered[self.problem.candidates[c].start : self.problem.candidates[c].stop] = True
+            covered[self.candidates[c].start : self.candidates[c].stop] = True
         kept = ~covered[self.save_call]
         return _latest(self.free_step, self.save_tensor[kept], self.save_until[kept])
 
@@ -144,7 +145,7 @@ class Judge:
 
     def seconds(self, chosen: Sequence[int]) -> float:
         """Recompute seconds of the candidates `chosen`."""
-        return sum(self.problem.candidates[c].recompute_seconds for c in chosen)
+        return sum(self.candidates[c].recompute_seconds for c in chosen)
 
 
 def _ints(values: Sequence[int]) -> Ints:
