@@ -92,8 +92,9 @@ def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds:
     """
     check_budget(budget_bytes)
     deadline = Deadline.after(seconds)
-    budget_bytes = min(budget_bytes, highest_bytes(problem))  # which fits everything: sums of both are 64-bit integers
-    return named(solver)(demand(problem), budget_bytes, deadline=deadline)
+    if problem.required:  # no plan needs more than the highest, and sums with what stands for them are 64-bit integers
+        problem, budget_bytes = demand(problem), min(budget_bytes, highest_bytes(problem))
+    return named(solver)(problem, budget_bytes, deadline=deadline)
 
 
 def check_budget(budget_bytes: int) -> None:
