@@ -66,110 +66,86 @@ def lifetimes(run: Run) -> Lifetimes:
 
     O(events).
     """
-    names, copied, placed, older = _name_storages(run)
-    workspaces = _workspaces(run, names, placed)
-    found = Lifetimes(older=older)
-    numbers: dict[int, int] = {}  # of storages, by name
-    saved: list[int] = []
-    holders: Counter[int] = Counter()  # of each storage: itself, its saves, its copies
+    found = Lifetimes()
+    copies, workspaces = _not_of_the_step(run)
+    live: dict[int, tuple[int, bool]] = {}  # by address, a storage, and whether that is only a copy of it
+    saved: list[int | None] = []
+    holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
+    natural: dict[int, int] = {}
+    death: dict[int, int] = {}
 
-    def let_go(number: int) -> None:
+    def at(key: int) -> int:
+        if key not in live:
+            live[key] = -len(found.older) - 1, False
+            found.older[live[key][0]] = key
+        return live[key][0]
+
+    def let_go(number: int | None) -> None:
         holders[number] -= 1
-        if number >= 0 and not holders[number]:
-            found.death[number] = found.ticks
+        if number is not None and number >= 0 and not holders[number]:
+            death[number] = found.ticks
 
-    for event, name in zip(run.events, names, strict=True):
+    for place, event in enumerate(run.events):
         if event.kind == "mark":
-            mark, named = placed[event.key]
+            mark = run.marks[event.key]
             if mark.kind == "aside":
                 continue
-            # A copy may have been met before a node read it: in the graph of a gradient that forward took.
-            originals = filter(None, (copied.get(each, each) for each in named))
-            storages = tuple(numbers[each] if each > 0 else each for each in originals)
+            if mark.kind == "unpack" and (original := saved[mark.index]) is not None:
+                live.update((key, (original, True)) for key in mark.keys)
+                holders[original] += len(mark.keys)
+            storages = tuple(at(key) for key in mark.keys if key)
             found.marks.append(Placed(mark, found.ticks, storages))
             found.ticks += 1
             if mark.kind == "pack":
-                saved.append(storages[0] if storages else -1)
+                saved.append(storages[0] if storages else None)
                 holders[saved[-1]] += 1
             elif mark.kind == "release":
                 let_go(saved[mark.index])
             elif mark.kind == "ready" and storages and storages[0] >= 0:
                 # This gradient is added to one that existed before the step, and is gone at once.
                 holders[storages[0]] = -1
-                found.natural[storages[0]] = found.death[storages[0]] = found.ticks
-            continue
-        if name in workspaces:
+                natural[storages[0]] = death[storages[0]] = found.ticks
+        elif place in workspaces:
             found.workspace_bytes += event.bytes
-            continue
-        is_copy = name in copied
-        number = numbers.get(copied.get(name, name), -1)
-        if event.kind == "alloc":
+        elif event.kind == "free":
+            number, is_copy = live.pop(event.key, (-1, True))
             if not is_copy:
-                number = numbers[name] = len(found.bytes)
-                found.bytes.append(event.bytes)
-                found.birth.append(found.ticks)
-                found.natural.append(-1)
-                found.death.append(-1)
-                found.ticks += 1
-            holders[number] += 1
-        elif name:
-            if not is_copy and found.natural[number] < 0:
-                found.natural[number] = found.ticks
+                natural.setdefault(number, found.ticks)
             let_go(number)
-    for deaths in (found.natural, found.death):
-        deaths[:] = [tick if tick >= 0 else found.ticks for tick in deaths]
-    found.natural = [min(pair) for pair in zip(found.natural, found.death, strict=True)]
+        elif place in copies:
+            live.pop(event.key, None)
+        else:
+            live[event.key] = len(found.bytes), False
+            holders[len(found.bytes)] += 1
+            found.bytes.append(event.bytes)
+            found.birth.append(found.ticks)
+            found.ticks += 1
+    found.death = [death.get(number, found.ticks) for number in range(len(found.bytes))]
+    found.natural = [min(natural.get(number, last), last) for number, last in enumerate(found.death)]
     return found
 
 
-def _workspaces(run: Run, names: list[int], placed: dict[int, tuple[Mark, tuple[int, ...]]]) -> set[int]:
-    """Names of the storages that nothing in Python ever saw, and that are still there when the step is over."""
-    left = {name for event, name in zip(run.events, names, strict=True) if event.kind == "alloc"}
-    left.difference_update(name for event, name in zip(run.events, names, strict=True) if event.kind == "free")
-    return left.difference(*(storages for _, storages in placed.values()))
-
-
-def _name_storages(
-    run: Run,
-) -> tuple[list[int], dict[int, int], dict[int, tuple[Mark, tuple[int, ...]]], dict[int, int]]:
-    """Give each storage of a run a name of its own: addresses are used again.
+def _not_of_the_step(run: Run) -> tuple[set[int], set[int]]:
+    """Places of allocations that a plain step does not make, and of those that the next step finds there.
 
     Returns:
-        The name of each event's storage (0 for markers, and for older storages), for each copy the storage that it is
-        a copy of (0 for what else the recorder allocates), each marker with the names of its storages, and the keys of
-        older storages by their negative names.
+        What the recorder allocates, copies of saved tensors for one, and what is never freed and nothing in Python saw.
     """
-    live: dict[int, int] = {}  # by address
+    copies: set[int] = set()
+    unseen: dict[int, int] = {}  # by address, the place of its allocation
+    live: dict[int, int] = {}
     aside = False
-    older: dict[int, int] = {}
-    names: list[int] = []
-    copied: dict[int, int] = {}
-    placed: dict[int, tuple[Mark, tuple[int, ...]]] = {}
-    saved: list[int] = []
-
-    def named(key: int) -> int:
-        if key not in live:
-            older[-len(older) - 1] = key
-            live[key] = -len(older)
-        return live[key]
-
-    for number, event in enumerate(run.events, start=1):
+    for place, event in enumerate(run.events):
         if event.kind == "alloc":
-            live[event.key] = number
-            names.append(number)
-            if aside:
-                copied[number] = 0
+            live[event.key] = unseen[event.key] = place
+            copies.update([place] if aside else [])
         elif event.kind == "free":
-            names.append(max(live.pop(event.key, 0), 0))
+            unseen.pop(event.key, None)
         else:
-            names.append(0)
             mark = run.marks[event.key]
             aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready"))
-            storages = [named(key) for key in mark.keys if key]
-            if mark.kind == "pack":
-                saved.append(storages[0] if storages else 0)
-            elif mark.kind == "unpack":
-                original = saved[mark.index]
-                copied.update((each, original) for each in storages if original and each > 0 and each != original)
-            placed[event.key] = mark, tuple(filter(None, (copied.get(each, each) for each in storages)))
-    return names, copied, placed, older
+            if mark.kind == "unpack":
+                copies.update(live[key] for key in mark.keys if key in live)
+            for key in mark.keys:
+                unseen.pop(key, None)
+    return copies, {*unseen.values()}
