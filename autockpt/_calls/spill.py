@@ -9,13 +9,12 @@ every write counts as a version of all of them.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -28,19 +27,6 @@ class NoRoom(ProfilingError):
     """What a forward saves does not fit into a temporary file."""
 
 
-class Store(Protocol):
-    """Where bytes wait."""
-
-    def put(self, tensor: torch.Tensor) -> Any:
-        """Copy a tensor's bytes, taking none of its device's memory; return what `get` needs to find them."""
-
-    def get(self, token: Any, tensor: torch.Tensor) -> None:
-        """Copy them into another tensor of the same sizes and strides."""
-
-    def close(self) -> None:
-        """Let go of them."""
-
-
 class _File:
     """A file without a name, which is gone with the last of what waits in it, and with the process if not before.
 
@@ -51,7 +37,7 @@ class _File:
     def __init__(self, descriptor: int) -> None:
         self._end = 0
         self._descriptor = descriptor
-        self._close = weakref.finalize(self, os.close, descriptor)
+        weakref.finalize(self, os.close, descriptor)
 
     def put(self, tensor: torch.Tensor) -> int:
         place, rest = self._end, bytes_of(tensor)
@@ -71,9 +57,6 @@ class _File:
         end = token + len(rest)
         while rest:
             rest = rest[os.preadv(self._descriptor, [rest], end - len(rest)) :]
-
-    def close(self) -> None:
-        self._close()
 
 
 class _Host:
@@ -101,21 +84,8 @@ class _Host:
         """A tensor's bytes, which a device copies without memory of its own; on a CPU its elements, if need be."""
         return flat(tensor) if is_dense(tensor) or not tensor.is_cpu else tensor.detach()
 
-    def close(self) -> None:
-        """Do nothing: memory goes with the last tensor in it."""
 
-
-class _Nowhere:
-    """For tensors that have no bytes."""
-
-    def put(self, tensor: torch.Tensor) -> None:
-        return None
-
-    def get(self, token: None, tensor: torch.Tensor) -> None:
-        return None
-
-    def close(self) -> None:
-        """Do nothing."""
+Store: TypeAlias = _File | _Host
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
@@ -143,18 +113,20 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class SpilledTensor:
-    """A tensor's bytes in a store, and its sizes and strides."""
+    """A tensor's bytes in a store, and its sizes and strides; a fake tensor has no bytes."""
 
     def __init__(self, store: Store, tensor: torch.Tensor) -> None:
-        self._store, self._conjugate = store, tensor.is_conj()
-        self._token = store.put(tensor.conj() if self._conjugate else tensor)
+        self._store = store if private.fake_mode_of(tensor) is None else None
+        self._conjugate = tensor.is_conj()
+        self._token: Any = self._store and self._store.put(tensor.conj() if self._conjugate else tensor)
         self._dtype, self._device = tensor.dtype, tensor.device
         self._shape, self._stride = tensor.shape, tensor.stride()
 
     def restore(self) -> torch.Tensor:
         """Return a new tensor with the same bytes."""
         new = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
-        self._store.get(self._token, new)
+        if self._store:
+            self._store.get(self._token, new)
         return new.conj() if self._conjugate else new
 
 
@@ -171,10 +143,6 @@ class Spill:
         self._store, self._device = store, device
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
-
-    def close(self) -> None:
-        """Let go of the store: nothing is read back from now on."""
-        self._store.close()
 
     def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
         """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is."""
@@ -201,20 +169,19 @@ def told_by_bytes(tensor: torch.Tensor) -> bool:
     )
 
 
-def open_spill(device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False) -> Spill:
+def open_spill(device: torch.device, held: Iterable[torch.Tensor], *, roomy: bool = False) -> Spill:
     """Open a store for the saves of one run on `device`, which is gone with the last of them; see `Spill`.
 
     Args:
         device: where the step runs.
         held: tensors that the step holds anyway.
-        fake: whether the step's tensors have no bytes.
         roomy: whether there is room for all that a plain step holds.
 
     Raises:
         NoRoom: there is no temporary folder; later, where the file takes no more.
     """
-    if fake or roomy or device.type != "cpu":
-        return Spill(_Nowhere() if fake else _Host(), device, held)
+    if roomy or device.type != "cpu":
+        return Spill(_Host(), device, held)
     try:
         with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
             descriptor = os.dup(file.fileno())
@@ -224,15 +191,3 @@ def open_spill(device: torch.device, held: Iterable[torch.Tensor], *, fake: bool
             "Set TMPDIR to a folder that can be written to."
         ) from error
     return Spill(_File(descriptor), device, held)
-
-
-@contextlib.contextmanager
-def spilling(
-    device: torch.device, held: Iterable[torch.Tensor], *, fake: bool = False, roomy: bool = False
-) -> Iterator[Spill]:
-    """Open a store for the saves of one run, as `open_spill` does, and close it afterwards."""
-    spill = open_spill(device, held, fake=fake, roomy=roomy)
-    try:
-        yield spill
-    finally:
-        spill.close()

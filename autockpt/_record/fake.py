@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
-from .._calls.spill import spilling
+from .._calls.spill import open_spill
 from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
@@ -122,8 +122,8 @@ def _recorded(
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, loss, hooks=hooks)
         clock = RooflineClock(DEVICES[name])
-        with mode, clock, spilling(step.device, step.inputs(), fake=True) as spill:
-            run = watch_step(step, StorageTape(), clock, spill)
+        with mode, clock:
+            run = watch_step(step, StorageTape(), clock, open_spill(step.device, step.inputs(), roomy=True))
         return build_profile(
             model,
             step.device,

@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from .. import _torch_private as private
-from .._calls.spill import spilling
+from .._calls.spill import open_spill
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
@@ -120,11 +120,9 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     clock = clock_of(step.device)
 
     def watch() -> Run:
+        spill, tape = open_spill(step.device, step.inputs(), roomy=whole), AllocatorTape(step.device)
         try:
-            with spilling(step.device, step.inputs(), roomy=whole) as spill:
-                tape = AllocatorTape(step.device)
-                remember, own = sandbox.remember, sandbox.generators
-                return watch_step(step, tape, clock, spill, generators=own, changing=remember)
+            return watch_step(step, tape, clock, spill, generators=sandbox.generators, changing=sandbox.remember)
         finally:
             sandbox.rewind()
 

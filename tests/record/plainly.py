@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -41,12 +39,7 @@ class _Dropped(_Held):
 
 def held(model: nn.Module, inputs: Any, **options: Any) -> Profile:
     """Record a step that holds all that it saves: births and deaths are those of the plain step as they happen."""
-
-    @contextlib.contextmanager
-    def nothing(*_: Any, **__: Any) -> Iterator[Spill]:
-        yield _Held()
-
-    with mock.patch.object(recorder, "spilling", nothing):
+    with mock.patch.object(recorder, "open_spill", lambda *_, **__: _Held()):
         return autockpt.profile(model, inputs, **options)
 
 

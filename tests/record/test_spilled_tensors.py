@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from autockpt._calls.spill import SpilledTensor, spilling
+from autockpt._calls.spill import SpilledTensor, open_spill
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "whole": lambda x: x,
@@ -30,17 +30,17 @@ def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str, roomy: boo
     if dtype.is_complex:
         tensor = tensor.conj()
     kept, was = tensor.clone(), (tensor.stride(), tensor.is_conj(), tensor.dtype)
-    with spilling(torch.device("cpu"), (), roomy=roomy) as spill:
-        waiting = spill.take(tensor)
-        if not isinstance(waiting, SpilledTensor):
-            assert not tensor.numel() and waiting is tensor
-            return
-        storage = StorageWeakRef(tensor.untyped_storage())
-        del tensor
-        assert storage.expired()
-        found = waiting.restore()
-        assert torch.equal(found, kept)
-        assert (found.stride(), found.is_conj(), found.dtype) == was
+    spill = open_spill(torch.device("cpu"), (), roomy=roomy)
+    waiting = spill.take(tensor)
+    if not isinstance(waiting, SpilledTensor):
+        assert not tensor.numel() and waiting is tensor
+        return
+    storage = StorageWeakRef(tensor.untyped_storage())
+    del tensor
+    assert storage.expired()
+    found = waiting.restore()
+    assert torch.equal(found, kept)
+    assert (found.stride(), found.is_conj(), found.dtype) == was
 
 
 def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
@@ -49,19 +49,19 @@ def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
 
     batch, negative = torch.ones(2), torch.ones(2, dtype=torch.complex64).conj().imag
     odd = [torch.eye(2).to_sparse(), torch.ones(2).as_subclass(Named), negative, torch.ones(2, device="meta")]
-    with spilling(torch.device("cpu"), (batch,)) as spill:
-        assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
+    spill = open_spill(torch.device("cpu"), (batch,))
+    assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
 
 
 @pytest.mark.parametrize("roomy", [True, False], ids=["memory", "file"])
 def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     """Views made by a kernel count their versions apart: what one writes the other's does not tell (a native GRU)."""
-    with spilling(torch.device("cpu"), (), roomy=roomy) as spill:
-        tensor = torch.zeros(3)
-        saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
-        tensor.data.add_(1)
-        saves.append(spill.take(tensor.detach()))
-        values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
+    spill = open_spill(torch.device("cpu"), (), roomy=roomy)
+    tensor = torch.zeros(3)
+    saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
+    tensor.data.add_(1)
+    saves.append(spill.take(tensor.detach()))
+    values = [save.restore()[0].item() for save in saves if isinstance(save, SpilledTensor)]
     assert values == [0.0, 1.0, 1.0, 1.0, 2.0]
 
 
@@ -71,10 +71,10 @@ def test_in_memory_one_third_of_a_storage_takes_no_more_than_that() -> None:
 
     tracemalloc.start()
     try:
-        with spilling(torch.device("cpu"), (), roomy=True) as spill:
-            waiting = spill.take(queries)
-            assert isinstance(waiting, SpilledTensor)
-            assert queries.nbytes <= tracemalloc.get_traced_memory()[1] < 2 * queries.nbytes
+        spill = open_spill(torch.device("cpu"), (), roomy=True)
+        waiting = spill.take(queries)
+        assert isinstance(waiting, SpilledTensor)
+        assert queries.nbytes <= tracemalloc.get_traced_memory()[1] < 2 * queries.nbytes
     finally:
         tracemalloc.stop()
     assert torch.equal(waiting.restore(), queries)
