@@ -57,8 +57,6 @@ def fill_dict(value: dict[Any, Any], before: list[Any]) -> None:
     kind: Any = OrderedDict if isinstance(value, OrderedDict) else dict
     half = len(before) // 2
     entries = dict(zip(before[:half], before[half:], strict=True))
-    for key in [key for key in value if key not in entries]:
-        kind.__delitem__(value, key)
     if list(value) != list(entries):
         for key in list(value):
             kind.__delitem__(value, key)

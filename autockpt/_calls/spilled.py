@@ -63,17 +63,8 @@ class SpilledStep:
         outer = private.outer_hooks()
 
         @private.never_compiled
-        def reading(held: Any) -> torch.Tensor:
-            if private.reads_late_writes():
-                raise NotApplicable(LATE_WRITES)
-            return unpack(held)
-
-        if outer is None:
-            return private.yielding_hooks((pack, reading), self._yield)
-
-        @private.never_compiled
         def packing(tensor: torch.Tensor) -> Any:
-            packed = outer[0](tensor)
+            packed = outer[0](tensor) if outer is not None else tensor
             if packed is tensor:
                 return pack(tensor)
             self.foreign = True
@@ -81,7 +72,10 @@ class SpilledStep:
 
         @private.never_compiled
         def unpacking(held: Any) -> torch.Tensor:
-            return outer[1](held.packed if isinstance(held, _Foreign) else reading(held))
+            if not isinstance(held, _Foreign) and private.reads_late_writes():
+                raise NotApplicable(LATE_WRITES)
+            tensor: torch.Tensor = held.packed if isinstance(held, _Foreign) else unpack(held)
+            return outer[1](tensor) if outer is not None else tensor
 
         return private.yielding_hooks((packing, unpacking), self._yield)
 
@@ -110,7 +104,5 @@ class SpilledStep:
 
     @private.never_compiled
     def _unpack(self, held: Any) -> torch.Tensor:
-        if not isinstance(held, SpilledTensor):
-            tensor: torch.Tensor = held
-            return tensor
-        return held.restore()
+        tensor: torch.Tensor = held.restore() if isinstance(held, SpilledTensor) else held
+        return tensor

@@ -1,6 +1,6 @@
 """Recording: from a model and a batch to a profile.
 
-    a step ── runs.py ──▶ events ── lifetimes.py ──▶ lifetimes ── flow.py, judged.py, tables.py ──▶ Profile
+    a step ── runs.py ──▶ events ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
 step.py         the training step that is recorded
@@ -14,11 +14,10 @@ returned.py     who returned which tensor
 routing.py      standing around forwards, torch functions and operators
 checks.py       what objects tell of a call: generators, containers, buffers
 fingerprint.py  what tells whether forward changed attributes of modules
-refusals.py     why some calls cannot be replayed
 ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
-judged.py       why calls and functions cannot be replayed, once the run is over
+refusals.py     why calls and functions cannot be replayed
 tables.py       the tables of the profile
 stamps.py       stamps at the places that a forward passes
 timing.py       forwards and steps of their own, for the seconds

@@ -1,14 +1,14 @@
 """What objects tell of a call or a function while it runs: generators, containers, bound parameters and buffers.
 
 Each check compares what was there at the begin with what is there at the end, and gives a reason where a replay would
-not do the same. What storages tell is judged when the run is over (`flow.py`).
+not do the same. What storages tell is found when the run is over (`refusals.py`).
 """
 
 from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -44,11 +44,11 @@ class Checks:
 
     Args:
         model: the model.
-        generators: that it may draw from; none where tensors have no values (fake mode).
+        fake: whether tensors have no values, so that no generator moves.
     """
 
-    def __init__(self, model: torch.nn.Module, generators: Sequence[torch.Generator]) -> None:
-        self._generators = [*filter(_is_default, generators)]
+    def __init__(self, model: torch.nn.Module, *, fake: bool) -> None:
+        self._generators = [] if fake else default_generators()
         self._devices: set[torch.device] = set()  # of what the function was given
         self._attributes = {module: attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
@@ -64,7 +64,7 @@ class Checks:
             module=module,
             given=arguments,
             leaves=leaves,
-            states=[(generator, generator.get_state()) for generator in self._generators],
+            states=self._states(),
             devices={tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())},
             parameters=[*map(private.storage_key, module.parameters())],
             buffers={place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)},
@@ -83,11 +83,8 @@ class Checks:
         return any(attributes_of(module) != before for module, before in self._attributes.items())
 
     def _reasons_of(self, opened: _Open) -> Iterator[str]:
-        for generator, state in opened.states:
-            if not torch.equal(generator.get_state(), state):
-                opened.call.draws = True
-                elsewhere = generator.device.type != "cpu" and generator.device not in opened.devices
-                yield refusals.DRAWS_ELSEWHERE.format(generator.device) if elsewhere else ""
+        opened.call.draws, elsewhere = _drawn(opened.states, opened.devices)
+        yield elsewhere
         bound = [*map(private.storage_key, opened.module.parameters())] != opened.parameters
         yield refusals.CHANGES_PARAMETER if bound else ""
         made = opened.call.nested and not any(leaf.is_nested for leaf in opened.leaves)
@@ -96,13 +93,16 @@ class Checks:
             self._reasons[opened.module] = why_unrepeatable(opened.module)
         yield self._reasons[opened.module]
 
+    def _states(self) -> States:
+        return [(generator, generator.get_state()) for generator in self._generators]
+
     def began(self, function: SeenFunction, arguments: object) -> States:
         """Note what is there as a function begins."""
         given = tensors(arguments)
         self._devices = {tensor.device for tensor in given}
         function.unrepeatable = _why_not_alone(arguments, given)
         function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
-        return [(generator, generator.get_state()) for generator in self._generators]
+        return self._states()
 
     def ended(self, function: SeenFunction, states: States, output: object, *, untraced: bool) -> None:
         """Compare, as a function ends.
@@ -113,11 +113,8 @@ class Checks:
             output: what it returned.
             untraced: whether some tensor of that has no storage.
         """
-        moved = [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
-        function.draws = bool(moved)
-        for generator, _ in moved:
-            if generator.device.type != "cpu" and generator.device not in self._devices:
-                function.unrepeatable = function.unrepeatable or refusals.DRAWS_ELSEWHERE.format(generator.device)
+        function.draws, elsewhere = _drawn(states, self._devices)
+        function.unrepeatable = function.unrepeatable or elsewhere
         others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
         function.plain = all(isinstance(each, PLAIN) for each in others)
         function.untraced = untraced
@@ -171,8 +168,14 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return plain and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _is_default(generator: torch.Generator) -> bool:
-    """Whether a generator is a device's own, whose state a replay puts back."""
-    return generator is torch.default_generator or (
-        generator.device.type == "cuda" and generator in torch.cuda.default_generators
-    )
+def default_generators() -> list[torch.Generator]:
+    """Those of the devices in use, whose states a replay puts back."""
+    cuda = torch.cuda.is_available() and private.cuda_in_use()
+    return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
+
+
+def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
+    """Whether a generator has moved, and a reason where it is one of a device on which no tensor was given."""
+    moved = [generator.device for generator, before in states if not torch.equal(generator.get_state(), before)]
+    elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]
+    return bool(moved), refusals.DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import refusals
 from .lifetimes import Lifetimes, Placed
 from .marks import Given, Run
 
@@ -31,15 +30,6 @@ class Span:
     def spans(self, tick: int) -> bool:
         """Whether a tick lies inside."""
         return self.first.tick <= tick < self.last.tick
-
-
-@dataclass(frozen=True, slots=True)
-class Writes:
-    """One operator's change of a storage."""
-
-    op: int
-    storage: int
-    counted: bool
 
 
 class Flow:
@@ -72,11 +62,6 @@ class Flow:
         self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
         self.casts = self._cached_casts()
         self._op_ticks = [span.first.tick for span in self.ops]
-        self.writes = [
-            Writes(op, span.first.storages[position], seen.counted)
-            for op, (seen, span) in enumerate(zip(run.ops, self.ops, strict=True))
-            for position in seen.written
-        ]
 
     def is_own(self, storage: int) -> bool:
         """Whether a storage is the model's: of a parameter, or of a buffer."""
@@ -107,6 +92,10 @@ class Flow:
         span = self.ops[op]
         return [each for each in span.last.storages if self.born(each) > span.first.tick]
 
+    def changed(self, op: int) -> list[int]:
+        """Storages that an operator changes in place."""
+        return [self.ops[op].first.storages[position] for position in self.run.ops[op].written]
+
     def is_view(self, op: int) -> bool:
         """Whether an operator only looks at what it is given in another way."""
         seen, span = self.run.ops[op], self.ops[op]
@@ -116,24 +105,15 @@ class Flow:
     def writes_of(self) -> dict[int, list[int]]:
         """The operators that change each storage, in order."""
         found: dict[int, list[int]] = defaultdict(list)
-        for write in self.writes:
-            found[write.storage].append(write.op)
+        for op in range(len(self.ops)):
+            for storage in self.changed(op):
+                found[storage].append(op)
         return found
 
     def written(self, storages: Iterable[int], ops: range) -> bool:
         """Whether any of these operators changes one of these storages."""
         found = ((own, bisect_left(own, ops.start)) for storage in storages if (own := self.writes_of.get(storage)))
         return any(first < len(own) and own[first] < ops.stop for own, first in found)
-
-    def writes_in(self, ops: range) -> list[Writes]:
-        """What these operators change."""
-        low, high = (bisect_left(self.writes, op, key=lambda write: write.op) for op in (ops.start, ops.stop))
-        return self.writes[low:high]
-
-    def mutated(self, span: Span) -> list[int]:
-        """Positions, among the storages given to a span, of those that were changed after it began."""
-        later = range(self.ops_in(span).start, len(self.ops))
-        return [i for i, storage in enumerate(self.given(span)) if self.written([storage], later)]
 
     def written_unseen(self, span: Span, given: Given) -> bool:
         """Whether something given to a span was changed more often than its version says."""
@@ -148,28 +128,52 @@ class Flow:
         prefix = f"{module}." if module else ""
         return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
 
-    def captured(self) -> dict[int, int]:
-        """For each call that reads a tensor from elsewhere than its arguments, the first operator that does."""
-        found: dict[int, int] = {}
+    def captured(self) -> set[int]:
+        """The calls that read a tensor from elsewhere than their arguments."""
+        found: set[int] = set()
         arguments = [set(span.first.storages) for span in self.calls]
-        for op, (seen, span) in enumerate(zip(self.run.ops, self.ops, strict=True)):
+        for seen, span in zip(self.run.ops, self.ops, strict=True):
             for storage in span.first.storages:
                 if self.is_own(storage) or storage in self.casts:
                     continue
                 call = seen.call
                 while call >= 0 and self.born(storage) < self.calls[call].first.tick:
                     if storage not in arguments[call]:
-                        found.setdefault(call, op)
+                        found.add(call)
                     call = self.run.calls[call].parent
         return found
 
-    def op_reason(self, op: int) -> str:
-        """Why nothing that runs an operator can be replayed; empty where it can."""
-        seen, span = self.run.ops[op], self.ops[op]
-        if seen.late:
-            return refusals.LATE_WRITE
-        changed = any(span.first.storages[position] in self.parameters for position in seen.written)
-        return refusals.CHANGES_PARAMETER if changed else ""
+    @cached_property
+    def ops_of(self) -> dict[int, list[int]]:
+        """The operators that each function ran."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for op, seen in enumerate(self.run.ops):
+            found[seen.function].append(op)
+        return found
+
+    def aliases(self, span: Span) -> bool:
+        """Whether what goes out of a span shares storage with what came in."""
+        return not set(span.last.storages).isdisjoint(span.first.storages)
+
+    def mutates(self, function: int) -> bool:
+        """Whether a function changes what is older than itself, but for a buffer that nothing else is given."""
+        span = self.functions[function]
+        for op in self.ops_of[function]:
+            for storage in self.changed(op):
+                counted = self.run.ops[op].counted and not self.aliases(span)
+                mine = storage in self.buffers and self.used_only_by(span, storage) and not counted
+                if self.born(storage) < span.first.tick and not mine:
+                    return True
+        return False
+
+    def draws_fakes(self, function: int) -> bool:
+        """Whether a function draws random numbers where no generator tells."""
+        return any(self.run.ops[op].draws for op in self.ops_of[function])
+
+    def looks_at_shapes(self, function: int) -> bool:
+        """Whether a function looks only at shapes."""
+        seen, made = self.run.functions[function], self.functions[function].last.storages
+        return not self.ops_of[function] and not made and seen.name != "tolist" and seen.plain
 
     @cached_property
     def buffer_users(self) -> dict[int, list[int]]:

@@ -84,11 +84,8 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
         self._static = _static_bytes(model, arguments, around)
-        generators = [torch.default_generator, *(torch.cuda.default_generators if device.type == "cuda" else ())]
         self._tape, self._clock = AllocatorTape(device), clock_of(device)
-        self._observer = Observer(
-            model, self._tape, self._clock, self.spill, generators=[*dict.fromkeys((*generators, *around.generators))]
-        )
+        self._observer = Observer(model, self._tape, self._clock, self.spill)
         del around
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended

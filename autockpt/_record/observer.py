@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,7 +34,6 @@ class Observer:
         tape: where the markers go.
         clock: read at every marker of forward; watching takes no time by it.
         spill: where what autograd saves waits.
-        generators: that it may draw from; none where tensors have no values (fake mode).
         changing: is told of tensors before an operator changes them.
 
     Attributes:
@@ -48,7 +47,6 @@ class Observer:
         clock: Clock,
         spill: Spill,
         *,
-        generators: Sequence[torch.Generator] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
         names: dict[int, tuple[str, ...]] = {}
@@ -58,9 +56,10 @@ class Observer:
         parameters = frozenset(map(tape.key, (each for each in model.parameters() if each.device.type != "meta")))
         self.run = Run(parameters=parameters - {0}, buffer_names=names)
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
-        self._generators, self._changing = generators, changing
+        self._changing = changing
+        self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()
-        self._checks = Checks(model, generators)
+        self._checks = Checks(model, fake=self._fake)
         self._open: list[int] = []
         self._function = -1
         self._occurrences: dict[str, int] = {}
@@ -235,7 +234,7 @@ class Observer:
                 written=tuple(position for position, key in enumerate(given) if key in changed),
                 counted=op._schema.is_mutable,
                 # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
-                draws=not self._generators and torch.Tag.nondeterministic_seeded in op.tags,
+                draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
                 late=op._schema.name in LATE,
             )
             index = len(self.run.ops)

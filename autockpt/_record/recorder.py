@@ -122,7 +122,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     def watch() -> Run:
         spill, tape = open_spill(step.device, step.inputs(), roomy=whole), AllocatorTape(step.device)
         try:
-            return watch_step(step, tape, clock, spill, generators=sandbox.generators, changing=sandbox.remember)
+            return watch_step(step, tape, clock, spill, changing=sandbox.remember)
         finally:
             sandbox.rewind()
 
@@ -174,7 +174,7 @@ def build_profile(
         static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
     )
     tables = make_tables(Flow(run, found), found, seconds)
-    changed = {name for call in tables.calls for name in call.buffers}
+    changed = {name for call in tables["calls"] for name in call.buffers}
     return Profile(
         model=type(model).__name__,
         mode=mode,
@@ -188,12 +188,7 @@ def build_profile(
         ticks=found.ticks,
         forward_ticks=found.first("forward_end").tick,
         generator_bytes=GENERATOR_BYTES if device.type == "cpu" else 0,
-        calls=tables.calls,
-        functions=tables.functions,
-        ops=tables.ops,
-        tensors=tables.tensors,
-        saves=tables.saves,
-        refusals=tables.refusals,
+        **tables,
         buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},
         notes=(
             *_device_notes(model, device),

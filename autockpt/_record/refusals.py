@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from .._data.tables import RefusedPart
+from .flow import Flow
+
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
 """The one operator of torch that writes what is saved only after autograd has it."""
 
@@ -25,3 +30,46 @@ MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths o
 DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
 
 IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"
+
+
+def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
+    """Name the calls, results of functions and functions that cannot be replayed, each with the first reason."""
+    captured, functions = flow.captured(), range(len(flow.functions))
+    calls = (next(filter(None, _of_call(flow, call, captured)), "") for call in range(len(flow.calls)))
+    results = (seen.unreadable or (UNTRACED if seen.untraced else "") for seen in flow.run.functions)
+    alone = (next(filter(None, _of_function(flow, function)), "") for function in functions)
+    yield from (RefusedPart("call", i, reason) for i, reason in enumerate(calls) if reason)
+    yield from (RefusedPart("result", i, reason) for i, reason in enumerate(results) if reason)
+    yield from (RefusedPart("function", i, reason) for i, reason in enumerate(alone) if reason)
+
+
+def _of_op(flow: Flow, op: int) -> str:
+    if flow.run.ops[op].late:
+        return LATE_WRITE
+    return CHANGES_PARAMETER if not flow.parameters.isdisjoint(flow.changed(op)) else ""
+
+
+def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
+    seen, span = flow.run.calls[call], flow.calls[call]
+    ops = flow.ops_in(span)
+    others = {
+        each for each in flow.buffers.intersection(span.first.storages) if not flow.buffer_names([each], seen.name)
+    }
+    yield WRITTEN_UNSEEN if flow.written_unseen(span, seen.given) else ""
+    yield CAPTURED if call in captured else ""
+    yield IS_THE_ROOT if call and not seen.name else ""
+    yield from (_of_op(flow, op) for op in ops)
+    yield from seen.reasons
+    yield CHANGES_GIVEN_BUFFER if flow.written(others, ops) else ""
+    yield GIVEN_BUFFER_MOVES if flow.written(others, range(ops.stop, len(flow.ops))) else ""
+
+
+def _of_function(flow: Flow, function: int) -> Iterator[str]:
+    seen, span, ops = flow.run.functions[function], flow.functions[function], flow.ops_of[function]
+    yield from (_of_op(flow, op) for op in ops)
+    yield WRITTEN_UNSEEN if flow.written_unseen(span, seen.given) else ""
+    yield seen.unrepeatable
+    yield DRAWS_ELSEWHERE.format("unknown") if flow.draws_fakes(function) and not span.first.storages else ""
+    yield seen.unreadable
+    yield "" if span.last.storages else "returns no tensor"
+    yield "changes a buffer" if any(not flow.buffers.isdisjoint(flow.changed(op)) for op in ops) else ""

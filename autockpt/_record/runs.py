@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -22,7 +22,6 @@ def watch_step(
     clock: Clock,
     spill: Spill,
     *,
-    generators: Sequence[torch.Generator] = (),
     changing: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> Run:
     """Run the whole step, watched.
@@ -32,10 +31,9 @@ def watch_step(
         tape: where its markers go.
         clock: stamps them.
         spill: where what forward saves waits.
-        generators: that it may draw from; none where tensors have no values (fake mode).
         changing: is told of tensors before an operator of forward changes them.
     """
-    observer = Observer(step.model, tape, clock, spill, generators=generators, changing=changing)
+    observer = Observer(step.model, tape, clock, spill, changing=changing)
     existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
     with step.gradients_aside(), tape:
         hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]

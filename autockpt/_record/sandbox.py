@@ -14,6 +14,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.contents import Contents
 from .._calls.values import tensors
+from .checks import default_generators
 
 _log = logging.getLogger("autockpt")
 
@@ -77,10 +78,7 @@ class Sandbox:
         self.others = [tensor for tensor in reached if private.storage_key(tensor) not in own]
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
-        generators = [torch.default_generator]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            generators.extend(torch.cuda.default_generators)
-        self.generators = list(dict.fromkeys((*generators, *self.contents.generators)))
+        self.generators = list(dict.fromkeys((*default_generators(), *self.contents.generators)))
         self._states = [generator.get_state() for generator in self.generators]
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # those that are there belong to graphs of the caller's

@@ -47,7 +47,7 @@ def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
     """Record a forward that saves nothing: deaths are natural ones as they happen."""
     step = training_step(model, inputs, None)
     tape = vars(recorder)["AllocatorTape"](step.device)
-    observer = Observer(model, tape, HostClock(), _Dropped(), generators=[torch.default_generator])
+    observer = Observer(model, tape, HostClock(), _Dropped())
     with tape:
         with observer.watching():
             kept = step.forward()
