@@ -7,6 +7,7 @@ operators when their tensors are fake.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -20,12 +21,12 @@ from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .clocks import Clock
-from .left_over import caches_emptied, forget_frames, replace_left_over
+from .left_over import nothing_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
 from .runs import watch_step
 from .sandbox import Sandbox
-from .step import Loss, training_step
+from .step import Arguments, TrainingStep, training_step
 from .storages import StorageTape
 from .timing import recorded_seconds
 
@@ -75,16 +76,8 @@ NO_WORK = frozenset(
 """Operators that neither compute nor move bytes; so do views."""
 
 
-def profile_fake(
-    model: torch.nn.Module,
-    inputs: object,
-    *,
-    loss: Loss | None,
-    optimizers: Sequence[Chosen],
-    device: str | None,
-    hooks: bool = True,
-) -> Profile:
-    """Record a step of fake tensors; see `autockpt.profile`, and `TrainingStep` for `hooks`.
+def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: str | None = None) -> Profile:
+    """Record a step as one of fake tensors; see `autockpt.profile`.
 
     The model may be real, on the meta device, or made of fake tensors itself.
 
@@ -94,33 +87,18 @@ def profile_fake(
     name = device or DEFAULT_DEVICE
     if name not in DEVICES:
         raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
-    mode = _mode_of(model)
-    if mode is not None:
-        return _recorded(mode, model, inputs, loss, optimizers, name, hooks)
-    mode = private.new_fake_mode()
-    try:
-        with caches_emptied():
-            return _recorded(mode, model, inputs, loss, optimizers, name, hooks)
-    except Exception as error:
-        forget_frames(error)
-        raise
-    finally:
-        replace_left_over(mode)
+    own = _mode_of(step.model)
+    mode = own or private.new_fake_mode()
+    with nullcontext() if own else nothing_left_over(mode):
+        return _recorded(step, mode, optimizers, name)
 
 
-def _recorded(
-    mode: Any,
-    model: torch.nn.Module,
-    inputs: object,
-    loss: Loss | None,
-    optimizers: Sequence[Chosen],
-    name: str,
-    hooks: bool,
-) -> Profile:
-    with Sandbox(model, loss=loss, buffers=False) as sandbox:
+def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name: str) -> Profile:
+    model, inputs = step.model, Arguments(step.args, step.kwargs)
+    with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
-        step = training_step(model, batch, loss, hooks=hooks)
+        step = training_step(model, batch, step.loss, hooks=step.hooks)
         clock = RooflineClock(DEVICES[name])
         with mode, clock:
             run = watch_step(step, StorageTape(), clock, open_spill(step.device, step.inputs(), roomy=True))

@@ -33,25 +33,29 @@ class LeftOver(torch.Tensor):
 
 
 @contextmanager
-def caches_emptied() -> Iterator[None]:
-    """Empty each cache of `functools` that something was put into meanwhile, but torch's."""
+def nothing_left_over(mode: Any) -> Iterator[None]:
+    """Let nobody compute with the fake tensors that are made inside the block.
+
+    Caches of `functools`, but torch's, that something was put into meanwhile are emptied. An error, and those that led
+    to it, hold nothing of what ran: only the lines stay. Tensors that are still there fail from then on.
+    """
     before = {id(cache): (cache, cache.cache_info().misses) for cache in alive(functools._lru_cache_wrapper)}
     try:
         yield
+    except Exception as error:
+        chain: BaseException | None = error
+        while chain is not None:
+            traceback.clear_frames(chain.__traceback__)
+            chain = chain.__context__
+        raise
     finally:
         for cache, misses in before.values():
             if cache.cache_info().misses != misses and not str(cache.__module__).startswith("torch."):
                 cache.cache_clear()
+        _replace(mode)
 
 
-def forget_frames(error: BaseException | None) -> None:
-    """Have an error, and those that led to it, hold nothing of what ran: only the lines stay."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
-def replace_left_over(mode: Any) -> None:
+def _replace(mode: Any) -> None:
     """Have every tensor of a fake mode fail that is still there, and say so."""
     if not _fakes(mode):
         return

@@ -87,7 +87,7 @@ def profile(
 
         refuse_sharded(model)
         with private.ALONE, set_aside(model), uncompiled():
-            return profile_fake(model, inputs, loss=loss, optimizers=choose_optimizers(optimizer, model), device=device)
+            return profile_fake(training_step(model, inputs, loss), choose_optimizers(optimizer, model), device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
 

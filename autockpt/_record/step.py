@@ -149,17 +149,10 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
     Raises:
         NotApplicable: the model has no parameter that requires a gradient, or one without a shape.
     """
-    if isinstance(inputs, Arguments):
-        return step_of(model, inputs.args, inputs.kwargs, loss, hooks=hooks)
     if isinstance(inputs, Mapping):
-        return step_of(model, (), inputs, loss, hooks=hooks)
-    return step_of(model, inputs if isinstance(inputs, tuple) else (inputs,), {}, loss, hooks=hooks)
-
-
-def step_of(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss: Loss | None, *, hooks: bool = True
-) -> TrainingStep:
-    """Make the step that `model` does on arguments by position and by keyword; see `training_step`."""
+        inputs = Arguments((), inputs)
+    elif not isinstance(inputs, Arguments):
+        inputs = Arguments(inputs if isinstance(inputs, tuple) else (inputs,), {})
     refuse_lazy(model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -167,14 +160,14 @@ def step_of(
             f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
             "so nothing can be recomputed. Set requires_grad on what is to be trained."
         )
-    inputs = tensors((args, dict(kwargs)))
-    batch = [tensor for tensor in inputs if tensor.requires_grad and tensor.is_leaf]
-    source = torch.zeros((), requires_grad=True) if any(map(_has_graph, inputs)) else None
+    given = tensors((inputs.args, dict(inputs.kwargs)))
+    batch = [tensor for tensor in given if tensor.requires_grad and tensor.is_leaf]
+    source = torch.zeros((), requires_grad=True) if any(map(_has_graph, given)) else None
     leaves = (*trainable, *batch, *(() if source is None else (source,)))
     return TrainingStep(
         model=model,
-        args=args,
-        kwargs=kwargs,
+        args=inputs.args,
+        kwargs=inputs.kwargs,
         loss=loss or assumed_loss,
         device=trainable[0].device,
         leaves=leaves,

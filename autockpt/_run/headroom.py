@@ -21,7 +21,7 @@ from .._calls.values import decode, encode
 from .._calls.values import tensors as tensors_of
 from .._data.profile import Profile
 from .._record.fake import profile_fake
-from .._record.step import Arguments, Loss
+from .._record.step import Arguments, Loss, training_step
 from .._record.tape import CUDA_GRAIN_BYTES
 from .._torch_private import quiet_fake_tensors
 from ..solvers.errors import AutockptError, BudgetError
@@ -156,7 +156,7 @@ def _bare(begins: Forward) -> Iterator[None]:
 def _fake(begins: Forward, shapes: Shapes, loss: Loss | None) -> Profile:
     """Record a fake step; the model's own hooks have run already on what it is given."""
     arguments = Arguments(*resized(begins.arguments, shapes))
-    return profile_fake(begins.model, arguments, loss=loss, optimizers=(), device=None, hooks=False)
+    return profile_fake(training_step(begins.model, arguments, loss, hooks=False))
 
 
 def _sizes(profile: Profile) -> list[tuple[str, int]]:

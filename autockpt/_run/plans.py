@@ -18,7 +18,7 @@ from .._data.profile import Profile
 from .._record.in_place import Recorded
 from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.recorder import record_step
-from .._record.step import step_of, training_step
+from .._record.step import Arguments, training_step
 from .._record.timed import TimedStep
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
@@ -133,7 +133,7 @@ class Plans:
         begins = Forward(model, model.forward, (step.args, step.kwargs))
         if largest:
             begins = begins._replace(arguments=enlarged(begins, largest))
-            step = step_of(model, *begins.arguments, loss)
+            step = training_step(model, Arguments(*begins.arguments), loss)
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
         profile = record_step(step, optimizer=self._request.optimizer)
         self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()

@@ -23,7 +23,7 @@ from autockpt import Infeasible, Profile, ProfilingError
 from autockpt._choose.candidates import find_candidates
 from autockpt._record import recorder, timing
 from autockpt._record.recorder import record_step
-from autockpt._record.step import step_of, training_step
+from autockpt._record.step import Arguments, training_step
 from autockpt._record.tape import AllocatorTape, Event
 from autockpt.solvers import Problem, simulate, solve
 from tests.fuzz.timeless import without_times
@@ -360,6 +360,6 @@ def test_a_step_may_be_recorded_from_positional_arguments_and_keywords() -> None
             return out
 
     model, x, scale = Both(), torch.randn(4, WIDTH), torch.randn(WIDTH)
-    step = step_of(model, (x,), {"scale": scale}, None)
+    step = training_step(model, Arguments((x,), {"scale": scale}), None)
     expected = autockpt.profile(model, {"x": x, "scale": scale})
     assert recorded(record_step(step)) == recorded(expected)
