@@ -96,6 +96,7 @@ def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: 
 def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name: str) -> Profile:
     model, inputs = step.model, Arguments(step.args, step.kwargs)
     with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
+        static = static_bytes(model, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, step.loss, hooks=step.hooks)
@@ -108,7 +109,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
             run,
             recorded_seconds(run, clock, backward=True),
             optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
-            static=static_bytes(step, sandbox.others),
+            static=static,
             notes=(*NOTES, *sandbox.notes()),
             mode="fake",
             device_name=name,

@@ -31,7 +31,7 @@ from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
 from .ranks import bucket_bytes
-from .recorder import build_profile, storage_bytes
+from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
 from .tape import AllocatorTape, Event, ProfilerElsewhere
 from .timing import Seconds, recorded_seconds
@@ -83,7 +83,8 @@ class RecordedStep(SpilledStep):
         super().__init__(model, device, arguments)
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
-        self._static = _static_bytes(model, arguments, around)
+        self._static = static_bytes(model, tensors(arguments), around)  # when gradients go is seen
+        self._bucket_bytes = bucket_bytes(model)
         self._tape, self._clock = AllocatorTape(device), clock_of(device)
         self._observer = Observer(model, self._tape, self._clock, self.spill)
         del around
@@ -154,7 +155,8 @@ class RecordedStep(SpilledStep):
             self.drop()
         run = self._observer.run
         run.events, left_bytes = self._of_the_step(frozenset(others))
-        static = msgspec.structs.replace(self._static, other_bytes=self._static.other_bytes + left_bytes)
+        other_bytes = self._static.other_bytes + self._bucket_bytes + left_bytes
+        static = msgspec.structs.replace(self._static, other_bytes=other_bytes)
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
             run=run,
@@ -205,20 +207,6 @@ class RecordedStep(SpilledStep):
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
     return [each.grad for each in model.parameters() if each.grad is not None and each.grad.layout == torch.strided]
-
-
-def _static_bytes(model: torch.nn.Module, arguments: object, around: Contents) -> Static:
-    """What is there before the step, each storage once, but for gradients: when those go is seen."""
-    devices = {parameter.device for parameter in model.parameters()}
-    inputs = tensors(arguments)
-    own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
-    others = [each for _, each in around.tensors if each.device in devices and private.storage_key(each) not in own]
-    return Static(
-        parameter_bytes=storage_bytes(model.parameters()),
-        buffer_bytes=storage_bytes(model.buffers()),
-        input_bytes=storage_bytes(inputs),
-        other_bytes=storage_bytes(others) + bucket_bytes(model),
-    )
 
 
 def _start(tape: AllocatorTape) -> None:

@@ -19,7 +19,7 @@ from .clocks import Clock
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
 from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
-from .tape import Tape
+from .storages import Tape
 
 Hooked: TypeAlias = Callable[
     [Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]], AbstractContextManager[Any]

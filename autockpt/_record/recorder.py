@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from .. import _torch_private as private
+from .._calls.contents import Contents
 from .._calls.spill import open_spill
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
@@ -118,6 +119,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     """Watch the step, twice if the first forward of the model sets itself up, and time it."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
+    static = static_bytes(step.model, step.inputs(), sandbox.contents, step.held)
 
     def watch() -> Run:
         spill, tape = open_spill(step.device, step.inputs(), roomy=whole), AllocatorTape(step.device)
@@ -134,7 +136,6 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         seconds = timed_seconds(step, run, clock, seconds, whole=whole)
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, run.reached, step.device.type)
-    static = static_bytes(step, sandbox.others)
     return build_profile(
         step.model, step.device, run, seconds, optimizer=optimizer, static=static, notes=sandbox.notes()
     )
@@ -219,19 +220,28 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
     ]
 
 
-def static_bytes(step: TrainingStep, others: Iterable[torch.Tensor]) -> Static:
-    """Count what is there before the step, each storage once.
+def static_bytes(
+    model: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    contents: Contents,
+    gradients: Iterable[torch.Tensor | None] = (),
+) -> Static:
+    """Count what is there before a step, each storage once.
 
     Args:
-        step: the step.
-        others: tensors that are there besides, in attributes and in what the loss closes over.
+        model: the model.
+        inputs: the tensors of its batch.
+        contents: what attributes, and what the loss closes over, hold besides.
+        gradients: that are there.
     """
-    gradients = [held for held in step.held if held is not None]
+    own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
+    devices = {parameter.device for parameter in model.parameters()}
+    others = [each for _, each in contents.tensors if each.device in devices and private.storage_key(each) not in own]
     return Static(
-        parameter_bytes=storage_bytes(step.model.parameters()),
-        buffer_bytes=storage_bytes(step.model.buffers()),
-        input_bytes=storage_bytes(step.inputs()),
-        gradient_bytes=storage_bytes(gradients),
+        parameter_bytes=storage_bytes(model.parameters()),
+        buffer_bytes=storage_bytes(model.buffers()),
+        input_bytes=storage_bytes(inputs),
+        gradient_bytes=storage_bytes(each for each in gradients if each is not None),
         other_bytes=storage_bytes(others),
     )
 

@@ -38,7 +38,6 @@ class Sandbox:
     Attributes:
         contents: what was found in attributes, closures and containers.
         generators: whose states are put back.
-        others: tensors that were found on the model's devices, and are none of its own nor of the batch.
     """
 
     def __init__(
@@ -64,18 +63,11 @@ class Sandbox:
         found = {id(tensor): (name, tensor) for name, tensor in self.contents.tensors}
         found |= {id(tensor): (f"parameter {name}", tensor) for name, tensor in self._parameters.items()}
         known = set(map(id, values))
-        self._unknown = [
-            (name, tensor, tensor._version)
-            for name, tensor in found.values()
-            if buffers and id(tensor) not in known and tensor.layout == torch.strided and not tensor.is_inference()
-        ]
-        self._own: dict[int, list[torch.Tensor]] = {}  # by storage, which several may share
-        for _, tensor, _ in self._unknown:
-            self._own.setdefault(private.storage_key(tensor), []).append(tensor)
-        own = {*map(private.storage_key, (*values, *model.parameters(), *model.buffers()))}
-        devices = {parameter.device for parameter in model.parameters()}
-        reached = [tensor for _, tensor in self.contents.tensors if tensor.device in devices]
-        self.others = [tensor for tensor in reached if private.storage_key(tensor) not in own]
+        self._uncopied: dict[int, list[tuple[str, torch.Tensor, int]]] = {}  # by storage, which several may share
+        for name, tensor in found.values() if buffers else ():
+            if id(tensor) not in known and tensor.layout == torch.strided and not tensor.is_inference():
+                uncopied = self._uncopied.setdefault(private.storage_key(tensor), [])
+                uncopied.append((name, tensor, tensor._version))
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = list(dict.fromkeys((*default_generators(), *self.contents.generators)))
@@ -94,17 +86,15 @@ class Sandbox:
 
     def notes(self) -> list[str]:
         """Name what forward has changed so far and what cannot be put back."""
-        copied = {id(tensor) for tensor, _ in (*self._values, *self._late)}
         changed = self.contents.lost()
-        changed += [
-            name for name, tensor, version in self._unknown if tensor._version != version and id(tensor) not in copied
-        ]
+        for uncopied in self._uncopied.values():
+            changed += [name for name, tensor, version in uncopied if tensor._version != version]
         return [f"forward changed {what}, which could not be put back" for what in changed]
 
     def remember(self, changing: Iterable[torch.Tensor]) -> None:
         """Copy tensors of the model's, or of attributes, that are about to be changed, or views of them."""
         for tensor in changing:
-            for own in self._own.pop(private.storage_key(tensor), []):
+            for _, own, _ in self._uncopied.pop(private.storage_key(tensor), []):
                 (self._values if isinstance(own, torch.nn.Parameter) else self._late).append(_copied(own))
 
     def restore(self) -> None:

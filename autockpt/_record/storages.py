@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
-from .tape import Event
+from .tape import AllocatorTape, Event
 
 
 class StorageTape(TorchDispatchMode):
@@ -67,3 +67,7 @@ class StorageTape(TorchDispatchMode):
         self._live.pop(key, None)
         if self._open:
             self._events.append(Event("free", key))
+
+
+Tape: TypeAlias = AllocatorTape | StorageTape
+"""Where a run is recorded; used as a context around the run."""

@@ -16,7 +16,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -51,25 +51,6 @@ class _Asked(NamedTuple):
     before: int
     address: int
     bytes: int
-
-
-class Tape(Protocol):
-    """Where a run is recorded; used as a context around the run."""
-
-    def __enter__(self) -> Tape: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def mark(self) -> int:
-        """Put a marker on the tape and return its number: no two have the same."""
-
-    def key(self, tensor: torch.Tensor) -> int:
-        """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
-
-    def events(self) -> list[Event]:
-        """Return everything recorded, in order. Only after the context was left."""
 
 
 def storage_address(tensor: torch.Tensor) -> int:
@@ -129,6 +110,7 @@ class AllocatorTape:
             self._events = self._with_marks(allocations)
 
     def mark(self) -> int:
+        """Put a marker on the tape and return its number: no two have the same."""
         number = next(self._numbers)
         # A bare storage: no operator runs, so that no mode sees the marker made.
         self._addresses[number] = torch.UntypedStorage(self._marker_bytes(number)).data_ptr()
@@ -139,6 +121,7 @@ class AllocatorTape:
         return MARK_BYTES + 2 * number
 
     def key(self, tensor: torch.Tensor) -> int:
+        """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
         address = storage_address(tensor)
         if address and self._grain > 1:
             rounded = -(-tensor.untyped_storage().nbytes() // self._grain) * self._grain
@@ -146,6 +129,7 @@ class AllocatorTape:
         return address
 
     def events(self) -> list[Event]:
+        """Return everything recorded, in order. Only after the context was left."""
         return self._events
 
     def _with_marks(self, allocations: list[private.AllocationEvent]) -> list[Event]:
