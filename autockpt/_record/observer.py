@@ -157,11 +157,9 @@ class Observer:
         self.run.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
-            storages = self._returned.storages(arguments)
-            call.given = self._returned.given(storages)
+            call.given, keys = self._returned.given(arguments)
             check = self._checks.opened(call, module, arguments)
-            self.mark("enter", index, stamp, tuple(storages))
-            del storages
+            self.mark("enter", index, stamp, keys)
         try:
             output = run()
         except BaseException:  # the model may catch it and go on
@@ -170,11 +168,9 @@ class Observer:
             raise
         else:
             with self._own_work() as stamp:
-                outputs = self._returned.storages(output)
-                self._returned.by(outputs, Sources(calls=(index,)))
+                keys = self._returned.by(Sources(calls=(index,)), output)
                 self._checks.closed(check)
-                self.mark("exit", index, stamp, tuple(outputs))
-                del outputs
+                self.mark("exit", index, stamp, keys)
             return output
         finally:
             self._open.pop()
@@ -194,11 +190,9 @@ class Observer:
         function = SeenFunction(name, occurrence, self._open[-1])
         self.run.functions.append(function)
         with self._own_work() as stamp:
-            storages = self._returned.storages(arguments)
-            function.given = self._returned.given(storages)
+            function.given, keys = self._returned.given(arguments)
             states = self._checks.began(function, arguments)
-            self.mark("begin", index, stamp, tuple(storages))
-            del storages
+            self.mark("begin", index, stamp, keys)
         self._function = index
         try:
             output = run()
@@ -209,11 +203,9 @@ class Observer:
         finally:
             self._function = -1
         with self._own_work() as stamp:
-            outputs = self._returned.storages(output)
-            self._returned.by(outputs, Sources(functions=(index,)))
+            keys = self._returned.by(Sources(functions=(index,)), output)
             self._checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
-            self.mark("end", index, stamp, tuple(outputs))
-            del outputs
+            self.mark("end", index, stamp, keys)
         return output
 
     def _on_operator(self, op: Any, arguments: Arguments, run: Callable[[], Any]) -> Any:

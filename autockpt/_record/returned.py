@@ -23,7 +23,7 @@ class Returned:
         self._tape = tape
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Sources]] = {}
 
-    def storages(self, value: object) -> dict[int, list[torch.Tensor]]:
+    def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
         """Return the tensors inside `value` by their storage, in order."""
         found: dict[int, list[torch.Tensor]] = {}
         for tensor in tensors(value):
@@ -31,19 +31,20 @@ class Returned:
                 found.setdefault(key, []).append(tensor)
         return found
 
-    def given(self, storages: dict[int, list[torch.Tensor]]) -> Given:
-        """Return where what a call is given comes from, and in which versions it is."""
-        return Given(
-            sources=tuple(map(self._sources, storages.values())),
-            versions=tuple(min(map(private.version, objects)) for objects in storages.values()),
-        )
+    def given(self, arguments: object) -> tuple[Given, tuple[int, ...]]:
+        """Return where what a call is given comes from, and in which versions it is; and its storages."""
+        storages = self._storages(arguments)
+        versions = (min(map(private.version, objects)) for objects in storages.values())
+        return Given(tuple(map(self._sources, storages.values())), tuple(versions)), tuple(storages)
 
-    def by(self, outputs: dict[int, list[torch.Tensor]], sources: Sources) -> None:
-        """Remember who returned these very objects, and in which version."""
-        for tensor in (tensor for same_storage in outputs.values() for tensor in same_storage):
+    def by(self, sources: Sources, output: object) -> tuple[int, ...]:
+        """Remember who returned these very objects, and in which version; return their storages."""
+        storages = self._storages(output)
+        for tensor in (tensor for same_storage in storages.values() for tensor in same_storage):
             known = self._sources([tensor])
             both = Sources((*known.calls, *sources.calls), (*known.functions, *sources.functions))
             self._known[id(tensor)] = (weakref.ref(tensor), private.version(tensor), both)
+        return tuple(storages)
 
     def _sources(self, objects: list[torch.Tensor]) -> Sources:
         """Who returned every one of these very objects, unchanged since."""
