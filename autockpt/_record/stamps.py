@@ -9,6 +9,7 @@ import torch
 
 from .. import _torch_private as private
 from .clocks import Clock
+from .tape import storage_address
 
 
 class Stamps:
@@ -19,15 +20,22 @@ class Stamps:
         readings: what the clock said there; `Clock.seconds` reads them.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, model: torch.nn.Module) -> None:
         self.kinds: list[str] = []
         self.readings: list[object] = []
         self._clock, self._open = clock, 0
+        self._static = {storage_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
 
     def add(self, kind: str) -> None:
         """Stamp a place."""
         self.kinds.append(kind)
         self.readings.append(self._clock.stamp())
+
+    def on_save(self, tensor: torch.Tensor) -> None:
+        """Stamp where a tensor is saved."""
+        with private.no_torch_functions():
+            if storage_address(tensor) not in self._static:
+                self.add("pack")
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         """Stamp where a call begins and ends."""

@@ -13,7 +13,6 @@ from .clocks import clock_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
 from .stamps import Stamps
-from .tape import storage_address
 from .timing import STAMPED, Place, Seconds
 
 SPILLING = "spilling"
@@ -26,10 +25,9 @@ class TimedStep(SpilledStep):
     def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
         super().__init__(model, device, arguments)
         self._clock = clock_of(device)
-        self._stamps = Stamps(self._clock)
+        self._stamps = Stamps(self._clock, model)
         self._forwards = 0
         self._running = False
-        self._static = {storage_address(each) for each in (*model.parameters(), *model.buffers())}
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         functions = routed_functions(self._stamps.on_function)
@@ -82,20 +80,18 @@ class TimedStep(SpilledStep):
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> Any:
-        with private.no_torch_functions():
-            static = storage_address(tensor) in self._static
-        if not static:
-            self._stamps.add("pack")
-        self._stamps.add(SPILLING)
-        try:
-            return super()._pack(tensor)
-        finally:
-            self._stamps.add(SPILLING)
+        self._stamps.on_save(tensor)
+        return self._spilling(super()._pack, tensor)
 
     @private.never_compiled
     def _unpack(self, held: Any) -> torch.Tensor:
+        tensor: torch.Tensor = self._spilling(super()._unpack, held)
+        return tensor
+
+    @private.never_compiled
+    def _spilling(self, work: Callable[[Any], Any], held: Any) -> Any:
         self._stamps.add(SPILLING)
         try:
-            return super()._unpack(held)
+            return work(held)
         finally:
             self._stamps.add(SPILLING)

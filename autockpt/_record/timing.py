@@ -25,7 +25,6 @@ from .marks import Run
 from .routing import patched_forwards, routed_functions
 from .stamps import Stamps
 from .step import TrainingStep
-from .tape import storage_address
 
 REPEATS = 5
 """Runs of one kind at most."""
@@ -162,11 +161,11 @@ def _fastest(
             if not whole:
                 clock.get_ahead(min(host_seconds, LONG_SECONDS))
             since = time.perf_counter()
-            watch = _Stopwatch(step, clock, frozenset(kinds), retain=retain)
+            stamps = _stamped(step, clock, kinds, retain=retain)
             host_seconds = time.perf_counter() - since
-            if watch.stamps.kinds[1:] != kinds:
+            if stamps.kinds[1:] != kinds:
                 return None
-            reading = clock.seconds(watch.stamps.readings)[1:]
+            reading = clock.seconds(stamps.readings)[1:]
             fastest[index] = min(fastest[index] or reading, reading, key=lambda each: each[-1])
             forward = fastest[index][kinds.index("forward_end")]
         if forward >= LONG_SECONDS or ((number or not whole) and time.perf_counter() - began >= enough):
@@ -178,38 +177,34 @@ def _fastest(
     }
 
 
-class _Stopwatch:
-    """One run, stamped as it begins and where some kinds of places are passed: a forward, or a step."""
+def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: bool) -> Stamps:
+    """Stamp one run as it begins and where some kinds of places are passed: a forward, or a step."""
+    stamps, whole = Stamps(clock, step.model), "backward_end" in kinds
 
-    def __init__(self, step: TrainingStep, clock: Clock, kinds: frozenset[str], *, retain: bool) -> None:
-        self.stamps = Stamps(clock)
-        self._whole = "backward_end" in kinds
-        self._retain = retain or self._whole
-        self._static = {storage_address(t) for t in (*step.model.parameters(), *step.model.buffers())}
-        nothing = contextlib.nullcontext()
-        saves = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if "pack" in kinds else nothing
-        calls = patched_forwards(step.model, self.stamps.on_call) if "enter" in kinds else nothing
-        functions = routed_functions(self.stamps.on_function) if "begin" in kinds else nothing
-        with calls, functions, saves:  # no stack of contexts: an interrupt inside it would leave one on
-            self.stamps.add("forward_begin")
-            outputs, scalar = step.forward()
-        self.stamps.add("forward_end")
-        if self._whole:
-            gradients = step.gradients(scalar)
-            self.stamps.add("backward_end")
-            del gradients
-        del outputs, scalar  # and with them what was saved, whose end is no part of forward
-
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def pack(tensor: torch.Tensor) -> torch.Tensor | None:
+        stamps.on_save(tensor)
         with private.no_torch_functions():
-            if storage_address(tensor) not in self._static:
-                self.stamps.add("pack")
-            return tensor.detach() if self._retain else None  # with its node it would hold itself
+            return tensor.detach() if retain or whole else None  # with its node it would hold itself
 
-    def _unpack(self, tensor: torch.Tensor | None) -> torch.Tensor:
-        if tensor is None or self.stamps.kinds[-1] != "forward_end":
+    def unpack(tensor: torch.Tensor | None) -> torch.Tensor:
+        if tensor is None or stamps.kinds[-1] != "forward_end":
             raise ProfilingError(
                 "forward takes a gradient inside itself, so it cannot be timed. Give autockpt the parts of the model "
                 "that do not, or write a plan by hand."
             )
         return tensor
+
+    nothing = contextlib.nullcontext()
+    saves = torch.autograd.graph.saved_tensors_hooks(pack, unpack) if "pack" in kinds else nothing
+    calls = patched_forwards(step.model, stamps.on_call) if "enter" in kinds else nothing
+    functions = routed_functions(stamps.on_function) if "begin" in kinds else nothing
+    with calls, functions, saves:  # no stack of contexts: an interrupt inside it would leave one on
+        stamps.add("forward_begin")
+        outputs, scalar = step.forward()
+    stamps.add("forward_end")
+    if whole:
+        gradients = step.gradients(scalar)
+        stamps.add("backward_end")
+        del gradients
+    del outputs, scalar  # and with them what was saved, whose end is no part of forward
+    return stamps
