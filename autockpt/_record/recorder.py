@@ -92,14 +92,8 @@ def profile(
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
 
-def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, whole: bool = True) -> Profile:
-    """Record a step that runs; arguments, errors and what is put back as for `profile`.
-
-    Args:
-        step: the step.
-        optimizer: that takes it.
-        whole: whether plain steps may run to be timed, which hold all that forward saves.
-    """
+def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> Profile:
+    """Record a step that runs; arguments, errors and what is put back as for `profile`."""
     refuse_own_step(step.model)
     chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
@@ -112,17 +106,17 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, whol
         uncompiled(),
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
-        return _record(step, sandbox, chosen, whole=whole)
+        return _record(step, sandbox, chosen)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], *, whole: bool) -> Profile:
+def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:
     """Watch the step, twice if the first forward of the model sets itself up, and time it."""
     gc.collect()  # garbage from before the step must not be freed inside it
     clock = clock_of(step.device)
     static = static_bytes(step.model, step.inputs(), sandbox.contents, step.held)
 
     def watch() -> Run:
-        spill, tape = open_spill(step.device, step.inputs(), roomy=whole), AllocatorTape(step.device)
+        spill, tape = open_spill(step.device, step.inputs(), roomy=True), AllocatorTape(step.device)
         try:
             return watch_step(step, tape, clock, spill, changing=sandbox.remember)
         finally:
@@ -133,7 +127,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
         run = watch()
     seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
     with step.gradients_aside():
-        seconds = timed_seconds(step, run, clock, seconds, whole=whole)
+        seconds = timed_seconds(step, run, clock, seconds)
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, run.reached, step.device.type)
     return build_profile(

@@ -94,7 +94,7 @@ def recorded_seconds(run: Run, clock: Clock, *, backward: bool) -> Seconds:
     return Seconds(at=at, ops=tuple(max(each, 0.0) for each in ops), plain_seconds=plain_seconds)
 
 
-def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds, *, whole: bool) -> Seconds:
+def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds) -> Seconds:
     """Time the forward of a recorded step at each of its places, and the step.
 
     Args:
@@ -102,7 +102,6 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds,
         run: what was recorded.
         clock: the device's clock.
         recorded: what that run itself tells, taken where the timed forwards pass other places.
-        whole: whether plain steps may run, which hold all that is saved.
     """
     every = [(mark.kind, mark.index) for mark in run.in_order()]
 
@@ -110,30 +109,30 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds,
         return _fastest(step, clock, [[each for each in every if each[0] in kinds] for kinds in passes], retain=retain)
 
     recorded_forward = recorded.at["forward_end", 0]
-    at = None
+    roomy = True
     try:
         stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
         # A device has to be kept from waiting for the host while it is stamped, and not while a step is timed.
-        if whole and step.device.type == "cpu" and stamps_seconds <= CHEAP * recorded_forward:
+        if step.device.type == "cpu" and stamps_seconds <= CHEAP * recorded_forward:
             at = fastest((*STAMPED, "backward_end"), retain=True)
             if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
         # Calls are timed without the mode that sees functions, which costs as much as a small function.
-        at = fastest(STAMPED, OF_CALLS, retain=whole)
+        at = fastest(STAMPED, OF_CALLS, retain=True)
     except torch.OutOfMemoryError:
-        whole = False
+        roomy = False
         at = fastest(STAMPED, OF_CALLS, retain=False)
     at = dict(recorded.at) if at is None else at
     forward = at["forward_end", 0]
     plain = None
-    if whole:
+    if roomy:
         with contextlib.suppress(torch.OutOfMemoryError):
             plain = fastest(PLAIN, retain=False)
-    if plain is None:
-        return Seconds(at=at, ops=recorded.ops, plain_seconds=recorded.plain_seconds / recorded_forward * forward)
-    slower = plain["forward_end", 0] / forward if forward else 1.0
-    at = {place: each * slower for place, each in at.items()}
-    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain["backward_end", 0])
+    slower = plain["forward_end", 0] / forward if plain and forward else 1.0
+    plain_seconds = plain["backward_end", 0] if plain else recorded.plain_seconds / recorded_forward * forward
+    return Seconds(
+        at={place: each * slower for place, each in at.items()}, ops=recorded.ops, plain_seconds=plain_seconds
+    )
 
 
 def _fastest(

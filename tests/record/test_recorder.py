@@ -17,7 +17,6 @@ from autockpt import NotApplicable, ProfilingError
 from autockpt._choose.candidates import find_candidates
 from autockpt._record import timing
 from autockpt._record.clocks import Clock
-from autockpt._record.recorder import record_step
 from autockpt._record.step import training_step
 from autockpt.solvers import simulate
 from tests.zoo import ZOO, build
@@ -182,7 +181,17 @@ def test_where_stamps_are_cheap_one_step_tells_all_seconds(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_only_where_a_whole_step_may_run_do_timed_forwards_keep_what_they_save(whole: bool) -> None:
+def test_only_where_a_whole_step_fits_do_timed_forwards_keep_what_they_save(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamped = timing._fastest
+
+    def fastest(*args: Any, retain: bool) -> Any:
+        if retain and not whole:
+            raise torch.OutOfMemoryError
+        return stamped(*args, retain=retain)
+
+    monkeypatch.setattr(timing, "_fastest", fastest)
     packed: queue.SimpleQueue[object] = queue.SimpleQueue()  # which recording does not put back
 
     def loss(output: torch.Tensor) -> torch.Tensor:
@@ -190,7 +199,7 @@ def test_only_where_a_whole_step_may_run_do_timed_forwards_keep_what_they_save(w
         packed.put(output.grad_fn._raw_saved_result.data)  # type: ignore[attr-defined]
         return output.sum()
 
-    record_step(training_step(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), loss), whole=whole)
+    autockpt.profile(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), loss=loss)
     packed.get()  # the first forward is the recorded one
     kept = [isinstance(packed.get(), torch.Tensor) for _ in range(packed.qsize())]
     assert kept and all(each == whole for each in kept)

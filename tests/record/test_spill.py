@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Infeasible, Profile, ProfilingError
+from autockpt._calls.spilled import SpilledStep
 from autockpt._choose.candidates import find_candidates
 from autockpt._record import recorder, timing
 from autockpt._record.recorder import record_step
@@ -119,16 +120,18 @@ def test_no_run_of_a_spilled_profile_holds_more_than_the_deepest_plan(
             seen["the step"] = highest_bytes(super().events())
             return super().events()
 
-    def stamped(*args: Any, **kwargs: Any) -> Any:
+    def stamped(*args: Any, retain: bool) -> Any:
+        if retain:
+            raise torch.OutOfMemoryError("there is no room for what a plain step holds")
         results = []
-        found = autockpt.measure(lambda: results.append(original(*args, **kwargs)), device="cpu")
+        found = autockpt.measure(lambda: results.append(original(*args, retain=False)), device="cpu")
         seen["what is timed"] = found.step_bytes
         return results[0]
 
     original = timing._fastest
     monkeypatch.setattr(recorder, "AllocatorTape", Tape)
     monkeypatch.setattr(timing, "_fastest", stamped)
-    record_step(training_step(case.model, case.kwargs, None), whole=False)
+    autockpt.profile(case.model, case.kwargs)
     assert set(seen) == {"the step", "what is timed"}
     assert max(seen.values()) <= deepest - profile.static.total_bytes
     assert max(seen.values()) < 0.8 * plain_bytes
@@ -247,9 +250,10 @@ def test_a_step_that_does_not_fit_is_recorded_all_the_same() -> None:
     assert autockpt.profile(model, x).plain_seconds > 0
 
 
-def record_tightly(model: nn.Module) -> None:
-    """Record a step where there is no room for a plain one."""
-    record_step(training_step(model, torch.randn(4, WIDTH), None), whole=False)
+def train_tightly(model: nn.Module) -> None:
+    """Train a step of which what is saved waits in a file."""
+    x = torch.randn(4, WIDTH)
+    SpilledStep(model, x.device, x).forward(x, lambda: model(x)).sum().backward()
 
 
 @pytest.fixture
@@ -279,13 +283,13 @@ def are_closed(descriptors: list[int]) -> list[bool]:
 
 
 def test_the_file_is_closed_when_the_step_is_over(descriptors: list[int]) -> None:
-    record_tightly(Odd(torch.tanh))
+    train_tightly(Odd(torch.tanh))
     assert are_closed(descriptors) == [True]
 
 
 def test_the_file_is_closed_when_the_step_fails(descriptors: list[int]) -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        record_tightly(Tight(in_backward=True))
+        train_tightly(Tight(in_backward=True))
     del caught  # whose traceback holds what ran
     gc.collect()
     assert are_closed(descriptors) == [True]
@@ -298,7 +302,7 @@ FULL = pathlib.Path("/dev/full")
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FULL.open("r+b", buffering=0))
     with pytest.raises(ProfilingError, match=r"took 0 bytes and not \d+ more .*TMPDIR"):
-        record_tightly(Odd(torch.tanh))
+        train_tightly(Odd(torch.tanh))
 
 
 def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +315,7 @@ def test_a_folder_that_is_missing_is_named_before_anything_ran(monkeypatch: pyte
 
     model = Odd(middle)
     with pytest.raises(ProfilingError, match="TMPDIR"):
-        record_tightly(model)
+        train_tightly(model)
     assert not ran
 
 
