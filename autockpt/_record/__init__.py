@@ -12,8 +12,7 @@ marks.py        what the markers stand for
 observer.py     calls, functions, operators and saves, as markers
 returned.py     who returned which tensor
 routing.py      standing around forwards, torch functions and operators
-checks.py       what objects tell of a call: generators, containers, buffers
-fingerprint.py  what tells whether forward changed attributes of modules
+checks.py       what objects tell of a call: generators, containers, buffers, attributes
 ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change

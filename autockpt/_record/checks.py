@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -19,28 +19,20 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from . import refusals
-from .fingerprint import PLAIN, attributes_of
 from .marks import SeenCall, SeenFunction
 
-States = list[tuple[torch.Generator, torch.Tensor]]
+States: TypeAlias = list[tuple[torch.Generator, torch.Tensor]]
+_Place: TypeAlias = tuple[str, str]
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
+"""Types whose values cannot change."""
 
-@dataclass(slots=True)
-class _Open:
-    """A call while it runs, with what has to be compared when it ends."""
-
-    call: SeenCall
-    module: torch.nn.Module
-    given: object
-    leaves: list[torch.Tensor]
-    states: States
-    devices: set[torch.device]
-    parameters: list[int]
-    buffers: dict[tuple[str, str], weakref.ref[torch.Tensor] | None]
+_COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
+"""What a module has besides its attributes; its forward is the recorder's own."""
 
 
 class Checks:
-    """The checks of calls, which stand on a stack while they are open, and of functions, of which one runs at a time.
+    """The checks of calls and of functions: what each returns as one begins is to be called as that ends.
 
     Args:
         model: the model.
@@ -49,77 +41,56 @@ class Checks:
 
     def __init__(self, model: torch.nn.Module, *, fake: bool) -> None:
         self._generators = [] if fake else default_generators()
-        self._devices: set[torch.device] = set()  # of what the function was given
-        self._attributes = {module: attributes_of(module) for module in model.modules()}
+        self._attributes = {module: _attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
-
-    def opened(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> _Open:
-        """Note what is there as a call begins."""
-        leaves = tensors((arguments,))
-        shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
-        call.shapes = f"{type(module).__qualname__}{shapes}"
-        call.checkpointed = private.foreign_checkpoint_active()
-        return _Open(
-            call=call,
-            module=module,
-            given=arguments,
-            leaves=leaves,
-            states=self._states(),
-            devices={tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())},
-            parameters=[*map(private.storage_key, module.parameters())],
-            buffers={place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)},
-        )
-
-    def closed(self, opened: _Open) -> None:
-        """Compare, as a call ends."""
-        call = opened.call
-        call.reasons += [reason for reason in self._reasons_of(opened) if reason]
-        call.bound = [*_bound(opened)]
-        leaves = tensors(opened.given)
-        call.refilled = len(leaves) != len(opened.leaves) or not all(map(operator.is_, leaves, opened.leaves))
 
     def sets_itself_up(self) -> bool:
         """Whether modules changed their attributes, as many do in a first forward and never again."""
-        return any(attributes_of(module) != before for module, before in self._attributes.items())
+        return any(_attributes_of(module) != before for module, before in self._attributes.items())
 
-    def _reasons_of(self, opened: _Open) -> Iterator[str]:
-        opened.call.draws, elsewhere = _drawn(opened.states, opened.devices)
-        yield elsewhere
-        bound = [*map(private.storage_key, opened.module.parameters())] != opened.parameters
-        yield refusals.CHANGES_PARAMETER if bound else ""
-        made = opened.call.nested and not any(leaf.is_nested for leaf in opened.leaves)
-        yield refusals.MAKES_NESTED if made else ""
-        if opened.module not in self._reasons:
-            self._reasons[opened.module] = why_unrepeatable(opened.module)
-        yield self._reasons[opened.module]
+    def of_call(self, call: SeenCall, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
+        """Note what is there as a call begins."""
+        leaves, states = tensors((arguments,)), self._states()
+        devices = {tensor.device for tensor in (*leaves, *module.parameters(), *module.buffers())}
+        parameters = [*map(private.storage_key, module.parameters())]
+        buffers = {place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)}
+        shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
+        call.shapes = f"{type(module).__qualname__}{shapes}"
+        call.checkpointed = private.foreign_checkpoint_active()
+        if module not in self._reasons:
+            self._reasons[module] = why_unrepeatable(module)
+
+        def ended() -> None:
+            call.draws, elsewhere = _drawn(states, devices)
+            bound = [*map(private.storage_key, module.parameters())] != parameters
+            made = call.nested and not any(leaf.is_nested for leaf in leaves)
+            reasons = [elsewhere, refusals.CHANGES_PARAMETER if bound else "", refusals.MAKES_NESTED if made else ""]
+            call.reasons += filter(None, [*reasons, self._reasons[module]])
+            call.bound = [".".join(part for part in (call.name, *place) if part) for place in _bound(module, buffers)]
+            now = tensors((arguments,))
+            call.refilled = len(now) != len(leaves) or not all(map(operator.is_, now, leaves))
+
+        return ended
+
+    def of_function(self, function: SeenFunction, arguments: object) -> Callable[[object], None]:
+        """Note what is there as a function begins; what it returned is to be given as it ends."""
+        given, states = tensors(arguments), self._states()
+        devices = {tensor.device for tensor in given}
+        function.unrepeatable = _why_not_alone(arguments, given)
+        function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
+
+        def ended(output: object) -> None:
+            function.draws, elsewhere = _drawn(states, devices)
+            function.unrepeatable = function.unrepeatable or elsewhere
+            others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
+            function.plain = all(isinstance(each, PLAIN) for each in others)
+            if others:
+                function.unreadable = f"returns something that is no tensor ({type(others[0]).__name__})"
+
+        return ended
 
     def _states(self) -> States:
         return [(generator, generator.get_state()) for generator in self._generators]
-
-    def began(self, function: SeenFunction, arguments: object) -> States:
-        """Note what is there as a function begins."""
-        given = tensors(arguments)
-        self._devices = {tensor.device for tensor in given}
-        function.unrepeatable = _why_not_alone(arguments, given)
-        function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
-        return self._states()
-
-    def ended(self, function: SeenFunction, states: States, output: object, *, untraced: bool) -> None:
-        """Compare, as a function ends.
-
-        Args:
-            function: the function.
-            states: what `began` returned.
-            output: what it returned.
-            untraced: whether some tensor of that has no storage.
-        """
-        function.draws, elsewhere = _drawn(states, self._devices)
-        function.unrepeatable = function.unrepeatable or elsewhere
-        others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
-        function.plain = all(isinstance(each, PLAIN) for each in others)
-        function.untraced = untraced
-        if others:
-            function.unreadable = f"returns something that is no tensor ({type(others[0]).__name__})"
 
 
 def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
@@ -143,24 +114,23 @@ def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), str(tensor.dtype)
 
 
-def _buffers(module: torch.nn.Module) -> Iterator[tuple[tuple[str, str], torch.Tensor | None]]:
+def _buffers(module: torch.nn.Module) -> Iterator[tuple[_Place, torch.Tensor | None]]:
     """The buffers inside a module, by path and name."""
     for path, member in module.named_modules():
         for name, buffer in member._buffers.items():
             yield (path, name), buffer
 
 
-def _bound(opened: _Open) -> Iterator[str]:
-    """Qualified names of the buffers that a call bound to other tensors, to None, or for the first time."""
-    now = dict(_buffers(opened.module))
-    for place in dict.fromkeys((*opened.buffers, *now)):
-        reference, tensor = opened.buffers.get(place), now.get(place)
+def _bound(module: torch.nn.Module, buffers: Mapping[_Place, weakref.ref[torch.Tensor] | None]) -> Iterator[_Place]:
+    """The buffers that a call bound to other tensors, to None, or for the first time, by what was there before."""
+    now = dict(_buffers(module))
+    for place in dict.fromkeys((*buffers, *now)):
+        reference, tensor = buffers.get(place), now.get(place)
         before = reference() if reference is not None else None
         if before is tensor and (reference is not None) == (tensor is not None):
             continue
-        if before is not None and tensor is not None and _equal(before, tensor):
-            continue
-        yield ".".join(part for part in (opened.call.name, *place) if part)
+        if before is None or tensor is None or not _equal(before, tensor):
+            yield place
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -179,3 +149,24 @@ def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
     moved = [generator.device for generator, before in states if not torch.equal(generator.get_state(), before)]
     elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]
     return bool(moved), refusals.DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""
+
+
+def _attributes_of(module: torch.nn.Module) -> object:
+    """What would differ if forward bound or changed an attribute of a module, those of its children left out."""
+    return [(key, _fingerprint(value, 2)) for key, value in vars(module).items() if key not in _COMPARED_ELSEWHERE]
+
+
+def _fingerprint(value: object, depth: int) -> object:
+    """Tensors by identity and version, containers and objects by what is in them, so many levels deep."""
+    if isinstance(value, torch.Tensor):
+        return id(value), private.version(value)
+    if isinstance(value, PLAIN):
+        return value
+    if depth == 0 or isinstance(value, (torch.nn.Module, torch.Generator)) or callable(value):
+        return id(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(_fingerprint(item, depth - 1) for item in value)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(map(id, value))
+    items = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return tuple((str(key), _fingerprint(item, depth - 1)) for key, item in items.items())

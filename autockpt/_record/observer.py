@@ -158,7 +158,7 @@ class Observer:
         self._open.append(index)
         with self._own_work() as stamp:
             call.given, keys = self._returned.given(arguments)
-            check = self._checks.opened(call, module, arguments)
+            check = self._checks.of_call(call, module, arguments)
             self.mark("enter", index, stamp, keys)
         try:
             output = run()
@@ -169,7 +169,7 @@ class Observer:
         else:
             with self._own_work() as stamp:
                 keys = self._returned.by(Sources(calls=(index,)), output)
-                self._checks.closed(check)
+                check()
                 self.mark("exit", index, stamp, keys)
             return output
         finally:
@@ -191,7 +191,7 @@ class Observer:
         self.run.functions.append(function)
         with self._own_work() as stamp:
             function.given, keys = self._returned.given(arguments)
-            states = self._checks.began(function, arguments)
+            check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
         self._function = index
         try:
@@ -204,7 +204,8 @@ class Observer:
             self._function = -1
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(functions=(index,)), output)
-            self._checks.ended(function, states, output, untraced=not all(map(self.key, tensors(output))))
+            function.untraced = not all(map(self.key, tensors(output)))
+            check(output)
             self.mark("end", index, stamp, keys)
         return output
 
