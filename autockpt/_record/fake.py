@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -87,7 +88,8 @@ def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: 
     name = device or DEFAULT_DEVICE
     if name not in DEVICES:
         raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
-    own = _mode_of(step.model)
+    modes = map(private.fake_mode_of, (*step.model.parameters(), *step.model.buffers()))
+    own = next((mode for mode in modes if mode is not None), None)
     mode = own or private.new_fake_mode()
     with nullcontext() if own else nothing_left_over(mode):
         return _recorded(step, mode, optimizers, name)
@@ -103,7 +105,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         clock = RooflineClock(DEVICES[name])
         with mode, clock:
             run = watch_step(step, StorageTape(), clock, open_spill(step.device, step.inputs(), roomy=True))
-        return build_profile(
+        profile = build_profile(
             model,
             step.device,
             run,
@@ -111,9 +113,8 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
             optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
             static=static,
             notes=(*NOTES, *sandbox.notes()),
-            mode="fake",
-            device_name=name,
         )
+        return msgspec.structs.replace(profile, mode="fake", device=name)
 
 
 class RooflineClock(Clock, TorchDispatchMode):
@@ -150,14 +151,6 @@ class RooflineClock(Clock, TorchDispatchMode):
             return moved
         rate = self._device.half_flops if tensors[0].itemsize <= 2 else self._device.single_flops
         return max(moved, flops / rate)
-
-
-def _mode_of(model: torch.nn.Module) -> Any:
-    """The fake mode that the model's tensors belong to; None where they are real."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if (mode := private.fake_mode_of(tensor)) is not None:
-            return mode
-    return None
 
 
 def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:

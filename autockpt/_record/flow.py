@@ -15,6 +15,7 @@ from functools import cached_property
 
 from .lifetimes import Lifetimes, Placed
 from .marks import Given, Run
+from .routing import MOVES_STATISTICS
 
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""
@@ -160,7 +161,7 @@ class Flow:
         span = self.functions[function]
         for op in self.ops_of[function]:
             for storage in self.changed(op):
-                counted = self.run.ops[op].counted and not self.aliases(span)
+                counted = not self.run.ops[op].name.startswith(MOVES_STATISTICS) and not self.aliases(span)
                 mine = storage in self.buffers and self.used_only_by(span, storage) and not counted
                 if self.born(storage) < span.first.tick and not mine:
                     return True

@@ -33,7 +33,7 @@ from .optimizer import OptimizerMemory
 from .ranks import bucket_bytes
 from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
-from .tape import AllocatorTape, Event, ProfilerElsewhere
+from .tape import AllocatorTape, Event
 from .timing import Seconds, recorded_seconds
 
 
@@ -95,11 +95,11 @@ class RecordedStep(SpilledStep):
         ] = {}  # of an optimizer, by the marker of its step's or a backward's end
         self._reached: set[int] = set()
         # Gradients that are there before: the profiler does not see them go.
-        self._held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
+        held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
         self._gone: dict[int, int] = {}
-        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in self._held.items()]
-        self._held_bytes = {key: storage.nbytes() for key, storage in self._held.items()}
-        self._held.clear()
+        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in held.items()]
+        self._held_bytes = {key: storage.nbytes() for key, storage in held.items()}
+        del held
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, _abandon, self._tape)
@@ -212,7 +212,7 @@ def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
 def _start(tape: AllocatorTape) -> None:
     """Start a tape, if nobody has one open: who trains does not wait."""
     if not private.ALONE.acquire(blocking=False):
-        raise ProfilerElsewhere("a step is being recorded or measured in another thread")
+        raise ProfilingError("a step is being recorded or measured in another thread")
     try:
         tape.__enter__()
     finally:

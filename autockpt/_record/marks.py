@@ -93,7 +93,6 @@ class SeenCall:
         stop: one past the last call inside it.
         shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
         given: what came in.
-        functions: how often each function was called in its own code, by name.
         draws: whether a default generator moved.
         bound: qualified names of buffers inside it that were bound to other tensors.
         refilled: whether a container among its arguments holds other tensors than before.
@@ -109,7 +108,6 @@ class SeenCall:
     stop: int = 0
     shapes: str = ""
     given: Given = field(default_factory=Given)
-    functions: dict[str, int] = field(default_factory=dict)
     draws: bool = False
     bound: list[str] = field(default_factory=list)
     refilled: bool = False
@@ -158,10 +156,8 @@ class SeenOp:
         node: number of the autograd node that was made last before it ran: its own, if it has one.
         words: name and shapes, equal for operators that are alike.
         written: positions, among the storages of its first marker, of those that it changes.
-        counted: whether versions count that.
         draws: whether it draws random numbers, where no generator tells (fake tensors).
         returns: whether it returned any tensor.
-        late: whether it writes what was saved only after autograd has it.
     """
 
     name: str
@@ -170,10 +166,8 @@ class SeenOp:
     node: int
     words: str
     written: tuple[int, ...] = ()
-    counted: bool = True
     draws: bool = False
     returns: bool = False
-    late: bool = False
 
 
 class SeenSave(NamedTuple):

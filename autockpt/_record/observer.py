@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from .checks import Checks
 from .clocks import Clock
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
-from .routing import LATE, Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
+from .routing import Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .storages import Tape
 
 Hooked: TypeAlias = Callable[
@@ -62,7 +63,7 @@ class Observer:
         self._checks = Checks(model, fake=self._fake)
         self._open: list[int] = []
         self._function = -1
-        self._occurrences: dict[str, int] = {}
+        self._counts: Counter[tuple[int, str]] = Counter()  # of calls, and of functions by their call
         self._returned = Returned(tape)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
         self._thread = threading.get_ident()
@@ -146,8 +147,8 @@ class Observer:
         if threading.get_ident() != self._thread:
             self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # an evaluation saves nothing
             return run()
-        occurrence = self._occurrences.get(name, 0)
-        self._occurrences[name] = occurrence + 1
+        occurrence = self._counts[-1, name]
+        self._counts[-1, name] += 1
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
             return run()
         index = len(self.run.calls)
@@ -183,11 +184,9 @@ class Observer:
         here = self._in_forward and self._open and not self._aside and threading.get_ident() == self._thread
         if not here or private.transforms_active():
             return run()
-        counts = self.run.calls[self._open[-1]].functions
-        occurrence = counts.get(name, 0)
-        counts[name] = occurrence + 1
-        index = len(self.run.functions)
-        function = SeenFunction(name, occurrence, self._open[-1])
+        index, call = len(self.run.functions), self._open[-1]
+        function = SeenFunction(name, self._counts[call, name], call)
+        self._counts[call, name] += 1
         self.run.functions.append(function)
         with self._own_work() as stamp:
             function.given, keys = self._returned.given(arguments)
@@ -225,10 +224,8 @@ class Observer:
                 node=private.saving_node(),
                 words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
                 written=tuple(position for position, key in enumerate(given) if key in changed),
-                counted=op._schema.is_mutable,
                 # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
-                late=op._schema.name in LATE,
             )
             index = len(self.run.ops)
             self.run.ops.append(seen)

@@ -148,8 +148,6 @@ def build_profile(
     optimizer: OptimizerMemory,
     static: Static,
     notes: Iterable[str],
-    mode: Mode = "measured",
-    device_name: str | None = None,
 ) -> Profile:
     """Make the profile of a watched step.
 
@@ -161,8 +159,6 @@ def build_profile(
         optimizer: what the optimizer needs.
         static: what is there before the step, but for the optimizer's state and what operators keep.
         notes: what else could not be seen or put back.
-        mode: how it was recorded.
-        device_name: where it is not that of the device.
     """
     found = lifetimes(run)
     static = msgspec.structs.replace(
@@ -172,8 +168,8 @@ def build_profile(
     changed = {name for call in tables["calls"] for name in call.buffers}
     return Profile(
         model=type(model).__name__,
-        mode=mode,
-        device=device_name or _device_name(device),
+        mode="measured",
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" and private.cuda_in_use() else device.type,
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
@@ -244,7 +240,3 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the bytes of some tensors, each storage once."""
     dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
     return sum({private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

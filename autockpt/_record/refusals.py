@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from .._data.tables import RefusedPart
 from .flow import Flow
 
+RRELU = "aten.rrelu_with_noise"
+"""How the names begin of the operators of torch that write what is saved only after autograd has it."""
+
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
-"""The one operator of torch that writes what is saved only after autograd has it."""
 
 UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
 """Another step's may have elements: an expert that got no token in the recorded step gets some later."""
@@ -44,7 +46,7 @@ def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
 
 
 def _of_op(flow: Flow, op: int) -> str:
-    if flow.run.ops[op].late:
+    if flow.run.ops[op].name.startswith(RRELU):
         return LATE_WRITE
     return CHANGES_PARAMETER if not flow.parameters.isdisjoint(flow.changed(op)) else ""
 

@@ -18,14 +18,10 @@ from .._calls.names import function_name
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-MOVES_STATISTICS = frozenset({"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"})
-"""Operators that change running statistics, in training, and whose schema does not say so."""
+MOVES_STATISTICS = ("aten.native_batch_norm.", "aten.cudnn_batch_norm.", "aten.miopen_batch_norm.")
+"""How the names begin of operators that change running statistics, in training, and whose schema does not say so."""
 
 STATISTICS = ("running_mean", "running_var")
-
-LATE = frozenset({"aten::rrelu_with_noise", "aten::rrelu_with_noise_"})
-"""The operators of torch that write what is saved only after autograd has it."""
-
 
 Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], Any]
 """Stands around one forward, by its module's name: the last argument runs it; the arguments are for looking at."""
@@ -61,7 +57,8 @@ def patched_forwards(model: torch.nn.Module, router: Router, *, in_place: bool =
             key = "forward" if module._compiled_call_impl is None or not compiled else "_compiled_call_impl"
             own = getattr(module, key)
             patched.append((vars(module), key, vars(module).get(key)))
-            patch = functools.partial(_leaf if compiled else _routed, router, name, module, own)
+            run = private.outside_modes()(own) if compiled else own
+            patch = functools.partial(_routed, router, name, module, run)
             with suppress(ValueError):  # a scripted module's has none
                 patch.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
             vars(module)[key] = patch  # by the dictionary: a traced module lets nobody delete an attribute
@@ -77,16 +74,6 @@ def _routed(
     router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     return router(name, module, (args, kwargs), functools.partial(forward, *args, **kwargs))
-
-
-def _leaf(
-    router: Router, name: str, module: torch.nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    def run() -> Any:
-        with private.outside_modes():
-            return forward(*args, **kwargs)
-
-    return router(name, module, (args, kwargs), run)
 
 
 class routed_functions(TorchFunctionMode):  # noqa: N801 - used as a context, like its neighbour
@@ -134,7 +121,7 @@ def written_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[t
     schema = op._schema
     if schema.is_mutable:
         named = {each.name for each in schema.arguments if each.alias_info and each.alias_info.is_write}
-    elif schema.name in MOVES_STATISTICS:
+    elif str(op).startswith(MOVES_STATISTICS):
         values = {each.name: value for each, value in zip(schema.arguments, args, strict=False)} | kwargs
         named = set(STATISTICS) if values.get("training") else set()
     else:

@@ -17,10 +17,6 @@ from .loss import assumed_loss
 Loss = Callable[[Any], torch.Tensor]
 
 
-class NothingToTrain(ProfilingError):
-    """Nothing that forward returns leads back to a parameter, so that no backward can follow."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep:
     """One training step of a model on one batch, without the optimizer.
@@ -76,7 +72,10 @@ class TrainingStep:
             torch.clear_autocast_cache()
         if not _is_loss(scalar):
             if not any(tensor.requires_grad for tensor in tensors(outputs)):
-                raise NothingToTrain(_nothing_in(outputs))
+                raise ProfilingError(
+                    f"no output of the model requires a gradient (outputs: {_describe(outputs)}). "
+                    "Give loss=, a function from the outputs to a scalar."
+                )
             raise ProfilingError(
                 f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
             )
@@ -240,13 +239,6 @@ def _switches_hooks_off(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
-
-
-def _nothing_in(outputs: object) -> str:
-    return (
-        f"no output of the model requires a gradient (outputs: {_describe(outputs)}). "
-        "Give loss=, a function from the outputs to a scalar."
-    )
 
 
 def _is_loss(value: object) -> bool:

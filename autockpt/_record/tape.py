@@ -62,10 +62,6 @@ def storage_address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class ProfilerElsewhere(ProfilingError):
-    """A profiler runs in another thread, so that nothing can be recorded in this one now."""
-
-
 class AllocatorTape:
     """A tape made of the allocator's own events, so that buffers inside kernels count.
 
@@ -93,7 +89,7 @@ class AllocatorTape:
                 "(`autockpt.measure` runs one on a CPU: let three steps pass before you measure)."
             )
         if private.profiler_is_running():
-            raise ProfilerElsewhere(
+            raise ProfilingError(
                 "a torch profiler is running in another thread, and a process has only one. Record when it has stopped "
                 "(`apply` runs one in the step that it records, on a CPU)."
             )
