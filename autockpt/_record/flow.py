@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .lifetimes import Lifetimes, Placed
-from .marks import Given, Run
+from .marks import Run
 from .routing import MOVES_STATISTICS
 
 CASTS = "aten._to_copy."
@@ -115,14 +115,6 @@ class Flow:
         """Whether any of these operators changes one of these storages."""
         found = ((own, bisect_left(own, ops.start)) for storage in storages if (own := self.writes_of.get(storage)))
         return any(first < len(own) and own[first] < ops.stop for own, first in found)
-
-    def written_unseen(self, span: Span, given: Given) -> bool:
-        """Whether something given to a span was changed more often than its version says."""
-        before = self.ops_in(span).start
-        return any(
-            not self.is_own(storage) and bisect_left(self.writes_of.get(storage, ()), before) > version
-            for storage, version in zip(span.first.storages, given.versions, strict=True)
-        )
 
     def buffer_names(self, storages: Iterable[int], module: str) -> list[str]:
         """Qualified names, inside a module, of buffers."""

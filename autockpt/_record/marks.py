@@ -69,19 +69,6 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Given:
-    """What came into a call or a function.
-
-    Attributes:
-        sources: for each storage of its first marker, who returned it.
-        versions: for each, how often the objects of that storage had been changed, as the least of them says.
-    """
-
-    sources: tuple[Sources, ...] = ()
-    versions: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
 class SeenCall:
     """A module call.
 
@@ -92,7 +79,7 @@ class SeenCall:
         parent: the call whose code made it, -1 for the root.
         stop: one past the last call inside it.
         shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
-        given: what came in.
+        sources: for each storage that came in, who returned it.
         draws: whether a default generator moved.
         bound: qualified names of buffers inside it that were bound to other tensors.
         refilled: whether a container among its arguments holds other tensors than before.
@@ -107,7 +94,7 @@ class SeenCall:
     parent: int
     stop: int = 0
     shapes: str = ""
-    given: Given = field(default_factory=Given)
+    sources: tuple[Sources, ...] = ()
     draws: bool = False
     bound: list[str] = field(default_factory=list)
     refilled: bool = False
@@ -124,7 +111,7 @@ class SeenFunction:
         name: its short name.
         occurrence: which one of that name in the code of its call.
         call: that call.
-        given: what came in.
+        sources: for each storage that came in, who returned it.
         draws: whether a default generator moved.
         unreadable: why a replay cannot hand out its result.
         unrepeatable: why it cannot run again by itself, as far as objects tell.
@@ -136,7 +123,7 @@ class SeenFunction:
     name: str
     occurrence: int
     call: int
-    given: Given = field(default_factory=Given)
+    sources: tuple[Sources, ...] = ()
     draws: bool = False
     unreadable: str = ""
     unrepeatable: str = ""

@@ -158,7 +158,7 @@ class Observer:
         self.run.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
-            call.given, keys = self._returned.given(arguments)
+            call.sources, keys = self._returned.given(arguments)
             check = self._checks.of_call(call, module, arguments)
             self.mark("enter", index, stamp, keys)
         try:
@@ -189,7 +189,7 @@ class Observer:
         self._counts[call, name] += 1
         self.run.functions.append(function)
         with self._own_work() as stamp:
-            function.given, keys = self._returned.given(arguments)
+            function.sources, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
         self._function = index

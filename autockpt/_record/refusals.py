@@ -15,9 +15,6 @@ LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops
 UNTRACED = "returns an empty or sparse tensor, of which it is not known what reads it"
 """Another step's may have elements: an expert that got no token in the recorded step gets some later."""
 
-WRITTEN_UNSEEN = "is given a tensor that was written through `.data`, which a replay of a run would not do"
-"""No version tells, so that a frame takes such a tensor for the result that another call of the run returned."""
-
 CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 
 CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
@@ -57,7 +54,6 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
     others = {
         each for each in flow.buffers.intersection(span.first.storages) if not flow.buffer_names([each], seen.name)
     }
-    yield WRITTEN_UNSEEN if flow.written_unseen(span, seen.given) else ""
     yield CAPTURED if call in captured else ""
     yield IS_THE_ROOT if call and not seen.name else ""
     yield from (_of_op(flow, op) for op in ops)
@@ -69,7 +65,6 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
 def _of_function(flow: Flow, function: int) -> Iterator[str]:
     seen, span, ops = flow.run.functions[function], flow.functions[function], flow.ops_of[function]
     yield from (_of_op(flow, op) for op in ops)
-    yield WRITTEN_UNSEEN if flow.written_unseen(span, seen.given) else ""
     yield seen.unrepeatable
     yield DRAWS_ELSEWHERE.format("unknown") if flow.draws_fakes(function) and not span.first.storages else ""
     yield seen.unreadable

@@ -8,7 +8,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.values import tensors
-from .marks import Given, Sources
+from .marks import Sources
 from .storages import Tape
 
 
@@ -31,11 +31,10 @@ class Returned:
                 found.setdefault(key, []).append(tensor)
         return found
 
-    def given(self, arguments: object) -> tuple[Given, tuple[int, ...]]:
-        """Return where what a call is given comes from, and in which versions it is; and its storages."""
+    def given(self, arguments: object) -> tuple[tuple[Sources, ...], tuple[int, ...]]:
+        """Return where what a call is given comes from, and its storages."""
         storages = self._storages(arguments)
-        versions = (min(map(private.version, objects)) for objects in storages.values())
-        return Given(tuple(map(self._sources, storages.values())), tuple(versions)), tuple(storages)
+        return tuple(map(self._sources, storages.values())), tuple(storages)
 
     def by(self, sources: Sources, output: object) -> tuple[int, ...]:
         """Remember who returned these very objects, and in which version; return their storages."""

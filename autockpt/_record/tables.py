@@ -11,7 +11,7 @@ from typing import Any
 from .._data.tables import Argument, CallRecord, FunctionTable, OpTable, SaveTable, TensorTable
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
-from .marks import Given
+from .marks import Sources
 from .refusals import refused_parts
 from .timing import Place, Seconds
 
@@ -74,7 +74,7 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
                 exit=span.last.tick,
                 enter_seconds=at["enter", index],
                 exit_seconds=at["exit", index],
-                arguments=_arguments(flow, span, seen.given),
+                arguments=_arguments(flow, span, seen.sources),
                 outputs=tuple(each for each in span.last.storages if each >= 0),
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
@@ -88,11 +88,11 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
     return tuple(records)
 
 
-def _arguments(flow: Flow, span: Span, given: Given) -> tuple[Argument, ...]:
+def _arguments(flow: Flow, span: Span, sources: Sequence[Sources]) -> tuple[Argument, ...]:
     later = range(flow.ops_in(span).start, len(flow.ops))
     return tuple(
         Argument(max(storage, -1), each.calls, flow.written([storage], later), each.functions, each.mixed)
-        for storage, each in zip(span.first.storages, given.sources, strict=True)
+        for storage, each in zip(span.first.storages, sources, strict=True)
         if not flow.is_own(storage)
     )
 
@@ -164,7 +164,7 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
         mutates=tuple(flow.mutates(function) for function in range(len(seen))),
         draws=tuple(each.draws or flow.draws_fakes(function) for function, each in enumerate(seen)),
         arguments=tuple(
-            _arguments(flow, span, each.given) if alone or calls[each.call].stop > each.call + 1 else ()
+            _arguments(flow, span, each.sources) if alone or calls[each.call].stop > each.call + 1 else ()
             for each, span in zip(seen, spans, strict=True)
         ),
     )

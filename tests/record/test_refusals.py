@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import TypeAlias
@@ -107,15 +108,13 @@ class Balanced(nn.Module):
 class Masked(nn.Module):
     """Masks scores behind autograd's back, as attention was written for years."""
 
-    def __init__(self, softmax: Callable[[Tensor], Tensor], masks: bool = True) -> None:
+    def __init__(self, softmax: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.score, self.softmax, self.out = nn.Linear(WIDTH, WIDTH), softmax, nn.Linear(WIDTH, WIDTH)
-        self.masks = masks
 
     def forward(self, x: Tensor) -> Tensor:
         scores = self.score(x)
-        if self.masks:
-            scores.data.masked_fill_(torch.arange(WIDTH) % 3 == 0, -float("inf"))
+        scores.data.masked_fill_(torch.arange(WIDTH) % 3 == 0, -float("inf"))
         result: Tensor = self.out(self.softmax(scores))
         return result
 
@@ -143,8 +142,6 @@ class Clipped(nn.Module):
         (lambda: Normalised(assigned), "1#0", "changes a parameter"),
         (Domain, "1.norm#0", "changes a buffer that it is given"),
         (Balanced, "1.router#0", "is given a buffer that is changed in place later"),
-        (lambda: Masked(nn.Softmax(-1)), "1.softmax#0", "is given a tensor that was written through"),
-        (Clipped, "1.layers.1#0", "is given a tensor that was written through"),
     ],
     ids=[
         "parameter",
@@ -152,8 +149,6 @@ class Clipped(nn.Module):
         "data in place of a parameter's",
         "given statistics",
         "given bias",
-        "data between calls",
-        "data in a hook",
     ],
 )
 def test_what_is_not_a_calls_own_to_change(middle: Callable[[], nn.Module], call: str, reason: str) -> None:
@@ -212,11 +207,19 @@ def test_attributes_that_forward_sets_are_as_forward_found_them(set_it: Callable
     assert plan.segments and not plan.refused
 
 
-@pytest.mark.parametrize("masks", [False, True])
-def test_a_function_that_is_given_what_was_written_unseen(masks: bool) -> None:
-    profile = autockpt.profile(Masked(functools.partial(torch.softmax, dim=-1), masks), BATCH)
-    reason = profile.refused("function").get(profile.functions.name.index("softmax"), "")
-    assert reason.startswith("is given a tensor that was written through") == masks
+@pytest.mark.parametrize(
+    "middle",
+    [lambda: Masked(nn.Softmax(-1)), lambda: Masked(functools.partial(torch.softmax, dim=-1)), Clipped],
+    ids=["between calls", "before a function", "in a hook"],
+)
+def test_what_is_written_through_data_is_found_by_the_rehearsal(middle: Callable[[], nn.Module]) -> None:
+    """No version tells, so that a frame takes it for the result that another call of the run returned."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), middle(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
+    planned = copy.deepcopy(plain)
+    autockpt.apply(planned, budget="min")
+    assert steps(plain, summed, count=6).differences(steps(planned, summed, count=6)) == []
+    assert (plan := autockpt.plan_of(planned)) is not None and plan.segments
 
 
 def test_an_embedding_that_is_renormalised_is_left_alone() -> None:
