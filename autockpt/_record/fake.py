@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
@@ -25,6 +24,7 @@ from .clocks import Clock
 from .left_over import nothing_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
+from .routing import Given, routed_operators, tensors_in
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
@@ -117,32 +117,27 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         return msgspec.structs.replace(profile, mode="fake", device=name)
 
 
-class RooflineClock(Clock, TorchDispatchMode):
+class RooflineClock(Clock, routed_operators):
     """A clock that moves by what each operator would take on the device; a context around the run."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(self._on_operator)
         self._device = device
         self._now = 0.0
 
     def stamp(self) -> object:
         return self._now
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        idle = func.is_view or func.overloadpacket in NO_WORK
-        if not idle and func.namespace != "prim":  # fake tensors ask themselves for their device
-            self._now += self._operator_seconds(func, args, kwargs, output)
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
+        output = run()
+        if not op.is_view and op.overloadpacket not in NO_WORK:
+            self._now += self._operator_seconds(op.overloadpacket, *given, output)
         return output
 
-    def _operator_seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> float:
+    def _operator_seconds(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> float:
         """The longer of computing and moving bytes."""
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, output)) if isinstance(leaf, torch.Tensor)]
+        tensors = tensors_in((args, kwargs, output))
         moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / self._device.bytes_per_second
-        packet = func.overloadpacket
         if packet in FLOPS:
             flops = FLOPS[packet](*args, **kwargs)
         elif packet in flop_registry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from .checks import Checks
 from .clocks import Clock
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
-from .routing import Arguments, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
+from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .storages import Tape
 
 Hooked: TypeAlias = Callable[
@@ -120,6 +120,9 @@ class Observer:
         """Name a tensor's storage as the tape does."""
         return self._tape.key(tensor)
 
+    def _keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
+        return tuple(filter(None, dict.fromkeys(map(self.key, values))))
+
     def ready(self, index: int, gradient: torch.Tensor) -> None:
         """Note, as a hook, that a gradient is ready to be added to one that exists already."""
         self.mark("ready", index, keys=(self.key(gradient),))
@@ -208,29 +211,28 @@ class Observer:
             self.mark("end", index, stamp, keys)
         return output
 
-    def _on_operator(self, op: Any, arguments: Arguments, run: Callable[[], Any]) -> Any:
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
         if self._aside or not self._in_forward:
             return run()
         with self._own_work():
-            inputs, written = tensors_in(arguments), written_by(op, *arguments)
+            inputs, written = tensors_in(given), written_by(op, *given)
             if written and self._changing is not None:
                 self._changing(written)
-            given = tuple(key for key in dict.fromkeys(map(self.key, inputs)) if key)
-            changed = {self.key(tensor) for tensor in written}
+            keys, changed = self._keys(inputs), self._keys(written)
             seen = SeenOp(
                 name=str(op),
                 function=self._function,
                 call=self._open[-1] if self._open else -1,
                 node=private.saving_node(),
                 words=f"{op}({';'.join(f'{tuple(t.shape)}{t.dtype}' for t in inputs)})",
-                written=tuple(position for position, key in enumerate(given) if key in changed),
+                written=tuple(position for position, key in enumerate(keys) if key in changed),
                 # Fake tensors draw no numbers, so there the operator's tag must do; it reports too much.
                 draws=self._fake and torch.Tag.nondeterministic_seeded in op.tags,
             )
             index = len(self.run.ops)
             self.run.ops.append(seen)
             del inputs, written
-        self.mark("start", index, self._clock.stamp(), given)
+        self.mark("start", index, self._clock.stamp(), keys)
         try:
             output = run()
         except BaseException:
@@ -238,11 +240,10 @@ class Observer:
             raise
         stamp = self._clock.stamp()
         with self._own_work():
-            outputs = tensors_in(output)
-            seen.returns = bool(outputs)
-            made = tuple(key for key in dict.fromkeys(map(self.key, outputs)) if key)
+            seen.returns = bool(outputs := tensors_in(output))
+            keys = self._keys(outputs)
             del outputs
-            self.mark("stop", index, stamp, made)
+            self.mark("stop", index, stamp, keys)
         return output
 
     @private.never_compiled

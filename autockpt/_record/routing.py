@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 from .. import _torch_private as private
 from .._calls.names import function_name
 
-Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments by position and by keyword."""
 
 MOVES_STATISTICS = ("aten.native_batch_norm.", "aten.cudnn_batch_norm.", "aten.miopen_batch_norm.")
 """How the names begin of operators that change running statistics, in training, and whose schema does not say so."""
@@ -29,7 +30,7 @@ Router: TypeAlias = Callable[[str, torch.nn.Module, object, Callable[[], Any]], 
 FunctionRouter: TypeAlias = Callable[[str, object, Callable[[], Any]], Any]
 """The same around one torch function, by its name."""
 
-OperatorRouter: TypeAlias = Callable[[Any, Arguments, Callable[[], Any]], Any]
+OperatorRouter: TypeAlias = Callable[[Any, Given, Callable[[], Any]], Any]
 """The same around one operator."""
 
 

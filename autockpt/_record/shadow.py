@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
+from .routing import Given, tensors_in
 from .storages import StorageTape
 from .tape import CUDA_GRAIN_BYTES, Event
 
@@ -105,15 +106,13 @@ class _ShadowTape(StorageTape):
         own += [parameter.grad for parameter in own if parameter.grad is not None]
         self._untouchable = frozenset(self.key(tensor) for tensor in (*own, *state_tensors(optimizer))) - {0}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if private.is_item(func) and args[0].device.type == "meta":
-            return torch.full((), 0.5, dtype=torch.float64).to(args[0].dtype).item()
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
+        tensors = tensors_in(given)
+        if private.is_item(op) and tensors[0].device.type == "meta":
+            return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
             raise TypeError("it reaches for tensors by another way than its groups and its state")
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super()._on_operator(op, given, run)
 
     def _born(self, key: int, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "meta":

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import weakref
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
+from .routing import Given, routed_operators, tensors_in
 from .tape import AllocatorTape, Event
 
 
-class StorageTape(TorchDispatchMode):
+class StorageTape(routed_operators):
     """A tape of storages as operators make them and Python lets them go."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(self._on_operator)
         self._events: list[Event] = []
         self._live: dict[int, weakref.ref[Any]] = {}
         self._marks = 0
-        self._open = False
-
-    def __enter__(self) -> StorageTape:
-        self._open = True
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        self._open = False
 
     def mark(self) -> int:
         self._events.append(Event("mark", self._marks))
@@ -44,18 +31,14 @@ class StorageTape(TorchDispatchMode):
         return private.storage_key(tensor)
 
     def events(self) -> list[Event]:
-        return self._events
+        return [*self._events]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func.namespace == "prim":
-            return func(*args, **(kwargs or {}))
-        known = {self.key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        output = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, torch.Tensor) and (key := self.key(leaf)) not in known and key not in self._live:
-                self._born(key, leaf.untyped_storage())
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
+        known = {*map(self.key, tensors_in(given))}
+        output = run()
+        for tensor in tensors_in(output):
+            if (key := self.key(tensor)) not in known and key not in self._live:
+                self._born(key, tensor.untyped_storage())
         return output
 
     def _born(self, key: int, storage: torch.UntypedStorage) -> None:
@@ -65,8 +48,7 @@ class StorageTape(TorchDispatchMode):
 
     def _gone(self, key: int) -> None:
         self._live.pop(key, None)
-        if self._open:
-            self._events.append(Event("free", key))
+        self._events.append(Event("free", key))
 
 
 Tape: TypeAlias = AllocatorTape | StorageTape

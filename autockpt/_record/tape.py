@@ -83,15 +83,12 @@ class AllocatorTape:
 
     def __enter__(self) -> AllocatorTape:
         private.make_room()
-        if private.profiler_is_running(elsewhere=False):
-            raise ProfilingError(
-                "a torch profiler is already running; recording would empty it. Stop it first, or record outside of it "
-                "(`autockpt.measure` runs one on a CPU: let three steps pass before you measure)."
-            )
         if private.profiler_is_running():
+            where = "" if private.profiler_is_running(elsewhere=False) else " in another thread"
             raise ProfilingError(
-                "a torch profiler is running in another thread, and a process has only one. Record when it has stopped "
-                "(`apply` runs one in the step that it records, on a CPU)."
+                f"a torch profiler is already running{where}; recording would empty it, since a process has only one. "
+                "Stop it first, or record outside of it (on a CPU `autockpt.measure` runs one, and `apply` in the step "
+                "that it records: let three steps pass before you measure)."
             )
         self._profiler = private.start_memory_profiler()
         return self
