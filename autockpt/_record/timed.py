@@ -26,23 +26,18 @@ class TimedStep(SpilledStep):
         super().__init__(model, device, arguments)
         self._clock = clock_of(device)
         self._stamps = Stamps(self._clock, model)
-        self._forwards = 0
-        self._running = False
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
-        functions = routed_functions(self._stamps.on_function)
-        self._running = True
+        functions, is_first = routed_functions(self._stamps.on_function), not self._stamps.kinds
         try:
             with patched_forwards(self.model, self._stamps.on_call, in_place=True), functions:
                 return super().forward(arguments, lambda: self.call(arguments, run))
         finally:
-            self._running = False
-            self._forwards += 1
-            if self._forwards > 1:
+            if not is_first:
                 self._stamps.add("exit")  # of the first one, which goes on; see `Observer.on_call`
 
     def call(self, arguments: object, run: Callable[[], Any]) -> Any:
-        return self._stamps.on_call("", self.model, arguments, run) if self._running else run()
+        return self._stamps.on_call("", self.model, arguments, run)
 
     def backward_begins(self) -> None:
         if "forward_end" not in self._stamps.kinds:
