@@ -65,7 +65,7 @@ class Recipe(Part, frozen=True, kw_only=True):
     command: str
 
 
-class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Argument(msgspec.Struct, frozen=True, array_like=True):
     """One storage that came into a call or a torch function as an argument; an array in JSON.
 
     Attributes:
@@ -74,14 +74,12 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
             made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
         mutated: whether it was changed in place after the call began.
         functions: the torch functions that returned it so, by index.
-        mixed: whether it came in as several objects that not all came from the same.
     """
 
     tensor: MaybeIndex
     sources: Column = ()
     mutated: bool = False
     functions: Column = ()
-    mixed: bool = False
 
 
 class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -99,8 +97,8 @@ class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     reason: str
 
 
-class CallRecord(Part, frozen=True, kw_only=True):
-    """One invocation of a module, in pre-order.
+class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """One invocation of a module, in pre-order. Older files say more of it, which nobody reads.
 
     Attributes:
         name: qualified name; empty for the root.
@@ -117,7 +115,6 @@ class CallRecord(Part, frozen=True, kw_only=True):
         signature: equal for structurally identical calls.
         draws: whether a random generator moved.
         buffers: qualified names of the buffers whose values it changed.
-        leaves_traces: whether more than its result tells that it ran, so that a replay cannot leave it out.
     """
 
     name: str
@@ -134,7 +131,6 @@ class CallRecord(Part, frozen=True, kw_only=True):
     signature: str = ""
     draws: bool = False
     buffers: tuple[str, ...] = ()
-    leaves_traces: bool = False
 
     @property
     def key(self) -> str:

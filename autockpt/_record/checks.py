@@ -6,7 +6,6 @@ not do the same. What storages tell is found when the run is over (`refusals.py`
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
@@ -67,8 +66,6 @@ class Checks:
             reasons = [elsewhere, refusals.CHANGES_PARAMETER if bound else "", refusals.MAKES_NESTED if made else ""]
             call.reasons += filter(None, [*reasons, self._reasons[module]])
             call.bound = [".".join(part for part in (call.name, *place) if part) for place in _bound(module, buffers)]
-            now = tensors((arguments,))
-            call.refilled = len(now) != len(leaves) or not all(map(operator.is_, now, leaves))
 
         return ended
 

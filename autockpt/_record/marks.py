@@ -39,12 +39,11 @@ MarkKind = Literal[
 class Sources(NamedTuple):
     """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
 
-    Of several objects of one storage, who returned them all; `mixed` is whether anybody else returned some of them.
+    Of several objects of one storage, who returned them all.
     """
 
     calls: tuple[int, ...] = ()
     functions: tuple[int, ...] = ()
-    mixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class SeenCall:
         sources: for each storage that came in, who returned it.
         draws: whether a default generator moved.
         bound: qualified names of buffers inside it that were bound to other tensors.
-        refilled: whether a container among its arguments holds other tensors than before.
         nested: whether a nested tensor was saved inside it.
         reasons: why it cannot be replayed exactly, as far as objects tell.
         checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
@@ -97,7 +95,6 @@ class SeenCall:
     sources: tuple[Sources, ...] = ()
     draws: bool = False
     bound: list[str] = field(default_factory=list)
-    refilled: bool = False
     nested: bool = False
     reasons: list[str] = field(default_factory=list)
     checkpointed: bool = False

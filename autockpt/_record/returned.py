@@ -52,9 +52,5 @@ class Returned:
             reference, version, sources = self._known.get(id(tensor), (None, 0, Sources()))
             alive = reference is not None and reference() is tensor and version == private.version(tensor)
             chains.append(sources if alive else Sources())
-        calls, functions = ([set(each) for each in chain] for chain in list(zip(*chains, strict=True))[:2])
-        return Sources(
-            calls=tuple(sorted(set.intersection(*calls))),
-            functions=tuple(sorted(set.intersection(*functions))),
-            mixed=any(each != chain[0] for chain in (calls, functions) for each in chain),
-        )
+        calls, functions = (set.intersection(*map(set, chain)) for chain in zip(*chains, strict=True))
+        return Sources(tuple(sorted(calls)), tuple(sorted(functions)))

@@ -62,7 +62,6 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
     for index, (seen, span, signature) in enumerate(zip(flow.run.calls, flow.calls, flow.signatures(), strict=True)):
         ops = flow.ops_in(span)
         changed = {storage for op in ops for storage in flow.changed(op)} & flow.buffers
-        own = {storage for storage in changed if flow.buffer_names([storage], seen.name)}
         records.append(
             CallRecord(
                 name=seen.name,
@@ -79,10 +78,6 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
                 buffers=tuple(sorted({*flow.buffer_names(changed, seen.name), *seen.bound})),
-                leaves_traces=seen.refilled
-                or bool(seen.bound)
-                or flow.written(flow.given(span), ops)
-                or any(not flow.used_only_by(span, storage) for storage in own),
             )
         )
     return tuple(records)
@@ -91,7 +86,7 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
 def _arguments(flow: Flow, span: Span, sources: Sequence[Sources]) -> tuple[Argument, ...]:
     later = range(flow.ops_in(span).start, len(flow.ops))
     return tuple(
-        Argument(max(storage, -1), each.calls, flow.written([storage], later), each.functions, each.mixed)
+        Argument(max(storage, -1), each.calls, flow.written([storage], later), each.functions)
         for storage, each in zip(span.first.storages, sources, strict=True)
         if not flow.is_own(storage)
     )
