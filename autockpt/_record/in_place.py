@@ -90,9 +90,7 @@ class RecordedStep(SpilledStep):
         del around
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
-        self._states: dict[
-            int, tuple[int, ...]
-        ] = {}  # of an optimizer, by the marker of its step's or a backward's end
+        self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
         # Gradients that are there before: the profiler does not see them go.
         held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
@@ -102,7 +100,7 @@ class RecordedStep(SpilledStep):
         del held
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
-        self._end = weakref.finalize(self, _abandon, self._tape)
+        self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         with self._observer.watching(in_place=True, hooked=self.hooks):
@@ -126,8 +124,8 @@ class RecordedStep(SpilledStep):
 
     def _ends_here(self, state: Iterable[torch.Tensor]) -> None:
         """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
-        number = self._observer.mark("backward_end", 0, self._over, self._keys(_gradients(self.model)))
-        self._states[number] = self._keys(state)
+        number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
+        self._states[number] = self._observer.keys(state)
         self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
 
     def drop(self) -> None:
@@ -142,7 +140,7 @@ class RecordedStep(SpilledStep):
         Raises:
             ProfilingError: the tape is torn, or no backward came, or none to its end.
         """
-        others = self._keys((*tensors(arguments), *_gradients(self.model)))
+        others = self._observer.keys((*tensors(arguments), *_gradients(self.model)))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
@@ -201,9 +199,6 @@ class RecordedStep(SpilledStep):
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
 
-    def _keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
-        return tuple(key for each in values if (key := self._tape.key(each)))
-
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
     return [each.grad for each in model.parameters() if each.grad is not None and each.grad.layout == torch.strided]
@@ -217,9 +212,3 @@ def _start(tape: AllocatorTape) -> None:
         tape.__enter__()
     finally:
         private.ALONE.release()
-
-
-def _abandon(tape: AllocatorTape) -> None:
-    """End a tape whose recording nobody wants."""
-    error = ProfilingError("dropped")
-    tape.__exit__(type(error), error, None)

@@ -13,6 +13,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.spill import Spill
+from .._calls.spilled import Pack, Unpack
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .checks import Checks
@@ -22,9 +23,7 @@ from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .storages import Tape
 
-Hooked: TypeAlias = Callable[
-    [Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]], AbstractContextManager[Any]
-]
+Hooked: TypeAlias = Callable[[Pack, Unpack], AbstractContextManager[Any]]
 
 
 class Observer:
@@ -50,14 +49,13 @@ class Observer:
         *,
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
-        names: dict[int, tuple[str, ...]] = {}
-        for name, buffer in model.named_buffers(remove_duplicate=False):
-            if buffer.device.type != "meta" and (key := tape.key(buffer)):
-                names[key] = (*names.get(key, ()), name)
-        parameters = frozenset(map(tape.key, (each for each in model.parameters() if each.device.type != "meta")))
-        self.run = Run(parameters=parameters - {0}, buffer_names=names)
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
         self._changing = changing
+        names: dict[int, tuple[str, ...]] = {}
+        for name, buffer in model.named_buffers(remove_duplicate=False):
+            for key in self.keys([buffer]):
+                names[key] = (*names.get(key, ()), name)
+        self.run = Run(parameters=frozenset(self.keys(model.parameters())), buffer_names=names)
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()
         self._checks = Checks(model, fake=self._fake)
@@ -120,7 +118,8 @@ class Observer:
         """Name a tensor's storage as the tape does."""
         return self._tape.key(tensor)
 
-    def _keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
+    def keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
+        """Name the storages of some tensors, each once."""
         return tuple(filter(None, dict.fromkeys(map(self.key, values))))
 
     def ready(self, index: int, gradient: torch.Tensor) -> None:
@@ -218,7 +217,7 @@ class Observer:
             inputs, written = tensors_in(given), written_by(op, *given)
             if written and self._changing is not None:
                 self._changing(written)
-            keys, changed = self._keys(inputs), self._keys(written)
+            keys, changed = self.keys(inputs), self.keys(written)
             seen = SeenOp(
                 name=str(op),
                 function=self._function,
@@ -241,7 +240,7 @@ class Observer:
         stamp = self._clock.stamp()
         with self._own_work():
             seen.returns = bool(outputs := tensors_in(output))
-            keys = self._keys(outputs)
+            keys = self.keys(outputs)
             del outputs
             self.mark("stop", index, stamp, keys)
         return output

@@ -99,7 +99,7 @@ class AllocatorTape:
         assert self._profiler is not None
         profiler, self._profiler = self._profiler, None
         allocations = private.stop_memory_profiler(profiler)
-        if error is None:
+        if kind is None:
             self._events = self._with_marks(allocations)
 
     def mark(self) -> int:
