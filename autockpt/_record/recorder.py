@@ -135,10 +135,6 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) 
     )
 
 
-GENERATOR_BYTES = torch.default_generator.get_state().nbytes
-"""Bytes of the CPU generator's state; a CUDA generator's state lies on the host."""
-
-
 def build_profile(
     model: torch.nn.Module,
     device: torch.device,
@@ -165,6 +161,9 @@ def build_profile(
         static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
     )
     tables = make_tables(Flow(run, found), found, seconds)
+    generator_bytes = (
+        torch.default_generator.get_state().nbytes if device.type == "cpu" else 0
+    )  # CUDA's lie on the host
     changed = {name for call in tables["calls"] for name in call.buffers}
     return Profile(
         model=type(model).__name__,
@@ -178,7 +177,7 @@ def build_profile(
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=found.first("forward_end").tick,
-        generator_bytes=GENERATOR_BYTES if device.type == "cpu" else 0,
+        generator_bytes=generator_bytes,
         **tables,
         buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},
         notes=(
