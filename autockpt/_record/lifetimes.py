@@ -62,10 +62,7 @@ class Lifetimes:
 
 
 def lifetimes(run: Run) -> Lifetimes:
-    """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them.
-
-    O(events).
-    """
+    """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""
     found = Lifetimes()
     copies, workspaces = _not_of_the_step(run)
     live: dict[int, tuple[int, bool]] = {}  # by address, a storage, and whether that is only a copy of it
