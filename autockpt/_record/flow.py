@@ -28,10 +28,6 @@ class Span:
     first: Placed
     last: Placed
 
-    def spans(self, tick: int) -> bool:
-        """Whether a tick lies inside."""
-        return self.first.tick <= tick < self.last.tick
-
 
 class Flow:
     """The data flow of one run.
@@ -76,10 +72,6 @@ class Flow:
         """The operators that ran in a span."""
         low, high = (bisect_left(self._op_ticks, each.tick) for each in (span.first, span.last))
         return range(low, high)
-
-    def given(self, span: Span) -> list[int]:
-        """Storages that came into a span, the model's own left out."""
-        return [each for each in span.first.storages if not self.is_own(each)]
 
     def reads(self, op: int) -> list[int]:
         """Tensors of the step that an operator reads; casts that autocast had made for others left out."""
@@ -154,7 +146,7 @@ class Flow:
         for op in self.ops_of[function]:
             for storage in self.changed(op):
                 counted = not self.run.ops[op].name.startswith(MOVES_STATISTICS) and not self.aliases(span)
-                mine = storage in self.buffers and self.used_only_by(span, storage) and not counted
+                mine = self.buffer_users.get(storage) == [function] and not counted
                 if self.born(storage) < span.first.tick and not mine:
                     return True
         return False
@@ -177,11 +169,6 @@ class Flow:
                 if storage in self.buffers:
                     found[storage].append(function)
         return found
-
-    def used_only_by(self, span: Span, storage: int) -> bool:
-        """Whether no function outside a span is given a buffer."""
-        users = self.buffer_users.get(storage, [])
-        return bool(users) and all(span.spans(self.functions[each].first.tick) for each in (users[0], users[-1]))
 
     def signatures(self) -> list[str]:
         """For each call, what is equal for calls that run the same operators on the same shapes."""

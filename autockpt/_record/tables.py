@@ -132,7 +132,7 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
     hollow = [flow.looks_at_shapes(function) for function in range(len(seen))]
     reads: list[dict[int, None]] = []
     for looks, span in zip(hollow, spans, strict=True):
-        came = [] if looks else [each for each in flow.given(span) if each >= 0]
+        came = [] if looks else [each for each in span.first.storages if each >= 0]
         reads.append(dict.fromkeys(each for each in came if each not in flow.casts))
     for op, each in enumerate(flow.run.ops):
         # A function may get at what it was not given: an attribute, a closure.
