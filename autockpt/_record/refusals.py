@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .._data.tables import RefusedPart
 from .flow import Flow
 
-RRELU = "aten.rrelu_with_noise"
+RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
 """How the names begin of the operators of torch that write what is saved only after autograd has it."""
 
 LATE_WRITE = "draws the noise of an RReLU after it was saved, and a replay stops at the last save"
