@@ -25,13 +25,16 @@ from .marks import Run, SeenCall
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
-from .sandbox import Sandbox, compile_notes, uncompiled
+from .sandbox import Sandbox, compile_notes
 from .step import Loss, TrainingStep, training_step
 from .tables import make_tables
 from .tape import AllocatorTape
 from .timing import Seconds, recorded_seconds, timed_seconds
 
 Mode = Literal["measured", "fake"]
+
+EAGER = "force_eager"
+"""Compiled code runs as it was before: the compiler would trace the recorder too."""
 
 _log = logging.getLogger("autockpt")
 
@@ -87,7 +90,7 @@ def profile(
         from .fake import profile_fake
 
         refuse_sharded(model)
-        with private.ALONE, set_aside(model), uncompiled():
+        with private.ALONE, set_aside(model), torch.compiler.set_stance(EAGER):
             return profile_fake(training_step(model, inputs, loss), choose_optimizers(optimizer, model), device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
@@ -103,7 +106,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),
         set_aside(step.model),
-        uncompiled(),
+        torch.compiler.set_stance(EAGER),
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen)

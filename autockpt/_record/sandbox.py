@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy
 import torch
@@ -131,14 +129,6 @@ def _put_back(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
             if tensor.layout != torch.strided or not torch.equal(tensor.cpu(), value):
                 with private.preserved_version(tensor):  # else a graph of the caller's would take it for changed
                     tensor.copy_(value)
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """Return a context in which compiled code runs as it was before: the compiler would trace the recorder too."""
-    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and loading the compiler takes a second
-        return nullcontext()
-    context: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return context
 
 
 def compile_notes(model: torch.nn.Module) -> list[str]:
