@@ -18,12 +18,11 @@ lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 refusals.py     why calls and functions cannot be replayed
 tables.py       the tables of the profile
-stamps.py       stamps at the places that a forward passes
 timing.py       forwards and steps of their own, for the seconds
 in_place.py     a user's own step, recorded
 timed.py        a user's own step, timed
 alive.py        what is alive of a class, found while other threads run
-clocks.py       time without waiting for the device
+clocks.py       time without waiting for the device, and stamps at the places that a forward passes
 fake.py         clock and model where nothing runs
 storages.py     a tape of storages, for tensors without memory
 optimizer.py    which optimizer is meant, what it holds and what its step needs

@@ -114,17 +114,13 @@ class Observer:
         self.run.marks[number] = Mark(kind, index, stamp, keys)
         return number
 
-    def key(self, tensor: torch.Tensor) -> int:
-        """Name a tensor's storage as the tape does."""
-        return self._tape.key(tensor)
-
     def keys(self, values: Iterable[torch.Tensor]) -> tuple[int, ...]:
         """Name the storages of some tensors, each once."""
-        return tuple(filter(None, dict.fromkeys(map(self.key, values))))
+        return tuple(filter(None, dict.fromkeys(map(self._tape.key, values))))
 
     def ready(self, index: int, gradient: torch.Tensor) -> None:
         """Note, as a hook, that a gradient is ready to be added to one that exists already."""
-        self.mark("ready", index, keys=(self.key(gradient),))
+        self.mark("ready", index, keys=(self._tape.key(gradient),))
 
     @contextmanager
     def _own_work(self) -> Iterator[object]:
@@ -205,7 +201,7 @@ class Observer:
             self._function = -1
         with self._own_work() as stamp:
             keys = self._returned.by(Sources(functions=(index,)), output)
-            function.untraced = not all(map(self.key, tensors(output)))
+            function.untraced = not all(map(self._tape.key, tensors(output)))
             check(output)
             self.mark("end", index, stamp, keys)
         return output
@@ -248,7 +244,7 @@ class Observer:
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> object:
         with private.no_torch_functions():
-            key = self.key(tensor)
+            key = self._tape.key(tensor)
         if key in self._static:
             return tensor
         with self._own_work() as stamp:
@@ -275,5 +271,5 @@ class Observer:
             return slot.held
         with self._own_work():
             tensor = slot.held.restore()
-            self.mark("unpack", slot.save, keys=(self.key(tensor),))
+            self.mark("unpack", slot.save, keys=(self._tape.key(tensor),))
             return tensor

@@ -9,10 +9,9 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.spilled import SpilledStep
-from .clocks import clock_of
+from .clocks import Stamps, clock_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
-from .stamps import Stamps
 from .timing import STAMPED, Place, Seconds
 
 SPILLING = "spilling"

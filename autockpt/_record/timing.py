@@ -20,17 +20,16 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .clocks import Clock
+from .clocks import Clock, Stamps
 from .marks import Run
 from .routing import patched_forwards, routed_functions
-from .stamps import Stamps
 from .step import TrainingStep
 
 REPEATS = 5
 """Runs of one kind at most."""
 
-ENOUGH_SECONDS = 0.15
-"""Once the stamped forwards of one sort took this long together, no further one is made."""
+ENOUGH_SECONDS = 0.3
+"""Once the stamped forwards took this long together, no further one is made."""
 
 ENOUGH_STEP_SECONDS = 1.0
 """The same for steps, but for the second: the first after a recorded one finds fresh pages, and takes up to a third
@@ -101,20 +100,15 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds)
         step: the step, its gradients aside.
         run: what was recorded.
         clock: the device's clock.
-        recorded: what that run itself tells, taken where timed forwards pass other places.
+        recorded: what that run itself tells, taken where the timed forwards pass other places.
     """
     every = [(mark.kind, mark.index) for mark in run.in_order()]
 
-    def fastest(kinds: Sequence[str], *, retain: bool) -> dict[Place, float] | None:
-        return _fastest(step, clock, [each for each in every if each[0] in kinds], retain=retain)
-
-    def places(*, retain: bool) -> dict[Place, float]:
-        # Calls are timed without the mode that sees functions, which costs as much as a small function.
-        functions, calls = (fastest(kinds, retain=retain) or {} for kinds in (STAMPED, OF_CALLS))
-        return {**recorded.at, **functions, **calls}
+    def fastest(*passes: Sequence[str], retain: bool) -> dict[Place, float] | None:
+        return _fastest(step, clock, [[each for each in every if each[0] in kinds] for kinds in passes], retain=retain)
 
     recorded_forward = recorded.at["forward_end", 0]
-    plain = None
+    roomy = True
     try:
         stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
         # A device has to be kept from waiting for the host while it is stamped, and not while a step is timed.
@@ -122,50 +116,63 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds)
             at = fastest((*STAMPED, "backward_end"), retain=True)
             if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))
-        at = places(retain=True)
+        # Calls are timed without the mode that sees functions, which costs as much as a small function.
+        at = fastest(STAMPED, OF_CALLS, retain=True)
+    except torch.OutOfMemoryError:
+        roomy = False
+        at = fastest(STAMPED, OF_CALLS, retain=False)
+    at = dict(recorded.at) if at is None else at
+    forward = at["forward_end", 0]
+    plain = None
+    if roomy:
         with contextlib.suppress(torch.OutOfMemoryError):
             plain = fastest(PLAIN, retain=False)
-    except torch.OutOfMemoryError:
-        at = places(retain=False)
-    forward = at["forward_end", 0]
     slower = plain["forward_end", 0] / forward if plain and forward else 1.0
     plain_seconds = plain["backward_end", 0] if plain else recorded.plain_seconds / recorded_forward * forward
-    at = {place: each * slower for place, each in at.items()}
-    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
+    return Seconds(
+        at={place: each * slower for place, each in at.items()}, ops=recorded.ops, plain_seconds=plain_seconds
+    )
 
 
-def _fastest(step: TrainingStep, clock: Clock, places: Sequence[Place], *, retain: bool) -> dict[Place, float] | None:
-    """Stamp some runs at some places; all of the fastest, since what else the machine does only adds.
+def _fastest(
+    step: TrainingStep, clock: Clock, passes: Sequence[Sequence[Place]], *, retain: bool
+) -> dict[Place, float] | None:
+    """Stamp runs at some places, each sort in its turn; all of the fastest, since what else the machine does only adds.
 
     Args:
         step: what runs: the whole step where its end is among the places, else its forward.
         clock: stamps it.
-        places: where, in order.
+        passes: the places of each sort of run, in order; of a place that several pass, the last one tells.
         retain: whether what a forward saves stays until it ends, where no backward follows.
 
     Returns:
-        None if the runs pass other places.
+        None if they pass other places.
     """
-    kinds = [kind for kind, _ in places]
-    whole = "backward_end" in kinds
+    fastest: list[list[float]] = [[] for _ in passes]
+    whole = ("backward_end", 0) in passes[0]
     enough = ENOUGH_STEP_SECONDS if whole else ENOUGH_SECONDS
-    fastest: list[float] = []
     began = time.perf_counter()
-    host_seconds = 0.0
+    host_seconds = forward = 0.0
     for number in range(REPEATS):
-        if not whole:
-            clock.get_ahead(min(host_seconds, LONG_SECONDS))
-        since = time.perf_counter()
-        stamps = _stamped(step, clock, kinds, retain=retain)
-        host_seconds = time.perf_counter() - since
-        if stamps.kinds[1:] != kinds:
-            return None
-        reading = clock.seconds(stamps.readings)[1:]
-        fastest = min(fastest or reading, reading, key=lambda each: each[-1])
-        is_long = fastest[kinds.index("forward_end")] >= LONG_SECONDS
-        if is_long or ((number or not whole) and time.perf_counter() - began >= enough):
+        for index, places in enumerate(passes):
+            kinds = [kind for kind, _ in places]
+            if not whole:
+                clock.get_ahead(min(host_seconds, LONG_SECONDS))
+            since = time.perf_counter()
+            stamps = _stamped(step, clock, kinds, retain=retain)
+            host_seconds = time.perf_counter() - since
+            if stamps.kinds[1:] != kinds:
+                return None
+            reading = clock.seconds(stamps.readings)[1:]
+            fastest[index] = min(fastest[index] or reading, reading, key=lambda each: each[-1])
+            forward = fastest[index][kinds.index("forward_end")]
+        if forward >= LONG_SECONDS or ((number or not whole) and time.perf_counter() - began >= enough):
             break
-    return dict(zip(places, fastest, strict=True))
+    return {
+        place: each
+        for own, readings in zip(passes, fastest, strict=True)
+        for place, each in zip(own, readings, strict=True)
+    }
 
 
 def _stamped(step: TrainingStep, clock: Clock, kinds: Sequence[str], *, retain: bool) -> Stamps:

@@ -151,8 +151,8 @@ def test_forward_takes_as_long_as_in_a_plain_step(monkeypatch: pytest.MonkeyPatc
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     stamped, whole = timing._fastest, dict(zip(PLAIN_PLACES, (2.0, 5.0), strict=True))
 
-    def fastest(step: Any, clock: Any, places: Any, *, retain: bool) -> Any:
-        return whole if places == PLAIN_PLACES else stamped(step, clock, places, retain=retain)
+    def fastest(step: Any, clock: Any, passes: Any, *, retain: bool) -> Any:
+        return whole if passes == [PLAIN_PLACES] else stamped(step, clock, passes, retain=retain)
 
     monkeypatch.setattr(timing, "_fastest", fastest)
     profile = autockpt.profile(model, torch.randn(64, 64))
@@ -210,7 +210,7 @@ def test_a_step_is_timed_again_after_the_first_which_finds_fresh_pages(monkeypat
     readings = iter([[0.0, 0.4, 0.9], [0.0, 0.2, 0.5], [0.0, 0.1, 0.2]])
     clock = cast("Clock", SimpleNamespace(stamp=lambda: None, seconds=lambda stamps: next(readings)))
     step = training_step(nn.Linear(2, 2), torch.randn(1, 2), None)
-    fastest = timing._fastest(step, clock, PLAIN_PLACES, retain=False)
+    fastest = timing._fastest(step, clock, [PLAIN_PLACES], retain=False)
     assert fastest == dict(zip(PLAIN_PLACES, (0.2, 0.5), strict=True))
 
 
