@@ -24,7 +24,6 @@ timed.py        a user's own step, timed
 alive.py        what is alive of a class, found while other threads run
 clocks.py       time without waiting for the device, and stamps at the places that a forward passes
 fake.py         clock and model where nothing runs
-storages.py     a tape of storages, for tensors without memory
 optimizer.py    which optimizer is meant, what it holds and what its step needs
 shadow.py       a step of an optimizer that changes and computes nothing
 

@@ -28,7 +28,7 @@ from .routing import Given, routed_operators, tensors_in
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
-from .storages import StorageTape
+from .tape import StorageTape
 from .timing import recorded_seconds
 
 NOTES = (

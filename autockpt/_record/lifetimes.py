@@ -12,7 +12,7 @@ the plain step: they are the storage that they are copies of.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .marks import Mark, MarkKind, Run
@@ -52,13 +52,9 @@ class Lifetimes:
     ticks: int = 0
     workspace_bytes: int = 0
 
-    def of_kind(self, *kinds: MarkKind) -> Iterable[Placed]:
+    def of_kind(self, *kinds: MarkKind) -> Iterator[Placed]:
         """The markers of some kinds, in order."""
         return (each for each in self.marks if each.mark.kind in kinds)
-
-    def first(self, kind: MarkKind) -> Placed:
-        """The first marker of a kind."""
-        return next(iter(self.of_kind(kind)))
 
 
 def lifetimes(run: Run) -> Lifetimes:

@@ -21,7 +21,7 @@ from .clocks import Clock
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
-from .storages import Tape
+from .tape import Tape
 
 Hooked: TypeAlias = Callable[[Pack, Unpack], AbstractContextManager[Any]]
 

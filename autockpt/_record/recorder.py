@@ -33,9 +33,6 @@ from .timing import Seconds, recorded_seconds, timed_seconds
 
 Mode = Literal["measured", "fake"]
 
-EAGER = "force_eager"
-"""Compiled code runs as it was before: the compiler would trace the recorder too."""
-
 _log = logging.getLogger("autockpt")
 
 
@@ -90,7 +87,7 @@ def profile(
         from .fake import profile_fake
 
         refuse_sharded(model)
-        with private.ALONE, set_aside(model), torch.compiler.set_stance(EAGER):
+        with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"):
             return profile_fake(training_step(model, inputs, loss), choose_optimizers(optimizer, model), device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
@@ -106,7 +103,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),
         set_aside(step.model),
-        torch.compiler.set_stance(EAGER),
+        torch.compiler.set_stance("force_eager"),  # the compiler would trace the recorder too
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen)
@@ -179,7 +176,7 @@ def build_profile(
         optimizer=optimizer.source,
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
-        forward_ticks=found.first("forward_end").tick,
+        forward_ticks=next(found.of_kind("forward_end")).tick,
         generator_bytes=generator_bytes,
         **tables,
         buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},

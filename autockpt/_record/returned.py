@@ -9,7 +9,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.values import tensors
 from .marks import Sources
-from .storages import Tape
+from .tape import Tape
 
 
 class Returned:

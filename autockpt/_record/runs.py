@@ -13,7 +13,7 @@ from .clocks import Clock
 from .marks import Run
 from .observer import Observer
 from .step import TrainingStep
-from .storages import Tape
+from .tape import Tape
 
 
 def watch_step(

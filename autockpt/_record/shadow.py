@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
 from .routing import Given, tensors_in
-from .storages import StorageTape
-from .tape import CUDA_GRAIN_BYTES, Event
+from .tape import CUDA_GRAIN_BYTES, Event, StorageTape
 
 Group = dict[str, Any]
 

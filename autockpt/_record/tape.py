@@ -8,20 +8,26 @@ allocator's own stream of events, in exactly the right place, with no clock to b
 
 Markers come from every thread, and from finalizers in the middle of another marker. So each has a size of its own, by
 which it is found again, whatever the order in which Python wrote them down.
+
+Tensors without memory are in no allocator's stream: theirs is a tape of storages as operators make them and Python lets
+them go.
 """
 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .routing import Given, routed_operators, tensors_in
 
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
@@ -169,3 +175,45 @@ class AllocatorTape:
                 f"{_BACKEND if self._device.type == 'cuda' else 'Steps are recorded on the CPU and on CUDA devices.'}"
             )
         return events
+
+
+class StorageTape(routed_operators):
+    """A tape of storages as operators make them and Python lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__(self._on_operator)
+        self._events: list[Event] = []
+        self._live: dict[int, weakref.ref[Any]] = {}
+        self._marks = 0
+
+    def mark(self) -> int:
+        self._events.append(Event("mark", self._marks))
+        self._marks += 1
+        return self._marks - 1
+
+    def key(self, tensor: torch.Tensor) -> int:
+        return private.storage_key(tensor)
+
+    def events(self) -> list[Event]:
+        return [*self._events]
+
+    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
+        known = {*map(self.key, tensors_in(given))}
+        output = run()
+        for tensor in tensors_in(output):
+            if (key := self.key(tensor)) not in known and key not in self._live:
+                self._born(key, tensor.untyped_storage())
+        return output
+
+    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
+        if storage.nbytes():
+            self._live[key] = weakref.ref(storage, lambda _: self._gone(key))
+            self._events.append(Event("alloc", key, storage.nbytes()))
+
+    def _gone(self, key: int) -> None:
+        self._live.pop(key, None)
+        self._events.append(Event("free", key))
+
+
+Tape: TypeAlias = AllocatorTape | StorageTape
+"""Where a run is recorded; used as a context around the run."""

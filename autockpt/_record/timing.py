@@ -129,9 +129,8 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds)
             plain = fastest(PLAIN, retain=False)
     slower = plain["forward_end", 0] / forward if plain and forward else 1.0
     plain_seconds = plain["backward_end", 0] if plain else recorded.plain_seconds / recorded_forward * forward
-    return Seconds(
-        at={place: each * slower for place, each in at.items()}, ops=recorded.ops, plain_seconds=plain_seconds
-    )
+    at = {place: each * slower for place, each in at.items()}
+    return Seconds(at=at, ops=recorded.ops, plain_seconds=plain_seconds)
 
 
 def _fastest(

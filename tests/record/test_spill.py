@@ -63,7 +63,7 @@ def assert_same(model: nn.Module, batch: Any) -> Profile:
         del ours["tensors"]["bytes"], theirs["tensors"]["bytes"], ours["static"], theirs["static"]
     assert ours == theirs
     end = spilled.forward_ticks
-    assert end == forward.first("forward_end").tick
+    assert end == next(forward.of_kind("forward_end")).tick
     born = [i for i, tick in enumerate(spilled.tensors.birth) if tick < end]
     assert [min(natural[i], end + 1) for i in born] == [min(forward.natural[i], end + 1) for i in born]
     return spilled
