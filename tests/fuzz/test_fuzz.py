@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._run.frames import leaves, saved, state
-from autockpt._run.frames.around import Around, GeneratorTrack
+from autockpt._run.frames import leaves, recording, saved, state
+from autockpt._run.frames.around import Around
 from autockpt._run.frames.replay import Replay
 from autockpt._run.frames.state import ModuleState
 from tests.fuzz.check import Difference
@@ -43,7 +43,7 @@ def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def no_random_state() -> Any:
-    return mock.patch.object(GeneratorTrack, "needed", lambda self, before: [])
+    return mock.patch.object(recording, "needed", lambda before, reached: [])
 
 
 def statistics_twice() -> Any:

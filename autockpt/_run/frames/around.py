@@ -159,34 +159,25 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
             set_states([(generator, state)])
 
 
-class GeneratorTrack:
-    """Where a replay's generators would stand after the calls so far. Lives as long as the frame is open."""
+def needed(before: States, reached: dict[Generator, Any]) -> States:
+    """Return which states a call must keep, now that it has returned.
 
-    __slots__ = ("_reached",)
+    Args:
+        before: the generators' states when the call began.
+        reached: where a replay's generators would stand after the calls before; those that the call moved are set.
 
-    def __init__(self) -> None:
-        self._reached: States = []
-
-    def needed(self, before: States) -> States:
-        """Return which states of `before` a call must keep, now that it has returned.
-
-        Args:
-            before: the generators' states when the call began.
-
-        Returns:
-            The states that a replay must set before the call; usually one for the frame's first call that
-            draws, and none for any other.
-        """
-        kept: States = []
-        for generator, state in before:
-            after = _state(generator)
-            if after == state:
-                continue
-            if (generator, state) not in self._reached:
+    Returns:
+        The states that a replay must set before the call; usually one for the frame's first call that draws, and none
+        for any other.
+    """
+    kept: States = []
+    for generator, state in before:
+        after = _state(generator)
+        if after != state:
+            if reached.get(generator) != state:
                 kept.append((generator, state))
-            self._reached = [entry for entry in self._reached if entry[0] is not generator]
-            self._reached.append((generator, after))
-        return kept
+            reached[generator] = after
+    return kept
 
 
 def _state(generator: Generator) -> Any:

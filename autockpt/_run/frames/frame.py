@@ -23,7 +23,7 @@ from ..._data.errors import ReplayError
 from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
-from .saved import Detached, OwnedSlot, Packed, Ref, Slot
+from .saved import Detached, OwnedSlot, Ref, Slot
 from .state import ModuleState
 from .trial import Trial
 
@@ -78,7 +78,7 @@ class Frame:
         self.trial = trial
         self.closed = False
         self.calls: list[Call] = []
-        self.boundary: list[Detached | Packed] = []
+        self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
         self._lock = threading.RLock()  # backward runs a thread a device
 

@@ -10,36 +10,17 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
-from .around import Around, GeneratorTrack, generators_of, states_of
+from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Call, Frame, unpack
 from .leaves import Inputs, Recorded
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
-from .thread import Scope, mismatch, thread
+from .thread import Place, Scope, mismatch, thread
 
 if TYPE_CHECKING:
     from .nets import Nets
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
-
-
-class Arguments:
-    """The arguments of a member's call, taken apart.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: keyword arguments.
-        leaves: the tensors in both.
-        templates: all of them encoded, the positional ones first.
-    """
-
-    __slots__ = ("args", "kwargs", "leaves", "templates")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.leaves: list[Tensor] = []
-        self.templates = encode((*args, *kwargs.values()) if kwargs else args, self.leaves)
 
 
 class Recording:
@@ -54,59 +35,55 @@ class Recording:
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_frame", "_generators", "_known", "position", "segment")
+    __slots__ = ("_frame", "_known", "_reached", "position", "segment")
 
     def __init__(self, segment: int, nets: Nets | None) -> None:
         self.segment = segment
         self.position = -1
         self._frame = Frame(None if nets is None else nets.trial(segment))
-        self._generators = GeneratorTrack()
+        self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
-    def takes(self, segment: int, position: int) -> bool:
-        """Whether the member at `position` of `segment` may join."""
-        return segment == self.segment and position > self.position
+    def takes(self, place: Place) -> bool:
+        """Whether the member at `place` may join."""
+        return place.segment == self.segment and place.position > self.position
 
     def run(
         self,
         key: str,
         forward: Callable[..., Any],
         state: ModuleState,
-        arguments: Arguments,
-        *,
-        linked: bool,
+        place: Place,
         scope: Scope,
-        selective: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run a member's forward so that the frame can run it again.
+        """Run a member's forward so that the frame can run it again; return what it returns.
 
         Args:
             key: the call's key.
             forward: the member's own forward.
             state: the member's state, just taken.
-            arguments: what it is called with.
-            linked: whether one of the arguments should be a result of an earlier call.
+            place: where the plan has the call.
             scope: the caller's.
-            selective: whether the segment has leaves.
-
-        Returns:
-            What `forward` returns.
+            args: positional arguments.
+            kwargs: keyword arguments.
         """
+        self.position = place.position
         frame, number = self._frame, len(self._frame.calls)
-        call = self._begun(key, forward, state, arguments)
-        if linked and number and all(ref.call == BOUNDARY for ref in call.refs):
+        call = self._begun(key, forward, state, args, kwargs)
+        if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack, before = Pack(frame, state.owners), call.random
-        outer = thread.leaves
-        if selective:
+        pack, before, outer = Pack(frame, state.owners), call.random, thread.leaves
+        if place.selective:
             call.leaves = Recorded(scope.handle, scope.table, pack, before, scope.counts)
         try:
             # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
             _torch_private.push_hooks(pack.hook, unpack)
-            if selective:
+            if place.selective:
                 thread.leaves = call.leaves
-            result = forward(*arguments.args, **arguments.kwargs)
+            result = forward(*args, **kwargs)
         finally:
             thread.leaves = outer
             try:
@@ -115,22 +92,24 @@ class Recording:
                 pack.close()
         state.settle()
         call.end = len(frame.slots)
-        call.random = self._generators.needed(before)
+        call.random = needed(before, self._reached)
         if frame.trial is not None:
             frame.trial.ends(call)
         for index, tensor in enumerate(tensors(result)):
             self._know(tensor, Ref(number, index))
         return result
 
-    def _begun(self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments) -> Call:
+    def _begun(
+        self, key: str, forward: Callable[..., Any], state: ModuleState, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
         """Return a call that begins, with the state of every generator that it may draw from."""
+        leaves: list[Tensor] = []
+        templates = encode((*args, *kwargs.values()) if kwargs else args, leaves)
         devices = state.devices
-        for leaf in arguments.leaves:
-            if not leaf.is_cpu:
-                devices.add(leaf.device)
-        refs, keywords = [self._refer(leaf) for leaf in arguments.leaves], tuple(arguments.kwargs)
-        call = Call(key, forward, arguments.templates, keywords, refs, state, Around(devices))
-        call.generators = generators_of(devices, not_simple(arguments.templates))
+        devices.update([leaf.device for leaf in leaves if not leaf.is_cpu])
+        refs = [self._refer(leaf) for leaf in leaves]
+        call = Call(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
+        call.generators = generators_of(devices, not_simple(templates))
         if self._frame.trial is not None and (others := self._frame.trial.begins(call)):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
         call.random = states_of(call.generators)

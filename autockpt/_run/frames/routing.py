@@ -15,7 +15,7 @@ from ... import _torch_private
 from ..._calls.values import tensors
 from ..._data.errors import NotApplicable
 from .leaves import Function, FunctionWatch, as_leaf, own_code
-from .recording import Arguments, Recording
+from .recording import Recording
 from .state import ModuleState
 from .thread import Handle, Place, Scope, Table, mismatch, thread
 
@@ -52,7 +52,7 @@ def patched_forward(
             return forward(*args, **kwargs)
         key, table = f"{name}#{occurrence}", outer.table
         place = table.members.get(key)
-        if place is not None and grad and _can_record() and not _is_refused(table, place):
+        if place is not None and grad and _may_join(table, place):
             return _member(outer, forward, ModuleState(module, place.buffers), key, place, args, kwargs)
         if grad and table.strangers.has(name, occurrence) and _can_record():
             return table.strangers.run(forward, module, args, kwargs)
@@ -165,9 +165,9 @@ def _can_record() -> bool:
     )
 
 
-def _is_refused(table: Table, place: Place) -> bool:
-    """Whether a call is kept since a replay of its segment went wrong."""
-    return table.nets is not None and place.segment in table.nets.refused
+def _may_join(table: Table, place: Place) -> bool:
+    """Whether a call may be recomputed now. Where a replay of its segment went wrong, it is kept."""
+    return _can_record() and (table.nets is None or place.segment not in table.nets.refused)
 
 
 def _function_member(
@@ -182,7 +182,7 @@ def _function_member(
     """Run a torch function of a parent's own code as a member."""
     key = f"{caller}/{numbered}"
     place = scope.table.members.get(key)
-    if place is None or not torch.is_grad_enabled() or not _can_record() or _is_refused(scope.table, place):
+    if place is None or not torch.is_grad_enabled() or not _may_join(scope.table, place):
         return function(*args, **kwargs)
     given = tensors((args, kwargs))
     own = {id(buffer) for buffer in module._buffers.values()}
@@ -219,23 +219,19 @@ def _member(
 ) -> Any:
     """Run a call that is recomputed, in the frame that is open or in a new one."""
     table, recording = scope.table, scope.recording
-    if recording is None or not recording.takes(place.segment, place.position):
+    if recording is None or not recording.takes(place):
         if place.segment in scope.begun:
             mismatch(table, key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
         recording = scope.recording = Recording(place.segment, table.nets)
-    recording.position = place.position
     if key in table.leaves:
         forward = functools.partial(as_leaf, key, forward)
     elif key in table.functions:
         forward = functools.partial(own_code, key, forward)
     scope.inside = True
     try:
-        arguments = Arguments(args, kwargs)
-        return recording.run(
-            key, forward, state, arguments, linked=place.linked, scope=scope, selective=place.selective
-        )
+        return recording.run(key, forward, state, place, scope, args, kwargs)
     except BaseException:
         scope.end_frame()  # a replay of later members must not run into this again
         scope.begun.discard(place.segment)
