@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -23,10 +24,10 @@ from ... import _torch_private
 from ..._calls.names import function_name
 from ..._calls.values import CONTAINERS, decode, encode, not_simple
 from ..._data.errors import NotApplicable
-from .around import States, given_among, never_draws, states_of
+from .around import Generator, given_among, never_draws, states_of
 from .hollow import Shape
 from .saved import Detached, Tags, reads_alike, tagged, tags_of
-from .thread import Handle, Table, thread
+from .thread import Handle, Scope, Table, thread
 
 if TYPE_CHECKING:
     from .recording import Pack
@@ -38,15 +39,15 @@ Function: TypeAlias = Callable[..., Any]
 
 
 class Leaves(Protocol):
-    """What meets leaves while a member runs: `Recorded` in forward, the replay later."""
+    """What meets leaves while a member runs: `Recorded` in forward, the replay later.
 
-    @property
-    def handle(self) -> Handle | None:
-        """That of the model; None where the member has no leaves."""
+    Attributes:
+        handle: that of the model.
+        table: what the leaves are looked up in.
+    """
 
-    @property
-    def table(self) -> Table:
-        """What the leaves are looked up in."""
+    handle: Handle
+    table: Table
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the member, or hand out its result."""
@@ -90,6 +91,7 @@ class _Given(NamedTuple):
     tags: Tags
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Leaf:
     """One run of a leaf, with what a replay hands out in its place.
 
@@ -105,44 +107,19 @@ class Leaf:
         random: the generators that it moved, by number since a replay may make its own, with their states after it.
     """
 
-    __slots__ = ("arguments", "generators", "key", "random", "result", "sources", "start", "tensors")
-
-    def __init__(
-        self,
-        key: str,
-        start: int,
-        inputs: Inputs,
-        result: Any,
-        *,
-        kept: bool,
-        generators: int,
-        random: list[tuple[int, bytes]],
-    ) -> None:
-        self.key = key
-        self.start = start
-        self.arguments = len(inputs.leaves)
-        self.sources = inputs.sources
-        self.generators = generators
-        self.random = random
-        leaves: list[Tensor] = []
-        self.result = encode((result,), leaves)
-        numbers = {id(argument): number for number, argument in enumerate(inputs.leaves)}
-        self.tensors: list[Detached | Shape | _Given] = []
-        for leaf in leaves:
-            if id(leaf) in numbers:
-                self.tensors.append(_Given(numbers[id(leaf)], tags_of(leaf)))
-            else:
-                self.tensors.append(Detached(leaf, "the result of a kept call") if kept else Shape(leaf))
+    key: str
+    start: int
+    arguments: int
+    generators: int
+    sources: list[tuple[int, int]]
+    result: list[Any]
+    tensors: list[Detached | Shape | _Given]
+    random: list[tuple[int, Any]]
 
     @property
     def name(self) -> str:
         """Name of the module or torch function, without its occurrence."""
         return self.key.rpartition("/")[2].rpartition("#")[0]
-
-    @property
-    def hollow(self) -> bool:
-        """Whether its result cannot be read."""
-        return any(isinstance(each, Shape) for each in self.tensors)
 
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
@@ -154,7 +131,7 @@ class Leaf:
 
 
 Entry: TypeAlias = Leaf | str | None
-"""A leaf; or the key of a call functions of whose own code are leaves; None for any other call of a patched module."""
+"""A leaf; or the key of any other call of a patched module; None for a leaf that raised."""
 
 
 class Recorded:
@@ -164,31 +141,26 @@ class Recorded:
         handle: that of the model.
         table: its table.
         entries: what a replay finds, in order.
-        generators: those of devices and of the member's arguments.
     """
 
-    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "handle", "table")
+    __slots__ = ("_counts", "_generators", "_pack", "entries", "handle", "table")
 
-    def __init__(self, handle: Handle, table: Table, pack: Pack, before: States, counts: dict[str, int]) -> None:
-        self.handle = handle
-        self.table = table
+    def __init__(self, scope: Scope, pack: Pack, generators: list[Generator]) -> None:
+        self.handle, self.table, self._counts = scope.handle, scope.table, scope.counts
         self.entries: list[Entry] = []
-        self.generators = [generator for generator, _ in before]
+        self._generators = generators  # of devices, and of the member's arguments
         self._pack = pack
-        self._counts = counts
-        self._busy = False
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module: as a leaf, with its functions watched, or plain."""
         occurrence = self._counts.get(name, 0)
         self._counts[name] = occurrence + 1
-        if self._busy or name not in self.table.inside or not torch.is_grad_enabled():
+        if self._pack.inputs is not None or name not in self.table.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         key = f"{name}#{occurrence}"
-        if key in self.table.leaves:
-            return self.leaf(key, forward, args, kwargs)
-        self.entries.append(key if key in self.table.functions else None)
-        return watched(self, key, forward, args, kwargs) if self.entries[-1] else forward(*args, **kwargs)
+        if key not in self.table.leaves:
+            self.entries.append(key)
+        return called(self, key, forward, args, kwargs)
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a leaf; what it saves stays with autograd, but for what the replay has of it."""
@@ -198,15 +170,15 @@ class Recorded:
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
         inputs = Inputs(leaves)
         versions = _torch_private.versions(leaves)
-        generators = [*self.generators, *given_among(others)] if others else self.generators
+        generators = [*self._generators, *given_among(others)] if others else self._generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
         start = self._pack.n_slots
-        self._busy, self._pack.inputs = True, inputs
+        self._pack.inputs = inputs
         try:
             result = run(*args, **kwargs)
         finally:
-            self._busy, self._pack.inputs = False, None
+            self._pack.inputs = None
         if versions != _torch_private.versions(leaves):
             raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
         if any(type(template) in CONTAINERS for template in others):
@@ -216,37 +188,40 @@ class Recorded:
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
+        made: list[Tensor] = []
+        numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
         self.entries[place] = Leaf(
-            key,
-            start,
-            inputs,
-            result,
-            kept=self.table.leaves[key],
+            key=key,
+            start=start,
+            arguments=len(leaves),
             generators=len(generators),
+            sources=inputs.sources,
+            result=encode((result,), made),
+            tensors=[_stand_in(tensor, numbers, kept=self.table.leaves[key]) for tensor in made],
             random=[(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]],
         )
         return result
 
 
-def own_code(key: str, forward: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Run the forward of a member some of whose own functions are leaves."""
-    assert thread.leaves is not None
-    return watched(thread.leaves, key, forward, args, kwargs)
+def _stand_in(tensor: Tensor, arguments: dict[int, int], *, kept: bool) -> Detached | Shape | _Given:
+    """Return what stands for a tensor of a leaf's result; `arguments` numbers those of the leaf by their ids."""
+    if id(tensor) in arguments:
+        return _Given(arguments[id(tensor)], tags_of(tensor))
+    return Detached(tensor, "the result of a kept call") if kept else Shape(tensor)
 
 
-def as_leaf(key: str, function: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a torch function that is a member and nothing but a leaf."""
-    assert thread.leaves is not None
-    return thread.leaves.leaf(key, function, args, kwargs)
-
-
-def watched(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `forward`, a call's own code, with the leaves among the functions that it calls."""
+def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call: as a leaf, with the leaves among the functions of its own code, or plain."""
+    if key in leaves.table.leaves:
+        return leaves.leaf(key, forward, args, kwargs)
+    functions = leaves.table.functions.get(key)
+    if functions is None:
+        return forward(*args, **kwargs)
 
     def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return leaves.leaf(f"{key}/{numbered}", function, args, kwargs)
 
-    watch, outer = FunctionWatch(leaves.handle, leaves.table.functions[key], run), thread.watch
+    watch, outer = FunctionWatch(leaves.handle, functions, run), thread.watch
     try:
         _torch_private.push_function_mode(watch)
         thread.watch = watch
@@ -270,7 +245,7 @@ class FunctionWatch(TorchFunctionMode):
 
     def __init__(
         self,
-        handle: Handle | None,
+        handle: Handle,
         wanted: Collection[str],
         run: Callable[[str, Function, tuple[Any, ...], dict[str, Any]], Any],
     ) -> None:

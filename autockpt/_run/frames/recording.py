@@ -12,7 +12,7 @@ from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Call, Frame, unpack
-from .leaves import Inputs, Recorded
+from .leaves import Inputs, Recorded, called
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
 from .thread import Place, Scope, mismatch, thread
@@ -77,13 +77,15 @@ class Recording:
         frame.calls.append(call)
         pack, before, outer = Pack(frame, state.owners), call.random, thread.leaves
         if place.selective:
-            call.leaves = Recorded(scope.handle, scope.table, pack, before, scope.counts)
+            call.leaves = Recorded(scope, pack, call.generators)
         try:
             # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
             _torch_private.push_hooks(pack.hook, unpack)
-            if place.selective:
+            if call.leaves is None:
+                result = forward(*args, **kwargs)
+            else:
                 thread.leaves = call.leaves
-            result = forward(*args, **kwargs)
+                result = called(call.leaves, key, forward, args, kwargs)
         finally:
             thread.leaves = outer
             try:

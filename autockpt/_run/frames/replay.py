@@ -12,8 +12,8 @@ from ... import _torch_private
 from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
-from .hollow import Hollow
-from .leaves import Entry, Function, Leaf, watched
+from .hollow import Hollow, Shape
+from .leaves import Entry, Function, Leaf, called
 from .saved import Changed, Ref
 from .thread import Handle, Table, thread
 
@@ -34,7 +34,11 @@ class Replay:
 
     Attributes:
         call: the one that runs, or ran last.
+        handle, table: those that the frame was made under, where its calls have leaves.
     """
+
+    handle: Handle
+    table: Table
 
     def __init__(self, frame: Frame, last: int, backward: int) -> None:
         self._frame = frame
@@ -44,6 +48,8 @@ class Replay:
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self.call = frame.calls[0]
+        if self.call.leaves is not None:
+            self.handle, self.table = self.call.leaves.handle, self.call.leaves.table
         self._next = 0
         self._entry = 0
         self._hollow: list[str] = []
@@ -126,7 +132,8 @@ class Replay:
     def _hooked(self, call: Call, forward: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
         try:
             _torch_private.push_hooks(self._pack, _given)
-            result = forward(*args, **kwargs)
+            plain = call.leaves is None
+            result = forward(*args, **kwargs) if plain else called(self, call.key, forward, tuple(args), kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result
@@ -142,23 +149,12 @@ class Replay:
         entry = self._take(name)
         if isinstance(entry, Leaf):
             return self._hand_out(entry, args, kwargs)
-        return forward(*args, **kwargs) if entry is None else watched(self, entry, forward, args, kwargs)
+        return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key.rpartition("/")[2].partition("#")[0])
         return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
-
-    @property
-    def handle(self) -> Handle | None:
-        """That of the model; None where the current call has no leaves."""
-        return None if self.call.leaves is None else self.call.leaves.handle
-
-    @property
-    def table(self) -> Table:
-        """The table that the frame was made under."""
-        assert self.call.leaves is not None
-        return self.call.leaves.table
 
     def _take(self, name: str) -> Entry:
         """Return what forward noted at this place of the current call."""
@@ -176,10 +172,9 @@ class Replay:
 
     def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fill the slots of a leaf's arguments, and return its result without running it."""
-        assert self.call.leaves is not None
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        generators = self.call.leaves.generators
+        generators = self.call.generators
         if others:
             generators = [*generators, *given_among(others)]
         if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
@@ -200,7 +195,7 @@ class Replay:
             if generators[number] not in self._states:  # one that only the leaf was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if leaf.hollow:
+        if any(isinstance(each, Shape) for each in leaf.tensors):
             self._hollow.append(leaf.key)
         return leaf.hand_out(leaves)
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ... import _torch_private
 from ..._calls.values import tensors
 from ..._data.errors import NotApplicable
-from .leaves import Function, FunctionWatch, as_leaf, own_code
+from .leaves import Function, FunctionWatch
 from .recording import Recording
 from .state import ModuleState
 from .thread import Handle, Place, Scope, Table, mismatch, thread
@@ -225,10 +225,6 @@ def _member(
         scope.begun.add(place.segment)
         scope.end_frame()
         recording = scope.recording = Recording(place.segment, table.nets)
-    if key in table.leaves:
-        forward = functools.partial(as_leaf, key, forward)
-    elif key in table.functions:
-        forward = functools.partial(own_code, key, forward)
     scope.inside = True
     try:
         return recording.run(key, forward, state, place, scope, args, kwargs)
