@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ... import _torch_private
 from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from .around import Generator
 from .hidden import Hidden
 from .replay import Replay
-from .saved import Slot
-from .trial import OTHER_VALUES, Check, Proof, alive, call_at
-from .witness import witness_of
+from .trial import CANNOT, OTHER_VALUES, Trial, alive, call_at
 
 if TYPE_CHECKING:
     from .frame import Call, Frame
@@ -29,13 +26,13 @@ CHANGES = "changes {}, which a replay would do again"
 FAILS = "fails in its replay ({}: {})"
 
 
-class Rehearsal(Check):
+class Rehearsal(Trial):
     """A frame of which what it drops is spilled too."""
 
     __slots__ = ("_hidden", "_spill", "_why")
 
     def __init__(self, nets: Nets, segment: int) -> None:
-        super().__init__(nets, segment)
+        super().__init__(nets, segment, compares=True)
         self._hidden: Hidden | None = None  # of the call that is running
         self._spill: Spill | None = None
         self._why: dict[str, str] = {}  # calls that are to be kept
@@ -51,20 +48,14 @@ class Rehearsal(Check):
         if hidden is not None and (lost := hidden.lost()):
             self._why[call.key] = CHANGES.format(lost[0])
 
-    @_torch_private.never_compiled
-    def saves(self, slot: Slot, tensor: Tensor) -> None:
-        with _torch_private.no_torch_functions():
-            spilled: SpilledTensor | Tensor | None = None
-            try:
-                self._spill = self._spill or self.nets.spill(tensor.device)
-                spilled = self._spill.take(tensor)
-            except NoRoom as error:
-                self.nets.no_room(error)
-            witness = witness_of(tensor)
-            if not isinstance(spilled, SpilledTensor):  # its bytes do not say all that it is
-                spilled = None
-            if witness is not None or spilled is not None:
-                slot.proof = Proof(tensor, witness, spilled)
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        try:
+            self._spill = self._spill or self.nets.spill(tensor.device)
+            held = self._spill.take(tensor)
+        except NoRoom as error:
+            self.nets.no_room(error)
+            return None
+        return held if isinstance(held, SpilledTensor) else None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
@@ -75,7 +66,7 @@ class Rehearsal(Check):
             raise
         except Exception as error:
             if _needs(frame):
-                raise self.failed(replay.call.key, error) from error
+                raise self.refused(replay.call.key, CANNOT.format(error)) from error
             self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
         finally:
             changed = hidden.changed()
@@ -85,7 +76,7 @@ class Rehearsal(Check):
         if wrong := self.wrong(frame, last, backward):
             self._why.setdefault(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
             if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
-                raise self.error(call_at(frame, wrong[0][0]))
+                raise self.refused(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
         if self._why:
             hidden.put_hooks_back()
         for key, reason in self._why.items():

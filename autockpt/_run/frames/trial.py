@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
 
+CANNOT = "cannot be replayed ({})"
+
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
 Numbered: TypeAlias = tuple[int, Slot]
@@ -65,7 +67,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether the replay made what forward saved, as far as checksums tell."""
-        return self.witness is None or (self.made is not None and same(self.made, self.witness))
+        return self.witness is None or same(self.made, self.witness)
 
     def take(self, made: Tensor) -> None:
         """Take what the replay made."""
@@ -88,34 +90,45 @@ class Proof:
 
 
 class Trial:
-    """What is noted of one frame. Here that is nothing but errors of its replay, after which its calls are kept.
+    """What is noted of one frame: errors of its replay, and where it is compared, what shows whether that is right.
 
     Args:
         nets: of the plan.
         segment: number of the frame's segment.
+        compares: whether its replay is compared, by checksums.
 
     Attributes:
-        compares: whether `saves` is to be called.
+        compares: the same.
     """
 
-    __slots__ = ("nets", "others", "segment")
-    compares = False
+    __slots__ = ("compares", "nets", "others", "segment")
 
-    def __init__(self, nets: Nets, segment: int) -> None:
-        self.nets = nets
-        self.segment = segment
+    def __init__(self, nets: Nets, segment: int, *, compares: bool) -> None:
+        self.nets, self.segment, self.compares = nets, segment, compares
         self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
 
     def begins(self, call: Call) -> list[Generator]:
         """Look at what is there before a call's forward; return generators to watch besides the devices' own."""
-        self.others = self.nets.generators(self.segment)
+        drawn = self.nets.drawn_from(self.segment)
+        self.others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
         return self.others
 
     def ends(self, call: Call) -> None:
         """Look at what a call's forward has done."""
+        drawn = self.nets.drawn_from(self.segment)
+        drawn += [each for each, _ in call.random if each in self.others and each not in drawn]
 
+    @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Keep what shows whether a replay makes `tensor` for `slot`."""
+        with _torch_private.no_torch_functions():
+            spilled, witness = self.spilled(tensor), witness_of(tensor)
+            if witness is not None or spilled is not None:
+                slot.proof = Proof(tensor, witness, spilled)
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""
+        return None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay a frame, and compare.
@@ -128,44 +141,14 @@ class Trial:
         try:
             replay.run()
         except (Changed, ReplayError) as error:
-            raise self.failed(replay.call.key, error) from error
+            raise self.refused(replay.call.key, CANNOT.format(error)) from error
+        if wrong := self.wrong(frame, last, backward):
+            raise self.refused(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
 
-    def failed(self, key: str, error: Exception) -> ReplayError:
-        """Return the error of a call whose replay ended in one, and have it kept from the next forward on."""
-        self.nets.fault(self.segment, key, f"cannot be replayed ({error})")
-        return kept(key, f"cannot be replayed: {error}")
-
-
-class Check(Trial):
-    """A frame whose replay is compared by checksums."""
-
-    __slots__ = ()
-    compares = True
-
-    def begins(self, call: Call) -> list[Generator]:
-        self.others = list(dict.fromkeys([PYTHON, NUMPY, *self.nets.generators(self.segment)]))
-        return self.others
-
-    def ends(self, call: Call) -> None:
-        self.nets.drew(self.segment, [generator for generator, _ in call.random if generator in self.others])
-
-    @_torch_private.never_compiled
-    def saves(self, slot: Slot, tensor: Tensor) -> None:
-        with _torch_private.no_torch_functions():
-            witness = witness_of(tensor)
-            if witness is not None:
-                slot.proof = Proof(tensor, witness, None)
-
-    def replay(self, frame: Frame, last: int, backward: int) -> None:
-        super().replay(frame, last, backward)
-        wrong = self.wrong(frame, last, backward)
-        if wrong:
-            raise self.error(call_at(frame, wrong[0][0]))
-
-    def error(self, call: Call) -> ReplayError:
-        """Return the error of a call that made other values, and have it kept from the next forward on."""
-        self.nets.fault(self.segment, call.key, OTHER_VALUES)
-        return kept(call.key, OTHER_VALUES)
+    def refused(self, key: str, why: str) -> ReplayError:
+        """Return the error of a call that has no replay, and have it kept from the next forward on."""
+        self.nets.fault(self.segment, key, why)
+        return kept(key, why)
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
@@ -174,20 +157,15 @@ class Check(Trial):
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
         """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
-        made: list[tuple[Proof, Witness]] = []
+        made: list[tuple[Proof, Witness | None]] = []
         for _, slot in wrong:
-            if (
-                slot.value is not None
-                and not slot.value.is_cpu
-                and slot.proof is not None
-                and slot.proof.made is not None
-            ):
+            if slot.proof is not None and slot.value is not None and not slot.value.is_cpu:
                 made.append((slot.proof, slot.proof.made))
                 slot.value = None
         if not made:  # kernels of a CPU repeat themselves
             return True
         Replay(frame, last, backward).run()
-        if all(proof.made is not None and same(proof.made, before) for proof, before in made):
+        if all(same(proof.made, before) for proof, before in made):
             return True
         self.nets.unrepeating(self.segment, call_at(frame, wrong[0][0]).key)
         return False
