@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -138,62 +139,55 @@ class _Rebinding:
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
         if isinstance(value, nn.Module):
             return self._doubles.get(id(value), value)
-        if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
+        if kind is Detached:
+            return value.leaf()
+        if not depth or isinstance(value, _WHOLE):
             return value
         if id(value) not in self._found:
             self._found[id(value)] = value  # where it contains itself
-            self._found[id(value)] = self._taken_apart(value, depth - 1)
+            parts, build = _taken_apart(value)
+            items = [self(part, depth - 1) for part in parts]
+            if not all(map(operator.is_, items, parts)):
+                self._found[id(value)] = build(items)
         return self._found[id(value)]
 
-    def _taken_apart(self, value: Any, depth: int) -> Any:
-        kind = type(value)
-        if kind is Detached:
-            return value.leaf()
-        if kind in (list, tuple):
-            items = [self(item, depth) for item in value]
-            return value if _all_same(items, value) else kind(items)
-        if kind in _DICTS:
-            items = [self(item, depth) for item in value.values()]
-            return value if _all_same(items, value.values()) else kind(zip(value, items, strict=True))
-        if kind is functools.partial:
-            parts = [value.func, *value.args, *value.keywords.values()]
-            func, *items = [self(part, depth) for part in parts]
-            if _all_same((func, *items), parts):
-                return value
-            n_args = len(value.args)
-            return functools.partial(func, *items[:n_args], **dict(zip(value.keywords, items[n_args:], strict=True)))
-        if kind is types.FunctionType:
-            return self._function(value, depth)
-        attributes = getattr(value, "__dict__", None)
-        if not attributes or kind.__module__.startswith("torch."):
-            return value
-        items = [self(item, depth) for item in attributes.values()]
-        if _all_same(items, attributes.values()):
-            return value
-        new = copy.copy(value)
-        vars(new).update(zip(attributes, items, strict=True))
-        return new
 
-    def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
-        """Return a function whose closure leads to doubles."""
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Return what a value leads to, and how one like it is made of other items."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return [*value], kind
+    if kind in _DICTS:
+        return [*value.values()], lambda items: kind(zip(value, items, strict=True))
+    if kind is functools.partial:
+        n, names = 1 + len(value.args), value.keywords
+        parts = [value.func, *value.args, *names.values()]
+        return parts, lambda items: functools.partial(*items[:n], **dict(zip(names, items[n:], strict=True)))
+    if kind is types.FunctionType:
         try:
-            found = [cell.cell_contents for cell in function.__closure__ or ()]
+            return [cell.cell_contents for cell in value.__closure__ or ()], functools.partial(_closed_over, value)
         except ValueError:  # one is empty yet
-            return function
-        items = [self(item, depth) for item in found]
-        if _all_same(items, found):
-            return function
-        cells = tuple(map(types.CellType, items))
-        new = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
-        )
-        new.__kwdefaults__ = function.__kwdefaults__
-        vars(new).update(vars(function))
-        return new
+            return [], list
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or kind.__module__.startswith("torch."):
+        return [], list
+    return [*attributes.values()], functools.partial(_having, value)
 
 
-def _all_same(items: Any, others: Any) -> bool:
-    return all(one is other for one, other in zip(items, others, strict=True))
+def _closed_over(function: types.FunctionType, items: list[Any]) -> types.FunctionType:
+    """Return a function like another that closes over other items."""
+    cells = tuple(map(types.CellType, items))
+    new = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    new.__kwdefaults__ = function.__kwdefaults__
+    vars(new).update(vars(function))
+    return new
+
+
+def _having(value: Any, items: list[Any]) -> Any:
+    """Return an object like another that has other attributes."""
+    new = copy.copy(value)
+    vars(new).update(zip(vars(value), items, strict=True))
+    return new
 
 
 def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
