@@ -29,28 +29,28 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
+HELD = ("_parameters", "_buffers", "_modules")
 
+Contents: TypeAlias = dict[str, Any]
+Found: TypeAlias = tuple[nn.Module, Contents, Contents, Contents, Contents, Contents]
+"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks by kind, if any."""
 
-Found: TypeAlias = tuple[
-    nn.Module,
-    dict[str, Any],
-    dict[str, Tensor | None],
-    dict[str, Tensor | None],
-    dict[str, nn.Module | None],
-    dict[str, dict[int, Any]] | None,
-]
-"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks, where it had any."""
+NOTHING: dict[Any, Any] = {}
 
-NOTHING: dict[str, Any] = {}
-
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, nn.Parameter, Tensor, Handle})
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, Handle})
 _DICTS = frozenset({dict, OrderedDict})
 _OWN = frozenset(nn.Module().__dict__)
 """What every module has: among them only children, parameters, buffers and hooks lead to modules."""
 
-_WHOLE = (Tensor, type, types.ModuleType, types.BuiltinFunctionType)
+_WHOLE = (type, types.ModuleType, types.BuiltinFunctionType)
 _DEPTH = 4
 """What is nested deeper in attributes is taken as it is."""
+
+
+def hooks_of(contents: Contents) -> Contents:
+    """Return the hooks around a module's forward that are among its attributes, by their kind; nothing for none."""
+    any_hooks = contents["_forward_hooks"] or contents["_forward_pre_hooks"]
+    return {name: dict(contents[name]) for name in HOOKS} if any_hooks else NOTHING
 
 
 def doubled(
@@ -79,15 +79,15 @@ def doubled(
         )
     doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
     undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
-    rebind = _Rebinding(doubles)
-    for module, found, parameters, buffers, children, hooks in tree:
+    others = {**instead, **doubles}
+    rebind = _Rebinding(others)
+    for module, found, *inner, hooks in tree:
         contents = rebind.contents(found)
-        contents["_parameters"] = _with(instead, parameters) if parameters else {}
-        contents["_buffers"] = _with(instead, buffers) if buffers else {}
-        contents["_modules"] = _with(doubles, children) if children else {}
-        if hooks is not None or gone or found["_forward_hooks"] or found["_forward_pre_hooks"]:
+        for name, held in zip(HELD, inner, strict=True):
+            contents[name] = {key: others.get(id(each), each) for key, each in held.items()}
+        if gone or hooks or found["_forward_hooks"] or found["_forward_pre_hooks"]:
             for name in HOOKS:
-                own = {**gone.get(name, NOTHING), **(hooks or NOTHING).get(name, NOTHING)}
+                own = {**gone.get(name, NOTHING), **hooks.get(name, NOTHING)}
                 contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
         object.__setattr__(doubles[id(module)], "__dict__", contents)
     double: Callable[..., Any] = rebind(forward)
@@ -98,14 +98,13 @@ def put_back(tree: list[Found]) -> None:
     """Have the modules as they were found."""
     if all(map(is_there, tree)):
         return
-    for module, contents, parameters, buffers, children, hooks in tree:
+    for module, contents, *inner, hooks in tree:
         now = module.__dict__
         _restore(now, contents)
-        _restore(now["_parameters"], parameters)
-        _restore(now["_buffers"], buffers)
-        _restore(now["_modules"], children)
+        for name, held in zip(HELD, inner, strict=True):
+            _restore(now[name], held)
         for name in HOOKS:
-            _restore(now[name], (hooks or NOTHING).get(name, NOTHING))
+            _restore(now[name], hooks.get(name, NOTHING))
 
 
 class _Rebinding:
@@ -117,7 +116,7 @@ class _Rebinding:
     __slots__ = ("_doubles", "_found")
 
     def __init__(self, doubles: dict[int, Any]) -> None:
-        """Take the doubles, by the ids of their modules."""
+        """Take the doubles of modules, and what stands for some tensors, by the ids of those."""
         self._doubles = doubles
         self._found: dict[int, Any] = {}
 
@@ -137,7 +136,7 @@ class _Rebinding:
         if kind is types.MethodType:
             owner = self(value.__self__, depth)
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
-        if isinstance(value, nn.Module):
+        if isinstance(value, (nn.Module, Tensor)):
             return self._doubles.get(id(value), value)
         if kind is Detached:
             return value.leaf()
@@ -199,10 +198,6 @@ def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
         object.__setattr__(double, "__dict__", module.__dict__)
 
 
-def _with(instead: dict[int, Any], found: dict[str, Any]) -> dict[str, Any]:
-    return {name: instead.get(id(each), each) for name, each in found.items()}
-
-
 def is_there(found: Found) -> bool:
     """Whether a module is still as it was found.
 
@@ -211,17 +206,8 @@ def is_there(found: Found) -> bool:
     module, contents, parameters, buffers, children, hooks = found
     now = module.__dict__
     try:
-        return bool(
-            contents == now
-            and parameters == now["_parameters"]
-            and buffers == now["_buffers"]
-            and children == now["_modules"]
-            and (
-                not (now["_forward_hooks"] or now["_forward_pre_hooks"])
-                if hooks is None
-                else all(hooks[name] == now[name] for name in HOOKS)
-            )
-        )
+        same = contents == now and parameters == now["_parameters"] and buffers == now["_buffers"]
+        return same and children == now["_modules"] and hooks == hooks_of(now)
     except (RuntimeError, TypeError, ValueError):
         return False
 

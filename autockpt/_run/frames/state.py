@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ... import _torch_private
 from .around import Undo
-from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
+from .doubles import NOTHING, Found, doubled, hooks_of, is_there, put_back
 from .saved import Detached, check_unchanged
 from .thread import Buffers
 
@@ -80,33 +80,21 @@ class ModuleState:
         found, seen = [module], {module}
         for member in found:
             now = member.__dict__
-            contents = now.copy()
+            contents, hooks = now.copy(), hooks_of(now)
             parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
-            hooks = None
-            if now["_forward_hooks"] or now["_forward_pre_hooks"]:
-                hooks = {name: dict(now[name]) for name in HOOKS}
+            parameters = parameters.copy() if parameters else NOTHING
+            buffers = buffers.copy() if buffers else NOTHING
+            children = children.copy() if children else NOTHING
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
-            if parameters:
-                parameters = parameters.copy()
-                every += [tensor for tensor in parameters.values() if tensor is not None]
-            else:
-                parameters = NOTHING
-            if buffers:
-                buffers = buffers.copy()
-                every += [tensor for tensor in buffers.values() if tensor is not None]
-                if "num_batches_tracked" in buffers and now["training"]:
-                    norms.append(buffers)
-            else:
-                buffers = NOTHING
-            if children:
-                children = children.copy()
-                for child in children.values():
-                    if child is not None and child not in seen:
-                        seen.add(child)
-                        found.append(child)
-            else:
-                children = NOTHING
+            if parameters or buffers:
+                every += [tensor for tensor in (*parameters.values(), *buffers.values()) if tensor is not None]
+            if "num_batches_tracked" in buffers and now["training"]:
+                norms.append(buffers)
+            for child in children.values():
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    found.append(child)
             tree.append((member, contents, parameters, buffers, children, hooks))
         return norms
 
