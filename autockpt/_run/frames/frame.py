@@ -106,9 +106,8 @@ class Frame:
         with self._lock:
             if slot.value is None:  # else another thread was faster
                 if slot.given is not None:  # some node reads what it saved twice in one backward
-                    for other in [reference() for reference in self.slots if reference is not None]:
-                        if other is not None:
-                            other.given = None
+                    for _, other in self.alive():
+                        other.given = None
                 self.replay()
             if slot.proof is not None and slot.proof.stands:
                 return slot.proof.tensor()
@@ -116,13 +115,22 @@ class Frame:
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
             return slot.value
 
-    def _last_empty(self, backward: int) -> int:
+    def alive(self) -> Iterator[tuple[int, Slot]]:
+        """Slots that some node still has, with their numbers; the last first."""
         for number in range(len(self.slots) - 1, -1, -1):
             reference = self.slots[number]
             slot = None if reference is None else reference()
-            if slot is None or slot.value is not None or slot.given == backward:
-                continue
-            if slot.proof is None or not slot.proof.stands:
+            if slot is not None:
+                yield number, slot
+
+    def call_at(self, number: int) -> Call:
+        """The call that fills a slot."""
+        return next(call for call in self.calls if call.end is None or call.end > number)
+
+    def _last_empty(self, backward: int) -> int:
+        for number, slot in self.alive():
+            stands = slot.proof is not None and slot.proof.stands
+            if slot.value is None and slot.given != backward and not stands:
                 return number
         return -1
 

@@ -7,6 +7,7 @@ found to differ            the segment's calls are kept from then on; who made t
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from typing import Literal, TypeAlias
@@ -51,7 +52,8 @@ class Nets:
         self._spill: weakref.ref[Spill] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _anew, (self._n_segments, self._always, self._governed)  # copies rehearse by themselves
+        # Copies rehearse by themselves.
+        return functools.partial(Nets, self._n_segments, always=self._always, governed=self._governed), ()
 
     @classmethod
     def of(cls, plan: Plan, check: Checking, *, governed: bool) -> Nets | None:
@@ -123,7 +125,3 @@ class Nets:
                 reason,
             )
         self._faults.setdefault(key, reason)
-
-
-def _anew(n_segments: int, always: bool, governed: bool) -> Nets:
-    return Nets(n_segments, always=always, governed=governed)

@@ -31,16 +31,17 @@ class Recording:
         nets: what compares its replay; None where nothing does.
 
     Attributes:
+        frame: the frame.
         segment: the same.
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_frame", "_known", "_reached", "position", "segment")
+    __slots__ = ("_known", "_reached", "frame", "position", "segment")
 
     def __init__(self, segment: int, nets: Nets | None) -> None:
         self.segment = segment
         self.position = -1
-        self._frame = Frame(None if nets is None else nets.trial(segment))
+        self.frame = Frame(None if nets is None else nets.trial(segment))
         self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
@@ -70,7 +71,7 @@ class Recording:
             kwargs: keyword arguments.
         """
         self.position = place.position
-        frame, number = self._frame, len(self._frame.calls)
+        frame, number = self.frame, len(self.frame.calls)
         call = self._begun(key, forward, state, args, kwargs)
         if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
@@ -112,23 +113,19 @@ class Recording:
         refs = [self._refer(leaf) for leaf in leaves]
         call = Call(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         call.generators = generators_of(devices, not_simple(templates))
-        if self._frame.trial is not None and (others := self._frame.trial.begins(call)):
+        if self.frame.trial is not None and (others := self.frame.trial.begins(call)):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
         call.random = states_of(call.generators)
         return call
-
-    def close(self) -> None:
-        """Let no further member join."""
-        self._frame.closed = True
 
     def _refer(self, tensor: Tensor) -> Ref:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
-        ref, hooks = Ref(BOUNDARY, len(self._frame.boundary)), _torch_private.outer_hooks()
+        ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         held = Detached(tensor, "a tensor that it reads") if hooks is None else Packed(tensor, hooks)
-        self._frame.boundary.append(held)
+        self.frame.boundary.append(held)
         self._know(tensor, ref)
         return ref
 

@@ -16,7 +16,7 @@ from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from .around import Generator
 from .hidden import Hidden
 from .replay import Replay
-from .trial import CANNOT, OTHER_VALUES, Trial, alive, call_at
+from .trial import CANNOT, OTHER_VALUES, Trial
 
 if TYPE_CHECKING:
     from .frame import Call, Frame
@@ -74,19 +74,19 @@ class Rehearsal(Trial):
         if changed:
             self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
         if wrong := self.wrong(frame, last, backward):
-            self._why.setdefault(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
+            self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
             if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
-                raise self.refused(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
+                raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
         if self._why:
             hidden.put_hooks_back()
         for key, reason in self._why.items():
             self.nets.fault(self.segment, key, reason)
-        for number, slot in alive(frame):
+        for number, slot in frame.alive():
             if slot.proof is not None and slot.proof.spilled is not None:
-                slot.proof.stands, slot.value = call_at(frame, number).key, None
+                slot.proof.stands, slot.value = frame.call_at(number).key, None
         self.nets.rehearsed(self.segment)
 
 
 def _needs(frame: Frame) -> bool:
     """Whether a frame has slots that only a replay can fill."""
-    return any(slot.value is None and not (slot.proof and slot.proof.spilled) for _, slot in alive(frame))
+    return any(slot.value is None and not (slot.proof and slot.proof.spilled) for _, slot in frame.alive())

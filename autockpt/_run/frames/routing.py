@@ -31,8 +31,7 @@ def patched_forward(
         if name in handle.table.names and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
-    leaves, outer, watch = thread.leaves, thread.scope, thread.watch
-    grad = torch.is_grad_enabled()
+    leaves, outer, watch, grad = thread.leaves, thread.scope, thread.watch, torch.is_grad_enabled()
     # With gradients off it is no call, though it counts: what it calls counts for its caller.
     if watch is not None and watch.handle is handle and (grad or _has_fast_path(module)):
         thread.watch = None  # what this call runs is not its caller's own code
@@ -63,10 +62,10 @@ def patched_forward(
         table = handle.table
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
             return forward(*args, **kwargs)  # outside the root, in a replay, or in a member of another plan
-        scope, key = _root_scope(handle)
-    functions = table.functions.get(key)
-    modes = _torch_private.function_modes()
-    thread.scope = scope
+        scope = Scope(handle, None)
+        key = f"#{scope.counts.get('', 0)}"
+        scope.counts[""] = scope.counts.get("", 0) + 1
+    functions, modes, thread.scope = table.functions.get(key), _torch_private.function_modes(), scope
     try:
         # What a compiled call runs would be traced with the mode that is on around it.
         if functions is not None and not _compiled_inside(module):
@@ -79,16 +78,6 @@ def patched_forward(
             _torch_private.set_function_modes(modes)
         finally:
             scope.end_frame()
-
-
-def _root_scope(handle: Handle) -> tuple[Scope, str]:
-    """Return the scope of a call of the root that begins, and the call's key."""
-    scope = Scope(handle, None)
-    if thread.carried is not None:
-        (scope.counts, scope.begun), thread.carried = thread.carried, None
-    occurrence = scope.counts.get("", 0)
-    scope.counts[""] = occurrence + 1
-    return scope, f"#{occurrence}"
 
 
 class Governor(Protocol):

@@ -9,7 +9,7 @@ differs       backward has those bytes, the call is kept      ReplayError, the c
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
@@ -143,7 +143,7 @@ class Trial:
         except (Changed, ReplayError) as error:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error
         if wrong := self.wrong(frame, last, backward):
-            raise self.refused(call_at(frame, wrong[0][0]).key, OTHER_VALUES)
+            raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 
     def refused(self, key: str, why: str) -> ReplayError:
         """Return the error of a call that has no replay, and have it kept from the next forward on."""
@@ -152,7 +152,7 @@ class Trial:
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
-        wrong = [(number, slot) for number, slot in alive(frame) if not _proven(slot)]
+        wrong = [each for each in reversed([*frame.alive()]) if not _proven(each[1])]
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
@@ -167,21 +167,8 @@ class Trial:
         Replay(frame, last, backward).run()
         if all(same(proof.made, before) for proof, before in made):
             return True
-        self.nets.unrepeating(self.segment, call_at(frame, wrong[0][0]).key)
+        self.nets.unrepeating(self.segment, frame.call_at(wrong[0][0]).key)
         return False
-
-
-def alive(frame: Frame) -> Iterator[Numbered]:
-    """Slots that some node still has, with their numbers."""
-    for number, reference in enumerate(frame.slots):
-        slot = None if reference is None else reference()
-        if slot is not None:
-            yield number, slot
-
-
-def call_at(frame: Frame, number: int) -> Call:
-    """The call that fills a slot."""
-    return next(call for call in frame.calls if call.end is None or call.end > number)
 
 
 def _proven(slot: Slot) -> bool:
