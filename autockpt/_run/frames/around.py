@@ -194,12 +194,9 @@ def never_draws(function: Callable[..., Any]) -> bool:
     Reading the states of generators, before and after, costs as much as a small operator.
     """
     # Python may do anything. A method of an object is not for the cache, which would keep the object.
-    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
-
-
-def _is_bound(function: Callable[..., Any]) -> bool:
-    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
-    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+    owner = getattr(function, "__self__", None)
+    of_object = not isinstance(owner, (type, types.ModuleType, types.NoneType))
+    return isinstance(function, _OPERATORS) and not of_object and _operator_never_draws(function)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,7 +19,6 @@ from typing import Any
 from torch import Tensor
 
 from ... import _torch_private
-from ..._data.errors import ReplayError
 from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
@@ -101,19 +100,14 @@ class Frame:
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
 
-    def replayed(self, slot: Slot) -> Tensor:
-        """Replay the frame, unless another thread has done so, and return the value that `slot` has then."""
+    def fill(self, slot: Slot) -> None:
+        """Replay the frame, unless another thread has done so since `slot` was found empty."""
         with self._lock:
-            if slot.value is None:  # else another thread was faster
+            if slot.value is None:
                 if slot.given is not None:  # some node reads what it saved twice in one backward
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
-            if slot.proof is not None and slot.proof.stands:
-                return slot.proof.tensor()
-            if slot.value is None:
-                raise ReplayError("a replay ended before it reached a tensor that backward needs")
-            return slot.value
 
     def alive(self) -> Iterator[tuple[int, Slot]]:
         """Slots that some node still has, with their numbers; the last first."""

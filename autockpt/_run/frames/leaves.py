@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,35 +25,21 @@ from ..._calls.names import function_name
 from ..._calls.values import CONTAINERS, decode, encode, not_simple
 from ..._data.errors import NotApplicable
 from .around import Generator, given_among, never_draws, states_of
-from .hollow import Shape
-from .saved import Detached, Tags, reads_alike, tagged, tags_of
-from .thread import Handle, Scope, Table, thread
+from .hollow import shape_of
+from .saved import Detached, reads_alike, tagged, tags_of
+from .thread import Handle, Scope, thread
 
 if TYPE_CHECKING:
     from .recording import Pack
+    from .replay import Replay
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensors that leave operators as they are; other classes may compute anything."""
 
 Function: TypeAlias = Callable[..., Any]
 
-
-class Leaves(Protocol):
-    """What meets leaves while a member runs: `Recorded` in forward, the replay later.
-
-    Attributes:
-        handle: that of the model.
-        table: what the leaves are looked up in.
-    """
-
-    handle: Handle
-    table: Table
-
-    def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a patched module inside the member, or hand out its result."""
-
-    def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a leaf, or hand out its result."""
+Leaves: TypeAlias = "Recorded | Replay"
+"""What meets the leaves of a member that runs: in forward, and later."""
 
 
 class Inputs:
@@ -84,13 +70,6 @@ class Inputs:
         return True
 
 
-class _Given(NamedTuple):
-    """A result that is one of the leaf's arguments."""
-
-    source: int
-    tags: Tags
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Leaf:
     """One run of a leaf, with what a replay hands out in its place.
@@ -102,8 +81,9 @@ class Leaf:
         generators: how many there were, those of the member first and then those that it was given.
         sources: for each slot since, the argument that it is a view of, and how far behind its first element
             it begins.
+        skipped: whether its result cannot be read.
         result: its result, encoded.
-        tensors: what stands for the tensors in the result.
+        tensors: what return the tensors in the result, given those of the replay's arguments.
         random: the generators that it moved, by number since a replay may make its own, with their states after it.
     """
 
@@ -112,8 +92,9 @@ class Leaf:
     arguments: int
     generators: int
     sources: list[tuple[int, int]]
+    skipped: bool
     result: list[Any]
-    tensors: list[Detached | Shape | _Given]
+    tensors: list[Callable[[list[Tensor]], Tensor]]
     random: list[tuple[int, Any]]
 
     @property
@@ -123,11 +104,7 @@ class Leaf:
 
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
-        leaves = [
-            tagged(arguments[each.source], each.tags) if isinstance(each, _Given) else each.leaf()
-            for each in self.tensors
-        ]
-        return decode(self.result, leaves)[0]
+        return decode(self.result, [tensor(arguments) for tensor in self.tensors])[0]
 
 
 Entry: TypeAlias = Leaf | str | None
@@ -173,7 +150,7 @@ class Recorded:
         generators = [*self._generators, *given_among(others)] if others else self._generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
-        start = self._pack.n_slots
+        start = len(self._pack.slots)
         self._pack.inputs = inputs
         try:
             result = run(*args, **kwargs)
@@ -196,6 +173,7 @@ class Recorded:
             arguments=len(leaves),
             generators=len(generators),
             sources=inputs.sources,
+            skipped=not self.table.leaves[key],
             result=encode((result,), made),
             tensors=[_stand_in(tensor, numbers, kept=self.table.leaves[key]) for tensor in made],
             random=[(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]],
@@ -203,11 +181,13 @@ class Recorded:
         return result
 
 
-def _stand_in(tensor: Tensor, arguments: dict[int, int], *, kept: bool) -> Detached | Shape | _Given:
+def _stand_in(tensor: Tensor, arguments: dict[int, int], *, kept: bool) -> Callable[[list[Tensor]], Tensor]:
     """Return what stands for a tensor of a leaf's result; `arguments` numbers those of the leaf by their ids."""
     if id(tensor) in arguments:
-        return _Given(arguments[id(tensor)], tags_of(tensor))
-    return Detached(tensor, "the result of a kept call") if kept else Shape(tensor)
+        number, tags = arguments[id(tensor)], tags_of(tensor)
+        return lambda given: tagged(given[number], tags)
+    leaf = Detached(tensor, "the result of a kept call").leaf if kept else shape_of(tensor)
+    return lambda given: leaf()
 
 
 def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -59,17 +59,7 @@ class Recording:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Run a member's forward so that the frame can run it again; return what it returns.
-
-        Args:
-            key: the call's key.
-            forward: the member's own forward.
-            state: the member's state, just taken.
-            place: where the plan has the call.
-            scope: the caller's.
-            args: positional arguments.
-            kwargs: keyword arguments.
-        """
+        """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
         self.position = place.position
         frame, number = self.frame, len(self.frame.calls)
         call = self._begun(key, forward, state, args, kwargs)
@@ -144,20 +134,16 @@ class Pack:
 
     Attributes:
         inputs: arguments of the leaf that is running.
+        slots: those of the frame.
     """
 
-    __slots__ = ("_frame", "_owners", "inputs")
+    __slots__ = ("_frame", "_owners", "inputs", "slots")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
         self.inputs: Inputs | None = None
         self._frame: Frame | None = frame
+        self.slots = frame.slots
         self._owners = owners
-
-    @property
-    def n_slots(self) -> int:
-        """How many slots the frame has so far."""
-        assert self._frame is not None
-        return len(self._frame.slots)
 
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
@@ -168,17 +154,16 @@ class Pack:
         owner = self._owners.get(storage)
         if owner is not None:
             if self.inputs is None:
-                frame.slots.append(None)
+                self.slots.append(None)
             return OwnedSlot(owner, tensor)
         if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a leaf, whose replay packs nothing
             return Detached(tensor, "a tensor that a kept call saved")
         slot = Slot(frame, tensor)
-        frame.slots.append(weakref.ref(slot))
+        self.slots.append(weakref.ref(slot))
         if frame.trial is not None and frame.trial.compares:
             frame.trial.saves(slot, tensor)
         return slot
 
     def close(self) -> None:
         """Let go of the frame and of the parameters."""
-        self._frame = None
-        self._owners = {}
+        self._frame, self._owners, self.slots = None, {}, []

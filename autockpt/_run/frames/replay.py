@@ -12,7 +12,7 @@ from ... import _torch_private
 from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
-from .hollow import Hollow, Shape
+from .hollow import Hollow
 from .leaves import Entry, Function, Leaf, called
 from .saved import Changed, Ref
 from .thread import Handle, Table, thread
@@ -195,7 +195,7 @@ class Replay:
             if generators[number] not in self._states:  # one that only the leaf was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if any(isinstance(each, Shape) for each in leaf.tensors):
+        if leaf.skipped:
             self._hollow.append(leaf.key)
         return leaf.hand_out(leaves)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import tensors
+from ..._data.errors import ReplayError
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -88,11 +89,13 @@ class Slot:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
+        if self.value is None and not (self.proof and self.proof.stands):
+            self.frame.fill(self)
         if self.proof is not None and self.proof.stands:
             return self.proof.tensor()
         value = self.value
         if value is None:
-            value = self.frame.replayed(self)
+            raise ReplayError("a replay ended before it reached a tensor that backward needs")
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
         if _keeps_graph() and self.frame.calls:
