@@ -16,7 +16,6 @@ from hypothesis import Phase
 
 from autockpt._run.frames import leaves, recording, saved, state
 from autockpt._run.frames.around import Around
-from autockpt._run.frames.replay import Replay
 from autockpt._run.frames.state import ModuleState
 from tests.fuzz.check import Difference
 from tests.fuzz.plans import HIDDEN_STATE
@@ -51,10 +50,13 @@ def statistics_twice() -> Any:
 
 
 def no_keywords() -> Any:
-    hooked = Replay._hooked
-    return mock.patch.object(
-        Replay, "_hooked", lambda self, call, forward, args, kwargs: hooked(self, call, forward, args, {})
-    )
+    replayed: Callable[..., Any] = ModuleState.replayed
+
+    def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
+        whole = replayed(self, forward, undo)
+        return lambda *args, **kwargs: whole(*args)
+
+    return mock.patch.object(ModuleState, "replayed", broken)
 
 
 def flags_of_now() -> Any:

@@ -17,8 +17,7 @@ import torch
 from ..._calls.spill import NoRoom, Spill, open_spill
 from ..._data.plan import Plan
 from .around import Generator
-from .rehearsal import Rehearsal
-from .trial import Trial
+from .trial import Rehearsal, Trial
 
 _log = logging.getLogger("autockpt")
 

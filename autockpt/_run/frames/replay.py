@@ -116,24 +116,17 @@ class Replay:
 
     def _run(self, call: Call, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended in it."""
-        args = decode(call.arguments, [self._find(ref) for ref in call.refs])
-        kwargs = {}
-        if call.keywords:
-            first = len(args) - len(call.keywords)
-            kwargs = dict(zip(call.keywords, args[first:], strict=True))
-            del args[first:]
-        forward = call.module.replayed(call.forward, undo)
+        values = decode(call.arguments, [self._find(ref) for ref in call.refs])
+        n_args = len(values) - len(call.keywords)
+        args, kwargs = tuple(values[:n_args]), dict(zip(call.keywords, values[n_args:], strict=True))
+        forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
         set_states(call.random)
         call.around.put_back(undo)
         self._entry = 0
-        thread.leaves = None if call.leaves is None else self
-        return self._hooked(call, forward, args, kwargs)
-
-    def _hooked(self, call: Call, forward: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        thread.leaves = None if plain else self
         try:
             _torch_private.push_hooks(self._pack, _given)
-            plain = call.leaves is None
-            result = forward(*args, **kwargs) if plain else called(self, call.key, forward, tuple(args), kwargs)
+            result = forward(*args, **kwargs) if plain else called(self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result

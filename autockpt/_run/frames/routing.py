@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -180,21 +180,12 @@ def _function_member(
         state.devices.add(torch.device("cuda", torch.cuda.current_device()))
     # A leaf is not run by its replay, and a plan that knows its buffers has no function that changes one.
     unknown = key not in scope.table.leaves and place.buffers is None
-    buffers = _given_buffers(module, given) if unknown else []
+    every = set(map(id, module.buffers())) if unknown else ()
+    buffers = [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in every]  # no version may tell of a write
     result = _member(scope, function, state, key, place, args, kwargs)
     if any(not torch.equal(buffer, before) for buffer, before in buffers):
         raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
     return result
-
-
-def _given_buffers(module: nn.Module, given: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the buffers of `module` and its children among a function's arguments, each with a copy of its values.
-
-    Those alone that kernels may write without a new version, as they do with running statistics.
-    """
-    given = [leaf for leaf in given if leaf.is_floating_point() and leaf.is_leaf and not leaf.requires_grad]
-    buffers = {id(buffer) for buffer in module.buffers()} if given else set()
-    return [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in buffers]
 
 
 def _member(

@@ -8,16 +8,19 @@ differs       backward has those bytes, the call is kept      ReplayError, the c
 
 from __future__ import annotations
 
+import contextvars
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.spill import SpilledTensor
+from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from ..._data.errors import ReplayError
 from .around import NUMPY, PYTHON, Generator
+from .hidden import Hidden
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
 from .witness import Witness, same, witness_of
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
 
 CANNOT = "cannot be replayed ({})"
+
+CHANGES = "changes {}, which a replay would do again"
+
+FAILS = "fails in its replay ({}: {})"
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -179,3 +186,73 @@ def _proven(slot: Slot) -> bool:
         return False
     slot.proof = None
     return True
+
+
+class Rehearsal(Trial):
+    """A segment's first frame: what it drops is spilled too, and backward goes on with that where its replay fails.
+
+    It leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where forward
+    has changed what cannot be put back, such as an iterator or a weight, no replay runs.
+    """
+
+    __slots__ = ("_hidden", "_spill", "_why")
+
+    def __init__(self, nets: Nets, segment: int) -> None:
+        super().__init__(nets, segment, compares=True)
+        self._hidden: Hidden | None = None  # of the call that is running
+        self._spill: Spill | None = None
+        self._why: dict[str, str] = {}  # calls that are to be kept
+
+    def begins(self, call: Call) -> list[Generator]:
+        self._hidden = Hidden([call], weights=True)
+        self.others = list(dict.fromkeys([*super().begins(call), *self._hidden.generators]))
+        return self.others
+
+    def ends(self, call: Call) -> None:
+        super().ends(call)
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None and (lost := hidden.lost()):
+            self._why[call.key] = CHANGES.format(lost[0])
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        try:
+            self._spill = self._spill or self.nets.spill(tensor.device)
+            held = self._spill.take(tensor)
+        except NoRoom as error:
+            self.nets.no_room(error)
+            return None
+        return held if isinstance(held, SpilledTensor) else None
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
+        try:
+            if not self._why or _needs(frame):
+                contextvars.copy_context().run(replay.run)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if _needs(frame):
+                raise self.refused(replay.call.key, CANNOT.format(error)) from error
+            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
+        finally:
+            changed = hidden.changed()
+            hidden.put_back()
+        if changed:
+            self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
+        if wrong := self.wrong(frame, last, backward):
+            self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+            if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
+                raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+        if self._why:
+            hidden.put_hooks_back()
+        for key, reason in self._why.items():
+            self.nets.fault(self.segment, key, reason)
+        for number, slot in frame.alive():
+            if slot.proof is not None and slot.proof.spilled is not None:
+                slot.proof.stands, slot.value = frame.call_at(number).key, None
+        self.nets.rehearsed(self.segment)
+
+
+def _needs(frame: Frame) -> bool:
+    """Whether a frame has slots that only a replay can fill."""
+    return any(slot.value is None and not (slot.proof and slot.proof.spilled) for _, slot in frame.alive())
