@@ -79,7 +79,7 @@ def buffers_of_now() -> Any:
     replayed: Callable[..., Any] = ModuleState.replayed
 
     def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
-        self._values = [tensor.detach().clone() for tensor in self._changing]
+        self._changing = [(tensor, tensor.detach().clone()) for tensor, _ in self._changing]
         return replayed(self, forward, undo)
 
     return mock.patch.object(ModuleState, "replayed", broken)
