@@ -42,32 +42,22 @@ Leaves: TypeAlias = "Recorded | Replay"
 """What meets the leaves of a member that runs: in forward, and later."""
 
 
-class Inputs:
-    """The arguments of the leaf that is running, by storage; the pack hook asks for them."""
+Inputs: TypeAlias = dict[int, tuple[int, Tensor]]
+"""The arguments of a leaf, with their numbers, by the keys of their storages."""
 
-    __slots__ = ("leaves", "sources", "storages")
 
-    def __init__(self, leaves: list[Tensor]) -> None:
-        self.leaves = leaves
-        self.storages = {_torch_private.storage_key(leaf): number for number, leaf in enumerate(leaves)}
-        self.sources: list[tuple[int, int]] = []
+def source_of(tensor: Tensor, storage: int, inputs: Inputs) -> tuple[int, int] | None:
+    """Return which argument a tensor is a view of, and how far behind its first element; None if a replay makes none.
 
-    def takes(self, tensor: Tensor, storage: int) -> bool:
-        """Whether a replay can make `tensor` from an argument; then the next slot stands for it.
-
-        Args:
-            tensor: what is saved.
-            storage: its storage's key.
-        """
-        source = self.storages.get(storage)
-        if source is None:
-            return False
-        whole = self.leaves[source]
-        if whole.layout is not torch.strided or not reads_alike(tensor, whole):
-            return False
-        offset = int(tensor.storage_offset()) - int(whole.storage_offset())
-        self.sources.append((source, offset))
-        return True
+    Args:
+        tensor: what a leaf saves.
+        storage: its storage's key.
+        inputs: the leaf's arguments.
+    """
+    number, whole = inputs.get(storage, (0, None))
+    if whole is None or whole.layout is not torch.strided or not reads_alike(tensor, whole):
+        return None
+    return number, int(tensor.storage_offset()) - int(whole.storage_offset())
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -145,13 +135,13 @@ class Recorded:
         self.entries.append(None)  # where it raises and the member goes on, so will the replay
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        inputs = Inputs(leaves)
         versions = _torch_private.versions(leaves)
         generators = [*self._generators, *given_among(others)] if others else self._generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
         start = len(self._pack.slots)
-        self._pack.inputs = inputs
+        sources = self._pack.sources = []
+        self._pack.inputs = {_torch_private.storage_key(leaf): (number, leaf) for number, leaf in enumerate(leaves)}
         try:
             result = run(*args, **kwargs)
         finally:
@@ -172,7 +162,7 @@ class Recorded:
             start=start,
             arguments=len(leaves),
             generators=len(generators),
-            sources=inputs.sources,
+            sources=sources,
             skipped=not self.table.leaves[key],
             result=encode((result,), made),
             tensors=[_stand_in(tensor, numbers, kept=self.table.leaves[key]) for tensor in made],

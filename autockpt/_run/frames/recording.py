@@ -12,7 +12,7 @@ from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Call, Frame, unpack
-from .leaves import Inputs, Recorded, called
+from .leaves import Inputs, Recorded, called, source_of
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
 from .thread import Place, Scope, mismatch, thread
@@ -134,13 +134,15 @@ class Pack:
 
     Attributes:
         inputs: arguments of the leaf that is running.
+        sources: what it saved of them, by slot.
         slots: those of the frame.
     """
 
-    __slots__ = ("_frame", "_owners", "inputs", "slots")
+    __slots__ = ("_frame", "_owners", "inputs", "slots", "sources")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
         self.inputs: Inputs | None = None
+        self.sources: list[tuple[int, int]] = []
         self._frame: Frame | None = frame
         self.slots = frame.slots
         self._owners = owners
@@ -156,8 +158,11 @@ class Pack:
             if self.inputs is None:
                 self.slots.append(None)
             return OwnedSlot(owner, tensor)
-        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a leaf, whose replay packs nothing
-            return Detached(tensor, "a tensor that a kept call saved")
+        if self.inputs is not None:  # in a leaf, whose replay packs nothing
+            source = source_of(tensor, storage, self.inputs)
+            if source is None:
+                return Detached(tensor, "a tensor that a kept call saved")
+            self.sources.append(source)
         slot = Slot(frame, tensor)
         self.slots.append(weakref.ref(slot))
         if frame.trial is not None and frame.trial.compares:
