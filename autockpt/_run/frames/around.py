@@ -95,9 +95,8 @@ class Around:
             undo.append((_set_autocast, (casts,)))
             _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
         flags = _torch_private.flags()
-        undo.append(
-            (_torch_private.set_flags, (flags,))
-        )  # forward may change some for a while, and a replay ends early
+        # Forward may change some for a while, and a replay ends early.
+        undo.append((_torch_private.set_flags, (flags,)))
         if flags != self._flags:
             _torch_private.set_flags(self._flags)
         undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))

@@ -48,11 +48,9 @@ class Hollow(Tensor):
 _DETACH = torch.ops.aten.detach.default
 
 _SHAPE_ONLY = frozenset(
-    getattr(torch.ops.aten, f"{how}_{what}")
-    for how, what in (
-        *((how, "like") for how in ("empty", "zeros", "ones", "full")),
-        *(("new", what) for what in ("empty", "zeros", "ones", "full")),
-    )
+    getattr(torch.ops.aten, how.format(what))
+    for what in ("empty", "zeros", "ones", "full")
+    for how in ("{}_like", "new_{}")
 )
 
 

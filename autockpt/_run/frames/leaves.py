@@ -11,7 +11,6 @@ a plain step, but for its own arguments: those the replay makes again.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _torch_private
 from ..._calls.names import function_name
-from ..._calls.values import CONTAINERS, decode, encode, not_simple
+from ..._calls.values import decode, encode, not_simple
 from ..._data.errors import NotApplicable
 from .around import Generator, given_among, never_draws, states_of
 from .hollow import shape_of
@@ -148,10 +147,10 @@ class Recorded:
             self._pack.inputs = None
         if versions != _torch_private.versions(leaves):
             raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
-        if any(type(template) in CONTAINERS for template in others):
+        if others:
             now: list[Tensor] = []
             encode((*args, *kwargs.values()), now)
-            if len(now) != len(leaves) or not all(map(operator.is_, now, leaves)):
+            if list(map(id, now)) != list(map(id, leaves)):
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )

@@ -76,11 +76,7 @@ class Slot:
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
-        """Take a view of the storage of the replay's `tensor`, so far behind its first element.
-
-        Returns:
-            In what it differs from what forward saved here; None if in nothing.
-        """
+        """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
         shape, stride, *_ = self._look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
