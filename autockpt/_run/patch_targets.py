@@ -194,18 +194,16 @@ class _Targets:
     def _buffers(self, segment: Segment) -> set[int] | None:
         if segment.buffers is None:
             return None
-        found, missing = set(), []
+        found: dict[str, torch.Tensor | None] = {}
         for name in segment.buffers:
-            owner = self.modules.get(name.rpartition(".")[0])
-            buffer = None if owner is None else owner._buffers.get(name.rpartition(".")[2])
-            found.add(id(buffer))
-            if buffer is None:
-                missing.append(name)
+            owner, _, last = name.rpartition(".")
+            found[name] = self.modules[owner]._buffers.get(last) if owner in self.modules else None
+        missing = [name for name, buffer in found.items() if buffer is None]
         if missing:
             raise NotApplicable(
                 f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
             )
-        return found
+        return set(map(id, found.values()))
 
 
 def name_of(call: str) -> str:

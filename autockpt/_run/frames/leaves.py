@@ -86,11 +86,6 @@ class Leaf:
     tensors: list[Callable[[list[Tensor]], Tensor]]
     random: list[tuple[int, Any]]
 
-    @property
-    def name(self) -> str:
-        """Name of the module or torch function, without its occurrence."""
-        return self.key.rpartition("/")[2].rpartition("#")[0]
-
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
         return decode(self.result, [tensor(arguments) for tensor in self.tensors])[0]
@@ -190,14 +185,19 @@ def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], k
     def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return leaves.leaf(f"{key}/{numbered}", function, args, kwargs)
 
-    watch, outer = FunctionWatch(leaves.handle, functions, run), thread.watch
+    return watched(FunctionWatch(leaves.handle, functions, run), forward, args, kwargs)
+
+
+def watched(watch: FunctionWatch, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run `forward`, a call's own code, under the mode that sees the functions of it."""
+    outer, modes = thread.watch, _torch_private.function_modes()
     try:
         _torch_private.push_function_mode(watch)
         thread.watch = watch
         return forward(*args, **kwargs)
     finally:
         thread.watch = outer
-        _torch_private.pop_function_mode()
+        _torch_private.set_function_modes(modes)
 
 
 class FunctionWatch(TorchFunctionMode):

@@ -65,11 +65,8 @@ class Replay:
             RuntimeError: a tensor that they read has been changed in place.
             Exception: whatever the calls themselves raise, with a note that names the call.
         """
-        calls = []
-        for call in self._frame.calls:
-            calls.append(call)
-            if call.end is None or call.end > self._last:
-                break
+        calls = self._frame.calls
+        calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
         # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
@@ -159,8 +156,8 @@ class Replay:
             self._stop(f"runs {name!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, Leaf) and entry.name != name:
-            self._stop(f"runs {name!r} where its forward ran {entry.name!r}")
+        if isinstance(entry, Leaf) and (ran := entry.key.rpartition("/")[2].rpartition("#")[0]) != name:
+            self._stop(f"runs {name!r} where its forward ran {ran!r}")
         return entry
 
     def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
