@@ -4,9 +4,9 @@
     replay    norm    stays ─▶ gelu   hollow              [down] skipped: nothing needed reads its result
                └────────▶ what [up] saved of its argument
 
-They come in the same order in forward and in the replay, so each call in forward adds an entry (a leaf that ran,
-functions to watch for, or nothing), and each in the replay takes the next. What a leaf saves stays with autograd, as in
-a plain step, but for its own arguments: those the replay makes again.
+They come in the same order in forward and in the replay, so each call in forward adds an entry (a leaf that ran, or
+the key of any other call), and each in the replay takes the next. What a leaf saves stays with autograd, as in a plain
+step, but for its own arguments: those the replay makes again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ Function: TypeAlias = Callable[..., Any]
 
 Leaves: TypeAlias = "Recorded | Replay"
 """What meets the leaves of a member that runs: in forward, and later."""
-
 
 Inputs: TypeAlias = dict[int, tuple[int, Tensor]]
 """The arguments of a leaf, with their numbers, by the keys of their storages."""
