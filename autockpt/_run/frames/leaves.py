@@ -184,19 +184,14 @@ def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], k
     def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return leaves.leaf(f"{key}/{numbered}", function, args, kwargs)
 
-    return watched(FunctionWatch(leaves.handle, functions, run), forward, args, kwargs)
-
-
-def watched(watch: FunctionWatch, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `forward`, a call's own code, under the mode that sees the functions of it."""
-    outer, modes = thread.watch, _torch_private.function_modes()
+    watch, outer = FunctionWatch(leaves.handle, functions, run), thread.watch
     try:
         _torch_private.push_function_mode(watch)
         thread.watch = watch
         return forward(*args, **kwargs)
     finally:
         thread.watch = outer
-        _torch_private.set_function_modes(modes)
+        _torch_private.pop_function_mode()
 
 
 class FunctionWatch(TorchFunctionMode):

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ... import _torch_private
 from ..._calls.values import tensors
 from ..._data.errors import NotApplicable
-from .leaves import Function, FunctionWatch, watched
+from .leaves import Function, FunctionWatch
 from .recording import Recording
 from .state import ModuleState
 from .thread import Handle, Place, Scope, Table, mismatch, thread
@@ -25,7 +25,7 @@ def patched_forward(
 ) -> Any:
     """Run `forward`, which is `module`'s own, as the table behind `handle` wants it; `name` is empty for the root.
 
-    Modules may be nested deep: this is the only Python frame of ours around what a parent runs, unless it is watched.
+    Modules may be nested deep: this is the only Python frame of ours around what a parent runs.
     """
     if is_compiling():
         if name in handle.table.names and torch.is_grad_enabled():
@@ -65,16 +65,19 @@ def patched_forward(
         scope = Scope(handle, None)
         key = f"#{scope.counts.get('', 0)}"
         scope.counts[""] = scope.counts.get("", 0) + 1
-    functions, thread.scope = table.functions.get(key), scope
+    functions, modes, thread.scope = table.functions.get(key), _torch_private.function_modes(), scope
     try:
         # What a compiled call runs would be traced with the mode that is on around it.
-        if functions is None or _compiled_inside(module):
-            return forward(*args, **kwargs)
-        run = functools.partial(_function_member, scope, module, key)
-        return watched(FunctionWatch(handle, functions, run), forward, args, kwargs)
+        if functions is not None and not _compiled_inside(module):
+            thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module, key))
+            _torch_private.push_function_mode(thread.watch)
+        return forward(*args, **kwargs)
     finally:
-        thread.scope = outer
-        scope.end_frame()
+        thread.scope, thread.watch = outer, watch
+        try:
+            _torch_private.set_function_modes(modes)
+        finally:
+            scope.end_frame()
 
 
 class Governor(Protocol):
