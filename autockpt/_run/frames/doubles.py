@@ -47,12 +47,6 @@ _DEPTH = 4
 """What is nested deeper in attributes is taken as it is."""
 
 
-def hooks_of(contents: Contents) -> Contents:
-    """Return the hooks around a module's forward that are among its attributes, by their kind; nothing for none."""
-    any_hooks = contents["_forward_hooks"] or contents["_forward_pre_hooks"]
-    return {name: dict(contents[name]) for name in HOOKS} if any_hooks else NOTHING
-
-
 def doubled(
     tree: list[Found],
     forward: Callable[..., Any],
@@ -206,8 +200,17 @@ def is_there(found: Found) -> bool:
     module, contents, parameters, buffers, children, hooks = found
     now = module.__dict__
     try:
-        same = contents == now and parameters == now["_parameters"] and buffers == now["_buffers"]
-        return same and children == now["_modules"] and hooks == hooks_of(now)
+        return bool(
+            contents == now
+            and parameters == now["_parameters"]
+            and buffers == now["_buffers"]
+            and children == now["_modules"]
+            and (
+                all(held == now[name] for name, held in hooks.items())
+                if hooks
+                else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
+            )
+        )
     except (RuntimeError, TypeError, ValueError):
         return False
 

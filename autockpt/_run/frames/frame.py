@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from ... import _torch_private
+from ..._data.errors import ReplayError
 from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
@@ -101,18 +102,23 @@ class Frame:
                     self.calls, self.boundary = [], []
 
     def fill(self, slot: Slot) -> None:
-        """Replay the frame, unless another thread has done so since `slot` was found empty."""
+        """Replay the frame, unless another thread has done so since `slot` was found empty.
+
+        Raises:
+            ReplayError: the slot is empty after it.
+        """
         with self._lock:
             if slot.value is None:
                 if slot.given is not None:  # some node reads what it saved twice in one backward
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
+            if slot.value is None and not (slot.proof and slot.proof.stands):
+                raise ReplayError("a replay ended before it reached a tensor that backward needs")
 
     def alive(self) -> Iterator[tuple[int, Slot]]:
-        """Slots that some node still has, with their numbers; the last first."""
-        for number in range(len(self.slots) - 1, -1, -1):
-            reference = self.slots[number]
+        """Slots that some node still has, with their numbers."""
+        for number, reference in enumerate(self.slots):
             slot = None if reference is None else reference()
             if slot is not None:
                 yield number, slot
@@ -122,9 +128,12 @@ class Frame:
         return next(call for call in self.calls if call.end is None or call.end > number)
 
     def _last_empty(self, backward: int) -> int:
-        for number, slot in self.alive():
-            stands = slot.proof is not None and slot.proof.stands
-            if slot.value is None and slot.given != backward and not stands:
+        for number in range(len(self.slots) - 1, -1, -1):
+            reference = self.slots[number]
+            slot = None if reference is None else reference()
+            if slot is None or slot.value is not None or slot.given == backward:
+                continue
+            if slot.proof is None or not slot.proof.stands:
                 return number
         return -1
 

@@ -115,7 +115,9 @@ class Replay:
         """Run the current call and return its result; None if the replay ended in it."""
         values = decode(call.arguments, [self._find(ref) for ref in call.refs])
         n_args = len(values) - len(call.keywords)
-        args, kwargs = tuple(values[:n_args]), dict(zip(call.keywords, values[n_args:], strict=True))
+        args, kwargs = tuple(values[:n_args]), {}
+        if call.keywords:
+            kwargs = dict(zip(call.keywords, values[n_args:], strict=True))
         forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
         set_states(call.random)
         call.around.put_back(undo)

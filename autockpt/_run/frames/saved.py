@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import tensors
-from ..._data.errors import ReplayError
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -51,7 +50,10 @@ class Slot:
         self.given: int | None = None
         self.proof: Proof | None = None
         self._version = 0
-        self._look = _look(tensor)
+        try:
+            self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            self._look = _sparse_look(tensor)
         self._node = type(tensor.grad_fn)
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
@@ -67,7 +69,11 @@ class Slot:
         # its own for each time that it was, all of one name; a replay may run another than its forward did.
         if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
             return f"a result of {node.__name__} instead of {self._node.__name__}"
-        if (look := _look(tensor)) != self._look:
+        try:
+            look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            look = _sparse_look(tensor)
+        if look != self._look:
             return _difference(look, self._look)
         self._version = value._version
         self.value = value
@@ -85,13 +91,12 @@ class Slot:
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
-        if self.value is None and not (self.proof and self.proof.stands):
-            self.frame.fill(self)
         if self.proof is not None and self.proof.stands:
             return self.proof.tensor()
         value = self.value
         if value is None:
-            raise ReplayError("a replay ended before it reached a tensor that backward needs")
+            self.frame.fill(self)
+            return self.tensor()
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
         if _keeps_graph() and self.frame.calls:
@@ -261,11 +266,9 @@ _Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 _NO_NODE = type(None)
 
 
-def _look(tensor: Tensor) -> _Look:
-    try:
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-    except RuntimeError:  # compressed sparse layouts have no strides
-        return tensor.shape, (), tensor.dtype, tensor.device
+def _sparse_look(tensor: Tensor) -> _Look:
+    """Describe a tensor of a compressed sparse layout, which has no strides."""
+    return tensor.shape, (), tensor.dtype, tensor.device
 
 
 def _difference(found: _Look, expected: _Look) -> str:

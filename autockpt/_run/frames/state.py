@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ... import _torch_private
 from .around import Undo
-from .doubles import NOTHING, Found, doubled, hooks_of, is_there, put_back
+from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
 from .saved import Detached, check_unchanged
 from .thread import Buffers
 
@@ -79,22 +79,25 @@ class ModuleState:
         found, seen = [module], {module}
         for member in found:
             now = member.__dict__
-            contents, hooks = now.copy(), hooks_of(now)
+            contents, hooks = now.copy(), NOTHING
+            if now["_forward_hooks"] or now["_forward_pre_hooks"]:
+                hooks = {name: dict(now[name]) for name in HOOKS}
             parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
-            parameters = parameters.copy() if parameters else NOTHING
-            buffers = buffers.copy() if buffers else NOTHING
-            children = children.copy() if children else NOTHING
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
-            if parameters or buffers:
-                every += [tensor for tensor in (*parameters.values(), *buffers.values()) if tensor is not None]
-            if "num_batches_tracked" in buffers and now["training"]:
-                norms.append(buffers)
+            if parameters:
+                parameters = parameters.copy()
+                every += [tensor for tensor in parameters.values() if tensor is not None]
+            if buffers:
+                buffers = buffers.copy()
+                every += [tensor for tensor in buffers.values() if tensor is not None]
+                if "num_batches_tracked" in buffers and now["training"]:
+                    norms.append(buffers)
             for child in children.values():
                 if child is not None and child not in seen:
                     seen.add(child)
                     found.append(child)
-            tree.append((member, contents, parameters, buffers, children, hooks))
+            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children.copy(), hooks))
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:
@@ -133,7 +136,7 @@ class ModuleState:
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""
         self._storages = []
-        if self.copied <= self._sure:
+        if not self._changing or self.copied <= self._sure:
             return
         storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor, _ in self._changing]
         changed = {

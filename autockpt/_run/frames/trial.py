@@ -154,7 +154,7 @@ class Trial:
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
-        wrong = [each for each in reversed([*frame.alive()]) if not _proven(each[1])]
+        wrong = [(number, slot) for number, slot in frame.alive() if not _proven(slot)]
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
