@@ -106,10 +106,6 @@ class _Container:
         self.children: list[Any] = []
 
 
-CONTAINERS = (_Container,)
-"""What stands for a container among templates."""
-
-
 def _encode(value: Any, leaves: list[Tensor], seen: dict[int, tuple[Any, _Container]], depth: int) -> Any:
     """Encode one value. `seen` keeps the containers met alive, so that their ids stay theirs."""
     if isinstance(value, Tensor):

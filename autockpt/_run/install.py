@@ -35,12 +35,12 @@ def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    _put_on(model, None, plan, Nets.of(plan, check, governed=False))
+    govern(model, None, plan, Nets.of(plan, check, governed=False))
 
 
 def govern(
     model: nn.Module,
-    governor: Governor,
+    governor: Governor | None,
     plan: Plan | None = None,
     nets: Nets | None = None,
     calls: Mapping[str, int] | None = None,
@@ -49,7 +49,7 @@ def govern(
 
     Args:
         model: the root.
-        governor: is asked before each training step; its handle is set here.
+        governor: is asked before each training step; its handle is set here. None where the plan is to stay.
         plan: to begin with; None recomputes nothing.
         nets: what compares its replays; None for nothing.
         calls: how often each module is called in the step that it is for, by name; None where nobody knows.
@@ -57,7 +57,18 @@ def govern(
     Raises:
         NotApplicable: see `install`.
     """
-    _put_on(model, governor, plan, nets, calls)
+    _refuse_replicas(model)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
+    uninstall(model)
+    handle = Handle(table)
+    modules.pop("", None)
+    _patch_new(modules, handle)
+    handle.patched[""] = "forward" in model.__dict__
+    if governor is None:
+        _patch(model, patched_forward, "", handle)
+    else:
+        governor.handle = handle
+        _patch(model, governed_forward, governor)
 
 
 def replan(
@@ -158,28 +169,7 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     finally:
         if known is not None and not known[0]:
             table = known[1].table
-            _put_on(model, governor, plan, table.nets, table.strangers.calls)
-
-
-def _put_on(
-    model: nn.Module,
-    governor: Governor | None,
-    plan: Plan | None,
-    nets: Nets | None,
-    calls: Mapping[str, int] | None = None,
-) -> None:
-    _refuse_replicas(model)
-    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
-    uninstall(model)
-    handle = Handle(table)
-    modules.pop("", None)
-    _patch_new(modules, handle)
-    handle.patched[""] = "forward" in model.__dict__
-    if governor is None:
-        _patch(model, patched_forward, "", handle)
-    else:
-        governor.handle = handle
-        _patch(model, governed_forward, governor)
+            govern(model, governor, plan, table.nets, table.strangers.calls)
 
 
 def _patch_new(modules: dict[str, nn.Module], handle: Handle) -> None:
@@ -228,20 +218,8 @@ def _patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> N
     forward = module.forward
     patch = functools.partial(function, forward, module, *knows)
     with contextlib.suppress(ValueError, TypeError):  # some callables have none
-        patch.__signature__ = _signature(forward)  # type: ignore[attr-defined]
+        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
-
-
-def _signature(forward: Callable[..., Any]) -> inspect.Signature:
-    function = getattr(forward, "__func__", None)
-    return inspect.signature(forward) if function is None else _bound_signature(function)
-
-
-@functools.lru_cache(maxsize=1024)
-def _bound_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a method's signature, without `self`: modules of a class have one in common, and reading it takes time."""
-    signature = inspect.signature(function)
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def _patched_parts(model: nn.Module, handle: Handle) -> list[tuple[str, nn.Module]]:

@@ -47,14 +47,14 @@ def table_of(
         strangers=Strangers(known),
     )
     wanted = {"", *table.parents, *table.names, *table.inside, *targets.children, *strangers}
-    return table, {name: targets.modules[name] for name in targets.names.values() if name in wanted}
+    return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
 
 
 class _Targets:
     """A table in the making. Modules go by the first of their names.
 
     Attributes:
-        names, aliases: the first name of each module, and all of them, by id.
+        aliases: all names of each module, by its id.
         modules: modules by all of their names.
         parents, members, leaves, functions: as in the table.
         children: modules whose code must not be taken for that of a call around it, where functions are looked for.
@@ -63,10 +63,8 @@ class _Targets:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.modules = dict(model.named_modules(remove_duplicate=False))
-        self.names: dict[int, str] = {}
         self.aliases: dict[int, list[str]] = {}
         for name, module in self.modules.items():
-            self.names.setdefault(id(module), name)
             self.aliases.setdefault(id(module), []).append(name)
         self.parents: set[str] = set()
         self.members: dict[str, Place] = {}
@@ -124,7 +122,7 @@ class _Targets:
         callers = {self._caller(name) for name in known if name}
         return {
             name
-            for name in self.names.values()
+            for name, *_ in self.aliases.values()
             if name and _is_pythons(self.modules[name]) and (caller := self._caller(name)) in callers
             if name not in known or known[name] > known.get(caller, 1) or caller in self.parents or not caller
         }
@@ -162,7 +160,7 @@ class _Targets:
 
     def first(self, name: str) -> str:
         """The first of a module's names."""
-        return self.names[id(self.modules[name])]
+        return self.aliases[id(self.modules[name])][0]
 
     def _key(self, key: str) -> str:
         name = name_of(_call_of(key))
@@ -196,18 +194,16 @@ class _Targets:
     def _buffers(self, segment: Segment) -> set[int] | None:
         if segment.buffers is None:
             return None
-        found, missing = set(), []
+        found: dict[str, torch.Tensor | None] = {}
         for name in segment.buffers:
-            owner = self.modules.get(name.rpartition(".")[0])
-            buffer = None if owner is None else owner._buffers.get(name.rpartition(".")[2])
-            found.add(id(buffer))
-            if buffer is None:
-                missing.append(name)
+            owner, _, last = name.rpartition(".")
+            found[name] = self.modules[owner]._buffers.get(last) if owner in self.modules else None
+        missing = [name for name, buffer in found.items() if buffer is None]
         if missing:
             raise NotApplicable(
                 f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
             )
-        return found
+        return set(map(id, found.values()))
 
 
 def name_of(call: str) -> str:

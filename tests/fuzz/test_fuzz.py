@@ -14,9 +14,8 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._run.frames import leaves, saved, state
-from autockpt._run.frames.around import Around, GeneratorTrack
-from autockpt._run.frames.replay import Replay
+from autockpt._run.frames import leaves, recording, saved, state
+from autockpt._run.frames.around import Around
 from autockpt._run.frames.state import ModuleState
 from tests.fuzz.check import Difference
 from tests.fuzz.plans import HIDDEN_STATE
@@ -43,7 +42,7 @@ def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def no_random_state() -> Any:
-    return mock.patch.object(GeneratorTrack, "needed", lambda self, before: [])
+    return mock.patch.object(recording, "needed", lambda before, reached: [])
 
 
 def statistics_twice() -> Any:
@@ -51,10 +50,13 @@ def statistics_twice() -> Any:
 
 
 def no_keywords() -> Any:
-    hooked = Replay._hooked
-    return mock.patch.object(
-        Replay, "_hooked", lambda self, call, forward, args, kwargs: hooked(self, call, forward, args, {})
-    )
+    replayed: Callable[..., Any] = ModuleState.replayed
+
+    def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
+        whole = replayed(self, forward, undo)
+        return lambda *args, **kwargs: whole(*args)
+
+    return mock.patch.object(ModuleState, "replayed", broken)
 
 
 def flags_of_now() -> Any:
@@ -77,7 +79,7 @@ def buffers_of_now() -> Any:
     replayed: Callable[..., Any] = ModuleState.replayed
 
     def broken(self: ModuleState, forward: Any, undo: Any) -> Any:
-        self._values = [tensor.detach().clone() for tensor in self._changing]
+        self._changing = [(tensor, tensor.detach().clone()) for tensor, _ in self._changing]
         return replayed(self, forward, undo)
 
     return mock.patch.object(ModuleState, "replayed", broken)

@@ -13,7 +13,6 @@ import torch
 from ..._record.sandbox import Sandbox
 from ..._run.frames.frame import Frame
 from ..._run.frames.saved import Slot
-from ..._run.frames.trial import alive
 from .outcome import Observed, compare
 from .report import Difference
 
@@ -50,7 +49,7 @@ def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Faul
             dropped[slot] = Observed("replay", frame.calls[-1].key, tensor).kept()
 
     def replay(frame: Frame) -> None:
-        slots = [slot for _, slot in alive(frame) if slot.value is None and slot in dropped]
+        slots = [slot for _, slot in frame.alive() if slot.value is None and slot in dropped]
         again = _Again(step, frame, {slot: dropped.pop(slot) for slot in slots}, plain)
         error = again.run()
         difference = again.difference(error)

@@ -12,7 +12,7 @@ From ``loss.backward()`` to the first replay nothing of ours runs until a node a
     autograd        a node reads what it saved; for a tensor of a member that is what `Pack.hook` returned in forward
     unpack          an OwnedSlot or a Detached gives its tensor at once; a Slot with a value gives that
     Slot.tensor     a Slot without a value asks its frame
-    Frame.replayed  takes the frame's lock
+    Frame.fill      takes the frame's lock
     Frame.replay    finds the last slot that is alive and empty
     Replay.run      the replay: runs the calls from the first on, fills every such slot, stops at the last
 

@@ -95,9 +95,8 @@ class Around:
             undo.append((_set_autocast, (casts,)))
             _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
         flags = _torch_private.flags()
-        undo.append(
-            (_torch_private.set_flags, (flags,))
-        )  # forward may change some for a while, and a replay ends early
+        # Forward may change some for a while, and a replay ends early.
+        undo.append((_torch_private.set_flags, (flags,)))
         if flags != self._flags:
             _torch_private.set_flags(self._flags)
         undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
@@ -159,34 +158,25 @@ def restore_states(states: Mapping[Generator, Any]) -> None:
             set_states([(generator, state)])
 
 
-class GeneratorTrack:
-    """Where a replay's generators would stand after the calls so far. Lives as long as the frame is open."""
+def needed(before: States, reached: dict[Generator, Any]) -> States:
+    """Return which states a call must keep, now that it has returned.
 
-    __slots__ = ("_reached",)
+    Args:
+        before: the generators' states when the call began.
+        reached: where a replay's generators would stand after the calls before; those that the call moved are set.
 
-    def __init__(self) -> None:
-        self._reached: States = []
-
-    def needed(self, before: States) -> States:
-        """Return which states of `before` a call must keep, now that it has returned.
-
-        Args:
-            before: the generators' states when the call began.
-
-        Returns:
-            The states that a replay must set before the call; usually one for the frame's first call that
-            draws, and none for any other.
-        """
-        kept: States = []
-        for generator, state in before:
-            after = _state(generator)
-            if after == state:
-                continue
-            if (generator, state) not in self._reached:
+    Returns:
+        The states that a replay must set before the call; usually one for the frame's first call that draws, and none
+        for any other.
+    """
+    kept: States = []
+    for generator, state in before:
+        after = _state(generator)
+        if after != state:
+            if reached.get(generator) != state:
                 kept.append((generator, state))
-            self._reached = [entry for entry in self._reached if entry[0] is not generator]
-            self._reached.append((generator, after))
-        return kept
+            reached[generator] = after
+    return kept
 
 
 def _state(generator: Generator) -> Any:
@@ -203,12 +193,9 @@ def never_draws(function: Callable[..., Any]) -> bool:
     Reading the states of generators, before and after, costs as much as a small operator.
     """
     # Python may do anything. A method of an object is not for the cache, which would keep the object.
-    return isinstance(function, _OPERATORS) and not _is_bound(function) and _operator_never_draws(function)
-
-
-def _is_bound(function: Callable[..., Any]) -> bool:
-    """Whether a function written in C is a tensor's or another object's, and not a class's or a module's."""
-    return not isinstance(getattr(function, "__self__", None), (type, types.ModuleType, types.NoneType))
+    owner = getattr(function, "__self__", None)
+    of_object = not isinstance(owner, (type, types.ModuleType, types.NoneType))
+    return isinstance(function, _OPERATORS) and not of_object and _operator_never_draws(function)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,26 +29,20 @@ HOOKS = (
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
+HELD = ("_parameters", "_buffers", "_modules")
 
+Contents: TypeAlias = dict[str, Any]
+Found: TypeAlias = tuple[nn.Module, Contents, Contents, Contents, Contents, Contents]
+"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks by kind, if any."""
 
-Found: TypeAlias = tuple[
-    nn.Module,
-    dict[str, Any],
-    dict[str, Tensor | None],
-    dict[str, Tensor | None],
-    dict[str, nn.Module | None],
-    dict[str, dict[int, Any]] | None,
-]
-"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks, where it had any."""
+NOTHING: dict[Any, Any] = {}
 
-NOTHING: dict[str, Any] = {}
-
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, nn.Parameter, Tensor, Handle})
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, Handle})
 _DICTS = frozenset({dict, OrderedDict})
 _OWN = frozenset(nn.Module().__dict__)
 """What every module has: among them only children, parameters, buffers and hooks lead to modules."""
 
-_WHOLE = (Tensor, type, types.ModuleType, types.BuiltinFunctionType)
+_WHOLE = (type, types.ModuleType, types.BuiltinFunctionType)
 _DEPTH = 4
 """What is nested deeper in attributes is taken as it is."""
 
@@ -78,15 +73,15 @@ def doubled(
         )
     doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
     undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
-    rebind = _Rebinding(doubles)
-    for module, found, parameters, buffers, children, hooks in tree:
+    others = {**instead, **doubles}
+    rebind = _Rebinding(others)
+    for module, found, *inner, hooks in tree:
         contents = rebind.contents(found)
-        contents["_parameters"] = _with(instead, parameters) if parameters else {}
-        contents["_buffers"] = _with(instead, buffers) if buffers else {}
-        contents["_modules"] = _with(doubles, children) if children else {}
-        if hooks is not None or gone or found["_forward_hooks"] or found["_forward_pre_hooks"]:
+        for name, held in zip(HELD, inner, strict=True):
+            contents[name] = {key: others.get(id(each), each) for key, each in held.items()}
+        if gone or hooks or found["_forward_hooks"] or found["_forward_pre_hooks"]:
             for name in HOOKS:
-                own = {**gone.get(name, NOTHING), **(hooks or NOTHING).get(name, NOTHING)}
+                own = {**gone.get(name, NOTHING), **hooks.get(name, NOTHING)}
                 contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
         object.__setattr__(doubles[id(module)], "__dict__", contents)
     double: Callable[..., Any] = rebind(forward)
@@ -97,14 +92,13 @@ def put_back(tree: list[Found]) -> None:
     """Have the modules as they were found."""
     if all(map(is_there, tree)):
         return
-    for module, contents, parameters, buffers, children, hooks in tree:
+    for module, contents, *inner, hooks in tree:
         now = module.__dict__
         _restore(now, contents)
-        _restore(now["_parameters"], parameters)
-        _restore(now["_buffers"], buffers)
-        _restore(now["_modules"], children)
+        for name, held in zip(HELD, inner, strict=True):
+            _restore(now[name], held)
         for name in HOOKS:
-            _restore(now[name], (hooks or NOTHING).get(name, NOTHING))
+            _restore(now[name], hooks.get(name, NOTHING))
 
 
 class _Rebinding:
@@ -116,7 +110,7 @@ class _Rebinding:
     __slots__ = ("_doubles", "_found")
 
     def __init__(self, doubles: dict[int, Any]) -> None:
-        """Take the doubles, by the ids of their modules."""
+        """Take the doubles of modules, and what stands for some tensors, by the ids of those."""
         self._doubles = doubles
         self._found: dict[int, Any] = {}
 
@@ -136,64 +130,57 @@ class _Rebinding:
         if kind is types.MethodType:
             owner = self(value.__self__, depth)
             return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
-        if isinstance(value, nn.Module):
+        if isinstance(value, (nn.Module, Tensor)):
             return self._doubles.get(id(value), value)
-        if not depth or isinstance(value, _WHOLE) or (kind is types.FunctionType and value.__closure__ is None):
+        if kind is Detached:
+            return value.leaf()
+        if not depth or isinstance(value, _WHOLE):
             return value
         if id(value) not in self._found:
             self._found[id(value)] = value  # where it contains itself
-            self._found[id(value)] = self._taken_apart(value, depth - 1)
+            parts, build = _taken_apart(value)
+            items = [self(part, depth - 1) for part in parts]
+            if not all(map(operator.is_, items, parts)):
+                self._found[id(value)] = build(items)
         return self._found[id(value)]
 
-    def _taken_apart(self, value: Any, depth: int) -> Any:
-        kind = type(value)
-        if kind is Detached:
-            return value.leaf()
-        if kind in (list, tuple):
-            items = [self(item, depth) for item in value]
-            return value if _all_same(items, value) else kind(items)
-        if kind in _DICTS:
-            items = [self(item, depth) for item in value.values()]
-            return value if _all_same(items, value.values()) else kind(zip(value, items, strict=True))
-        if kind is functools.partial:
-            parts = [value.func, *value.args, *value.keywords.values()]
-            func, *items = [self(part, depth) for part in parts]
-            if _all_same((func, *items), parts):
-                return value
-            n_args = len(value.args)
-            return functools.partial(func, *items[:n_args], **dict(zip(value.keywords, items[n_args:], strict=True)))
-        if kind is types.FunctionType:
-            return self._function(value, depth)
-        attributes = getattr(value, "__dict__", None)
-        if not attributes or kind.__module__.startswith("torch."):
-            return value
-        items = [self(item, depth) for item in attributes.values()]
-        if _all_same(items, attributes.values()):
-            return value
-        new = copy.copy(value)
-        vars(new).update(zip(attributes, items, strict=True))
-        return new
 
-    def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
-        """Return a function whose closure leads to doubles."""
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Return what a value leads to, and how one like it is made of other items."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return [*value], kind
+    if kind in _DICTS:
+        return [*value.values()], lambda items: kind(zip(value, items, strict=True))
+    if kind is functools.partial:
+        n, names = 1 + len(value.args), value.keywords
+        parts = [value.func, *value.args, *names.values()]
+        return parts, lambda items: functools.partial(*items[:n], **dict(zip(names, items[n:], strict=True)))
+    if kind is types.FunctionType:
         try:
-            found = [cell.cell_contents for cell in function.__closure__ or ()]
+            return [cell.cell_contents for cell in value.__closure__ or ()], functools.partial(_closed_over, value)
         except ValueError:  # one is empty yet
-            return function
-        items = [self(item, depth) for item in found]
-        if _all_same(items, found):
-            return function
-        cells = tuple(map(types.CellType, items))
-        new = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, cells
-        )
-        new.__kwdefaults__ = function.__kwdefaults__
-        vars(new).update(vars(function))
-        return new
+            return [], list
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or kind.__module__.startswith("torch."):
+        return [], list
+    return [*attributes.values()], functools.partial(_having, value)
 
 
-def _all_same(items: Any, others: Any) -> bool:
-    return all(one is other for one, other in zip(items, others, strict=True))
+def _closed_over(function: types.FunctionType, items: list[Any]) -> types.FunctionType:
+    """Return a function like another that closes over other items."""
+    cells = tuple(map(types.CellType, items))
+    new = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    new.__kwdefaults__ = function.__kwdefaults__
+    vars(new).update(vars(function))
+    return new
+
+
+def _having(value: Any, items: list[Any]) -> Any:
+    """Return an object like another that has other attributes."""
+    new = copy.copy(value)
+    vars(new).update(zip(vars(value), items, strict=True))
+    return new
 
 
 def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
@@ -203,10 +190,6 @@ def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
     """
     for module, double in doubles:
         object.__setattr__(double, "__dict__", module.__dict__)
-
-
-def _with(instead: dict[int, Any], found: dict[str, Any]) -> dict[str, Any]:
-    return {name: instead.get(id(each), each) for name, each in found.items()}
 
 
 def is_there(found: Found) -> bool:
@@ -223,9 +206,9 @@ def is_there(found: Found) -> bool:
             and buffers == now["_buffers"]
             and children == now["_modules"]
             and (
-                not (now["_forward_hooks"] or now["_forward_pre_hooks"])
-                if hooks is None
-                else all(hooks[name] == now[name] for name in HOOKS)
+                all(held == now[name] for name, held in hooks.items())
+                if hooks
+                else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
             )
         )
     except (RuntimeError, TypeError, ValueError):

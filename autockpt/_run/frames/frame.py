@@ -23,7 +23,7 @@ from ..._data.errors import ReplayError
 from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
-from .saved import Detached, OwnedSlot, Packed, Ref, Slot
+from .saved import Detached, OwnedSlot, Ref, Slot
 from .state import ModuleState
 from .trial import Trial
 
@@ -78,7 +78,7 @@ class Frame:
         self.trial = trial
         self.closed = False
         self.calls: list[Call] = []
-        self.boundary: list[Detached | Packed] = []
+        self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
         self._lock = threading.RLock()  # backward runs a thread a device
 
@@ -101,20 +101,31 @@ class Frame:
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
 
-    def replayed(self, slot: Slot) -> Tensor:
-        """Replay the frame, unless another thread has done so, and return the value that `slot` has then."""
+    def fill(self, slot: Slot) -> None:
+        """Replay the frame, unless another thread has done so since `slot` was found empty.
+
+        Raises:
+            ReplayError: the slot is empty after it.
+        """
         with self._lock:
-            if slot.value is None:  # else another thread was faster
-                if slot.given is not None:  # some node reads what it saved twice in one backward
-                    for other in [reference() for reference in self.slots if reference is not None]:
-                        if other is not None:
-                            other.given = None
-                self.replay()
-            if slot.proof is not None and slot.proof.stands:
-                return slot.proof.tensor()
             if slot.value is None:
+                if slot.given is not None:  # some node reads what it saved twice in one backward
+                    for _, other in self.alive():
+                        other.given = None
+                self.replay()
+            if slot.value is None and not (slot.proof and slot.proof.stands):
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
-            return slot.value
+
+    def alive(self) -> Iterator[tuple[int, Slot]]:
+        """Slots that some node still has, with their numbers."""
+        for number, reference in enumerate(self.slots):
+            slot = None if reference is None else reference()
+            if slot is not None:
+                yield number, slot
+
+    def call_at(self, number: int) -> Call:
+        """The call that fills a slot."""
+        return next(call for call in self.calls if call.end is None or call.end > number)
 
     def _last_empty(self, backward: int) -> int:
         for number in range(len(self.slots) - 1, -1, -1):

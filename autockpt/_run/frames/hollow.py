@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,24 +48,19 @@ class Hollow(Tensor):
 _DETACH = torch.ops.aten.detach.default
 
 _SHAPE_ONLY = frozenset(
-    getattr(torch.ops.aten, f"{how}_{what}")
-    for how, what in (
-        *((how, "like") for how in ("empty", "zeros", "ones", "full")),
-        *(("new", what) for what in ("empty", "zeros", "ones", "full")),
-    )
+    getattr(torch.ops.aten, how.format(what))
+    for what in ("empty", "zeros", "ones", "full")
+    for how in ("{}_like", "new_{}")
 )
 
 
-class Shape:
-    """What makes a hollow tensor of a skipped leaf's result."""
+def shape_of(tensor: Tensor) -> Callable[[], Tensor]:
+    """Return what makes a hollow tensor of a skipped leaf's result."""
+    geometry = _torch_private.geometry(tensor)
+    dtype, device, requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
 
-    __slots__ = ("_device", "_dtype", "_geometry", "_requires_grad")
+    def hollow() -> Tensor:
+        meta = torch.empty_strided(*geometry, dtype=dtype, device="meta")
+        return Hollow(meta, device).requires_grad_(requires_grad)
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._geometry = _torch_private.geometry(tensor)
-        self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
-
-    def leaf(self) -> Tensor:
-        """Return the hollow tensor."""
-        meta = torch.empty_strided(*self._geometry, dtype=self._dtype, device="meta")
-        return Hollow(meta, self._device).requires_grad_(self._requires_grad)
+    return hollow

@@ -4,16 +4,16 @@
     replay    norm    stays ─▶ gelu   hollow              [down] skipped: nothing needed reads its result
                └────────▶ what [up] saved of its argument
 
-They come in the same order in forward and in the replay, so each call in forward adds an entry (a leaf that ran,
-functions to watch for, or nothing), and each in the replay takes the next. What a leaf saves stays with autograd, as in
-a plain step, but for its own arguments: those the replay makes again.
+They come in the same order in forward and in the replay, so each call in forward adds an entry (a leaf that ran, or
+the key of any other call), and each in the replay takes the next. What a leaf saves stays with autograd, as in a plain
+step, but for its own arguments: those the replay makes again.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,75 +21,44 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _torch_private
 from ..._calls.names import function_name
-from ..._calls.values import CONTAINERS, decode, encode, not_simple
+from ..._calls.values import decode, encode, not_simple
 from ..._data.errors import NotApplicable
-from .around import States, given_among, never_draws, states_of
-from .hollow import Shape
-from .saved import Detached, Tags, reads_alike, tagged, tags_of
-from .thread import Handle, Table, thread
+from .around import Generator, given_among, never_draws, states_of
+from .hollow import shape_of
+from .saved import Detached, reads_alike, tagged, tags_of
+from .thread import Handle, Scope, thread
 
 if TYPE_CHECKING:
     from .recording import Pack
+    from .replay import Replay
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensors that leave operators as they are; other classes may compute anything."""
 
 Function: TypeAlias = Callable[..., Any]
 
+Leaves: TypeAlias = "Recorded | Replay"
+"""What meets the leaves of a member that runs: in forward, and later."""
 
-class Leaves(Protocol):
-    """What meets leaves while a member runs: `Recorded` in forward, the replay later."""
-
-    @property
-    def handle(self) -> Handle | None:
-        """That of the model; None where the member has no leaves."""
-
-    @property
-    def table(self) -> Table:
-        """What the leaves are looked up in."""
-
-    def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a patched module inside the member, or hand out its result."""
-
-    def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a leaf, or hand out its result."""
+Inputs: TypeAlias = dict[int, tuple[int, Tensor]]
+"""The arguments of a leaf, with their numbers, by the keys of their storages."""
 
 
-class Inputs:
-    """The arguments of the leaf that is running, by storage; the pack hook asks for them."""
+def source_of(tensor: Tensor, storage: int, inputs: Inputs) -> tuple[int, int] | None:
+    """Return which argument a tensor is a view of, and how far behind its first element; None if a replay makes none.
 
-    __slots__ = ("leaves", "sources", "storages")
-
-    def __init__(self, leaves: list[Tensor]) -> None:
-        self.leaves = leaves
-        self.storages = {_torch_private.storage_key(leaf): number for number, leaf in enumerate(leaves)}
-        self.sources: list[tuple[int, int]] = []
-
-    def takes(self, tensor: Tensor, storage: int) -> bool:
-        """Whether a replay can make `tensor` from an argument; then the next slot stands for it.
-
-        Args:
-            tensor: what is saved.
-            storage: its storage's key.
-        """
-        source = self.storages.get(storage)
-        if source is None:
-            return False
-        whole = self.leaves[source]
-        if whole.layout is not torch.strided or not reads_alike(tensor, whole):
-            return False
-        offset = int(tensor.storage_offset()) - int(whole.storage_offset())
-        self.sources.append((source, offset))
-        return True
+    Args:
+        tensor: what a leaf saves.
+        storage: its storage's key.
+        inputs: the leaf's arguments.
+    """
+    number, whole = inputs.get(storage, (0, None))
+    if whole is None or whole.layout is not torch.strided or not reads_alike(tensor, whole):
+        return None
+    return number, int(tensor.storage_offset()) - int(whole.storage_offset())
 
 
-class _Given(NamedTuple):
-    """A result that is one of the leaf's arguments."""
-
-    source: int
-    tags: Tags
-
-
+@dataclass(slots=True, kw_only=True, eq=False)
 class Leaf:
     """One run of a leaf, with what a replay hands out in its place.
 
@@ -100,61 +69,29 @@ class Leaf:
         generators: how many there were, those of the member first and then those that it was given.
         sources: for each slot since, the argument that it is a view of, and how far behind its first element
             it begins.
+        skipped: whether its result cannot be read.
         result: its result, encoded.
-        tensors: what stands for the tensors in the result.
+        tensors: what return the tensors in the result, given those of the replay's arguments.
         random: the generators that it moved, by number since a replay may make its own, with their states after it.
     """
 
-    __slots__ = ("arguments", "generators", "key", "random", "result", "sources", "start", "tensors")
-
-    def __init__(
-        self,
-        key: str,
-        start: int,
-        inputs: Inputs,
-        result: Any,
-        *,
-        kept: bool,
-        generators: int,
-        random: list[tuple[int, bytes]],
-    ) -> None:
-        self.key = key
-        self.start = start
-        self.arguments = len(inputs.leaves)
-        self.sources = inputs.sources
-        self.generators = generators
-        self.random = random
-        leaves: list[Tensor] = []
-        self.result = encode((result,), leaves)
-        numbers = {id(argument): number for number, argument in enumerate(inputs.leaves)}
-        self.tensors: list[Detached | Shape | _Given] = []
-        for leaf in leaves:
-            if id(leaf) in numbers:
-                self.tensors.append(_Given(numbers[id(leaf)], tags_of(leaf)))
-            else:
-                self.tensors.append(Detached(leaf, "the result of a kept call") if kept else Shape(leaf))
-
-    @property
-    def name(self) -> str:
-        """Name of the module or torch function, without its occurrence."""
-        return self.key.rpartition("/")[2].rpartition("#")[0]
-
-    @property
-    def hollow(self) -> bool:
-        """Whether its result cannot be read."""
-        return any(isinstance(each, Shape) for each in self.tensors)
+    key: str
+    start: int
+    arguments: int
+    generators: int
+    sources: list[tuple[int, int]]
+    skipped: bool
+    result: list[Any]
+    tensors: list[Callable[[list[Tensor]], Tensor]]
+    random: list[tuple[int, Any]]
 
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
-        leaves = [
-            tagged(arguments[each.source], each.tags) if isinstance(each, _Given) else each.leaf()
-            for each in self.tensors
-        ]
-        return decode(self.result, leaves)[0]
+        return decode(self.result, [tensor(arguments) for tensor in self.tensors])[0]
 
 
 Entry: TypeAlias = Leaf | str | None
-"""A leaf; or the key of a call functions of whose own code are leaves; None for any other call of a patched module."""
+"""A leaf; or the key of any other call of a patched module; None for a leaf that raised."""
 
 
 class Recorded:
@@ -164,31 +101,26 @@ class Recorded:
         handle: that of the model.
         table: its table.
         entries: what a replay finds, in order.
-        generators: those of devices and of the member's arguments.
     """
 
-    __slots__ = ("_busy", "_counts", "_pack", "entries", "generators", "handle", "table")
+    __slots__ = ("_counts", "_generators", "_pack", "entries", "handle", "table")
 
-    def __init__(self, handle: Handle, table: Table, pack: Pack, before: States, counts: dict[str, int]) -> None:
-        self.handle = handle
-        self.table = table
+    def __init__(self, scope: Scope, pack: Pack, generators: list[Generator]) -> None:
+        self.handle, self.table, self._counts = scope.handle, scope.table, scope.counts
         self.entries: list[Entry] = []
-        self.generators = [generator for generator, _ in before]
+        self._generators = generators  # of devices, and of the member's arguments
         self._pack = pack
-        self._counts = counts
-        self._busy = False
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module: as a leaf, with its functions watched, or plain."""
         occurrence = self._counts.get(name, 0)
         self._counts[name] = occurrence + 1
-        if self._busy or name not in self.table.inside or not torch.is_grad_enabled():
+        if self._pack.inputs is not None or name not in self.table.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         key = f"{name}#{occurrence}"
-        if key in self.table.leaves:
-            return self.leaf(key, forward, args, kwargs)
-        self.entries.append(key if key in self.table.functions else None)
-        return watched(self, key, forward, args, kwargs) if self.entries[-1] else forward(*args, **kwargs)
+        if key not in self.table.leaves:
+            self.entries.append(key)
+        return called(self, key, forward, args, kwargs)
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a leaf; what it saves stays with autograd, but for what the replay has of it."""
@@ -196,57 +128,63 @@ class Recorded:
         self.entries.append(None)  # where it raises and the member goes on, so will the replay
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        inputs = Inputs(leaves)
         versions = _torch_private.versions(leaves)
-        generators = [*self.generators, *given_among(others)] if others else self.generators
+        generators = [*self._generators, *given_among(others)] if others else self._generators
         drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
         before = states_of(drawing)
-        start = self._pack.n_slots
-        self._busy, self._pack.inputs = True, inputs
+        start = len(self._pack.slots)
+        sources = self._pack.sources = []
+        self._pack.inputs = {_torch_private.storage_key(leaf): (number, leaf) for number, leaf in enumerate(leaves)}
         try:
             result = run(*args, **kwargs)
         finally:
-            self._busy, self._pack.inputs = False, None
+            self._pack.inputs = None
         if versions != _torch_private.versions(leaves):
             raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
-        if any(type(template) in CONTAINERS for template in others):
+        if others:
             now: list[Tensor] = []
             encode((*args, *kwargs.values()), now)
-            if len(now) != len(leaves) or not all(map(operator.is_, now, leaves)):
+            if list(map(id, now)) != list(map(id, leaves)):
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
+        made: list[Tensor] = []
+        numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
         self.entries[place] = Leaf(
-            key,
-            start,
-            inputs,
-            result,
-            kept=self.table.leaves[key],
+            key=key,
+            start=start,
+            arguments=len(leaves),
             generators=len(generators),
+            sources=sources,
+            skipped=not self.table.leaves[key],
+            result=encode((result,), made),
+            tensors=[_stand_in(tensor, numbers, kept=self.table.leaves[key]) for tensor in made],
             random=[(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]],
         )
         return result
 
 
-def own_code(key: str, forward: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Run the forward of a member some of whose own functions are leaves."""
-    assert thread.leaves is not None
-    return watched(thread.leaves, key, forward, args, kwargs)
+def _stand_in(tensor: Tensor, arguments: dict[int, int], *, kept: bool) -> Callable[[list[Tensor]], Tensor]:
+    """Return what stands for a tensor of a leaf's result; `arguments` numbers those of the leaf by their ids."""
+    if id(tensor) in arguments:
+        number, tags = arguments[id(tensor)], tags_of(tensor)
+        return lambda given: tagged(given[number], tags)
+    leaf = Detached(tensor, "the result of a kept call").leaf if kept else shape_of(tensor)
+    return lambda given: leaf()
 
 
-def as_leaf(key: str, function: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Run a torch function that is a member and nothing but a leaf."""
-    assert thread.leaves is not None
-    return thread.leaves.leaf(key, function, args, kwargs)
-
-
-def watched(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run `forward`, a call's own code, with the leaves among the functions that it calls."""
+def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call: as a leaf, with the leaves among the functions of its own code, or plain."""
+    if key in leaves.table.leaves:
+        return leaves.leaf(key, forward, args, kwargs)
+    functions = leaves.table.functions.get(key)
+    if functions is None:
+        return forward(*args, **kwargs)
 
     def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return leaves.leaf(f"{key}/{numbered}", function, args, kwargs)
 
-    watch, outer = FunctionWatch(leaves.handle, leaves.table.functions[key], run), thread.watch
+    watch, outer = FunctionWatch(leaves.handle, functions, run), thread.watch
     try:
         _torch_private.push_function_mode(watch)
         thread.watch = watch
@@ -270,7 +208,7 @@ class FunctionWatch(TorchFunctionMode):
 
     def __init__(
         self,
-        handle: Handle | None,
+        handle: Handle,
         wanted: Collection[str],
         run: Callable[[str, Function, tuple[Any, ...], dict[str, Any]], Any],
     ) -> None:

@@ -7,9 +7,9 @@ found to differ            the segment's calls are kept from then on; who made t
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
-from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import torch
@@ -17,8 +17,7 @@ import torch
 from ..._calls.spill import NoRoom, Spill, open_spill
 from ..._data.plan import Plan
 from .around import Generator
-from .rehearsal import Rehearsal
-from .trial import Check, Trial
+from .trial import Rehearsal, Trial
 
 _log = logging.getLogger("autockpt")
 
@@ -52,7 +51,8 @@ class Nets:
         self._spill: weakref.ref[Spill] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _anew, (self._n_segments, self._always, self._governed)  # copies rehearse by themselves
+        # Copies rehearse by themselves.
+        return functools.partial(Nets, self._n_segments, always=self._always, governed=self._governed), ()
 
     @classmethod
     def of(cls, plan: Plan, check: Checking, *, governed: bool) -> Nets | None:
@@ -71,16 +71,11 @@ class Nets:
             return Rehearsal(self, segment)
         turn = self._turn % max(self._n_segments, LEAST_PERIOD)
         checked = (self._always or turn == segment) and segment not in self._unrepeating
-        return Check(self, segment) if checked else Trial(self, segment)
+        return Trial(self, segment, compares=checked)
 
-    def generators(self, segment: int) -> list[Generator]:
-        """Return those besides the devices' own that a segment's calls were seen to draw from."""
-        return self._drawn_from.get(segment, [])
-
-    def drew(self, segment: int, generators: Iterable[Generator]) -> None:
-        """Note generators that a segment's calls drew from."""
-        known = self._drawn_from.setdefault(segment, [])
-        known += [each for each in generators if each not in known]
+    def drawn_from(self, segment: int) -> list[Generator]:
+        """Return those besides the devices' own that a segment's calls were seen to draw from; more may be added."""
+        return self._drawn_from.setdefault(segment, [])
 
     def spill(self, device: torch.device) -> Spill:
         """Return where rehearsals put tensors of a device: one that is open, as long as some frame has it.
@@ -129,7 +124,3 @@ class Nets:
                 reason,
             )
         self._faults.setdefault(key, reason)
-
-
-def _anew(n_segments: int, always: bool, governed: bool) -> Nets:
-    return Nets(n_segments, always=always, governed=governed)

@@ -10,36 +10,17 @@ from torch import Tensor
 
 from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
-from .around import Around, GeneratorTrack, generators_of, states_of
+from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Call, Frame, unpack
-from .leaves import Inputs, Recorded
+from .leaves import Inputs, Recorded, called, source_of
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
-from .thread import Scope, mismatch, thread
+from .thread import Place, Scope, mismatch, thread
 
 if TYPE_CHECKING:
     from .nets import Nets
 
 _State: TypeAlias = tuple[int, bool, list[tuple[str, int]]]
-
-
-class Arguments:
-    """The arguments of a member's call, taken apart.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: keyword arguments.
-        leaves: the tensors in both.
-        templates: all of them encoded, the positional ones first.
-    """
-
-    __slots__ = ("args", "kwargs", "leaves", "templates")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.leaves: list[Tensor] = []
-        self.templates = encode((*args, *kwargs.values()) if kwargs else args, self.leaves)
 
 
 class Recording:
@@ -50,63 +31,52 @@ class Recording:
         nets: what compares its replay; None where nothing does.
 
     Attributes:
+        frame: the frame.
         segment: the same.
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_frame", "_generators", "_known", "position", "segment")
+    __slots__ = ("_known", "_reached", "frame", "position", "segment")
 
     def __init__(self, segment: int, nets: Nets | None) -> None:
         self.segment = segment
         self.position = -1
-        self._frame = Frame(None if nets is None else nets.trial(segment))
-        self._generators = GeneratorTrack()
+        self.frame = Frame(None if nets is None else nets.trial(segment))
+        self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
-    def takes(self, segment: int, position: int) -> bool:
-        """Whether the member at `position` of `segment` may join."""
-        return segment == self.segment and position > self.position
+    def takes(self, place: Place) -> bool:
+        """Whether the member at `place` may join."""
+        return place.segment == self.segment and place.position > self.position
 
     def run(
         self,
         key: str,
         forward: Callable[..., Any],
         state: ModuleState,
-        arguments: Arguments,
-        *,
-        linked: bool,
+        place: Place,
         scope: Scope,
-        selective: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """Run a member's forward so that the frame can run it again.
-
-        Args:
-            key: the call's key.
-            forward: the member's own forward.
-            state: the member's state, just taken.
-            arguments: what it is called with.
-            linked: whether one of the arguments should be a result of an earlier call.
-            scope: the caller's.
-            selective: whether the segment has leaves.
-
-        Returns:
-            What `forward` returns.
-        """
-        frame, number = self._frame, len(self._frame.calls)
-        call = self._begun(key, forward, state, arguments)
-        if linked and number and all(ref.call == BOUNDARY for ref in call.refs):
+        """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
+        self.position = place.position
+        frame, number = self.frame, len(self.frame.calls)
+        call = self._begun(key, forward, state, args, kwargs)
+        if place.linked and number and all(ref.call == BOUNDARY for ref in call.refs):
             mismatch(scope.table, key, "takes no result of the calls before it in its segment any more")
         frame.calls.append(call)
-        pack, before = Pack(frame, state.owners), call.random
-        outer = thread.leaves
-        if selective:
-            call.leaves = Recorded(scope.handle, scope.table, pack, before, scope.counts)
+        pack, before, outer = Pack(frame, state.owners), call.random, thread.leaves
+        if place.selective:
+            call.leaves = Recorded(scope, pack, call.generators)
         try:
             # Pushed as the first of this block, and popped as the first of the last: no interrupt falls in between.
             _torch_private.push_hooks(pack.hook, unpack)
-            if selective:
+            if call.leaves is None:
+                result = forward(*args, **kwargs)
+            else:
                 thread.leaves = call.leaves
-            result = forward(*arguments.args, **arguments.kwargs)
+                result = called(call.leaves, key, forward, args, kwargs)
         finally:
             thread.leaves = outer
             try:
@@ -115,39 +85,37 @@ class Recording:
                 pack.close()
         state.settle()
         call.end = len(frame.slots)
-        call.random = self._generators.needed(before)
+        call.random = needed(before, self._reached)
         if frame.trial is not None:
             frame.trial.ends(call)
         for index, tensor in enumerate(tensors(result)):
             self._know(tensor, Ref(number, index))
         return result
 
-    def _begun(self, key: str, forward: Callable[..., Any], state: ModuleState, arguments: Arguments) -> Call:
+    def _begun(
+        self, key: str, forward: Callable[..., Any], state: ModuleState, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
         """Return a call that begins, with the state of every generator that it may draw from."""
+        leaves: list[Tensor] = []
+        templates = encode((*args, *kwargs.values()) if kwargs else args, leaves)
         devices = state.devices
-        for leaf in arguments.leaves:
-            if not leaf.is_cpu:
-                devices.add(leaf.device)
-        refs, keywords = [self._refer(leaf) for leaf in arguments.leaves], tuple(arguments.kwargs)
-        call = Call(key, forward, arguments.templates, keywords, refs, state, Around(devices))
-        call.generators = generators_of(devices, not_simple(arguments.templates))
-        if self._frame.trial is not None and (others := self._frame.trial.begins(call)):
+        devices.update([leaf.device for leaf in leaves if not leaf.is_cpu])
+        refs = [self._refer(leaf) for leaf in leaves]
+        call = Call(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
+        call.generators = generators_of(devices, not_simple(templates))
+        if self.frame.trial is not None and (others := self.frame.trial.begins(call)):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
         call.random = states_of(call.generators)
         return call
-
-    def close(self) -> None:
-        """Let no further member join."""
-        self._frame.closed = True
 
     def _refer(self, tensor: Tensor) -> Ref:
         known = self._known.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == _state_of(tensor):
             return known[2]
-        ref, hooks = Ref(BOUNDARY, len(self._frame.boundary)), _torch_private.outer_hooks()
+        ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
         held = Detached(tensor, "a tensor that it reads") if hooks is None else Packed(tensor, hooks)
-        self._frame.boundary.append(held)
+        self.frame.boundary.append(held)
         self._know(tensor, ref)
         return ref
 
@@ -166,20 +134,18 @@ class Pack:
 
     Attributes:
         inputs: arguments of the leaf that is running.
+        sources: what it saved of them, by slot.
+        slots: those of the frame.
     """
 
-    __slots__ = ("_frame", "_owners", "inputs")
+    __slots__ = ("_frame", "_owners", "inputs", "slots", "sources")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
         self.inputs: Inputs | None = None
+        self.sources: list[tuple[int, int]] = []
         self._frame: Frame | None = frame
+        self.slots = frame.slots
         self._owners = owners
-
-    @property
-    def n_slots(self) -> int:
-        """How many slots the frame has so far."""
-        assert self._frame is not None
-        return len(self._frame.slots)
 
     @_torch_private.never_compiled
     def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
@@ -190,17 +156,19 @@ class Pack:
         owner = self._owners.get(storage)
         if owner is not None:
             if self.inputs is None:
-                frame.slots.append(None)
+                self.slots.append(None)
             return OwnedSlot(owner, tensor)
-        if self.inputs is not None and not self.inputs.takes(tensor, storage):  # in a leaf, whose replay packs nothing
-            return Detached(tensor, "a tensor that a kept call saved")
+        if self.inputs is not None:  # in a leaf, whose replay packs nothing
+            source = source_of(tensor, storage, self.inputs)
+            if source is None:
+                return Detached(tensor, "a tensor that a kept call saved")
+            self.sources.append(source)
         slot = Slot(frame, tensor)
-        frame.slots.append(weakref.ref(slot))
+        self.slots.append(weakref.ref(slot))
         if frame.trial is not None and frame.trial.compares:
             frame.trial.saves(slot, tensor)
         return slot
 
     def close(self) -> None:
         """Let go of the frame and of the parameters."""
-        self._frame = None
-        self._owners = {}
+        self._frame, self._owners, self.slots = None, {}, []

@@ -13,7 +13,7 @@ from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
 from .hollow import Hollow
-from .leaves import Entry, Function, Leaf, watched
+from .leaves import Entry, Function, Leaf, called
 from .saved import Changed, Ref
 from .thread import Handle, Table, thread
 
@@ -34,7 +34,11 @@ class Replay:
 
     Attributes:
         call: the one that runs, or ran last.
+        handle, table: those that the frame was made under, where its calls have leaves.
     """
+
+    handle: Handle
+    table: Table
 
     def __init__(self, frame: Frame, last: int, backward: int) -> None:
         self._frame = frame
@@ -44,6 +48,8 @@ class Replay:
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self.call = frame.calls[0]
+        if self.call.leaves is not None:
+            self.handle, self.table = self.call.leaves.handle, self.call.leaves.table
         self._next = 0
         self._entry = 0
         self._hollow: list[str] = []
@@ -59,11 +65,8 @@ class Replay:
             RuntimeError: a tensor that they read has been changed in place.
             Exception: whatever the calls themselves raise, with a note that names the call.
         """
-        calls = []
-        for call in self._frame.calls:
-            calls.append(call)
-            if call.end is None or call.end > self._last:
-                break
+        calls = self._frame.calls
+        calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
         # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
@@ -110,23 +113,19 @@ class Replay:
 
     def _run(self, call: Call, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended in it."""
-        args = decode(call.arguments, [self._find(ref) for ref in call.refs])
-        kwargs = {}
+        values = decode(call.arguments, [self._find(ref) for ref in call.refs])
+        n_args = len(values) - len(call.keywords)
+        args, kwargs = tuple(values[:n_args]), {}
         if call.keywords:
-            first = len(args) - len(call.keywords)
-            kwargs = dict(zip(call.keywords, args[first:], strict=True))
-            del args[first:]
-        forward = call.module.replayed(call.forward, undo)
+            kwargs = dict(zip(call.keywords, values[n_args:], strict=True))
+        forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
         set_states(call.random)
         call.around.put_back(undo)
         self._entry = 0
-        thread.leaves = None if call.leaves is None else self
-        return self._hooked(call, forward, args, kwargs)
-
-    def _hooked(self, call: Call, forward: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        thread.leaves = None if plain else self
         try:
             _torch_private.push_hooks(self._pack, _given)
-            result = forward(*args, **kwargs)
+            result = forward(*args, **kwargs) if plain else called(self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result
@@ -142,23 +141,12 @@ class Replay:
         entry = self._take(name)
         if isinstance(entry, Leaf):
             return self._hand_out(entry, args, kwargs)
-        return forward(*args, **kwargs) if entry is None else watched(self, entry, forward, args, kwargs)
+        return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key.rpartition("/")[2].partition("#")[0])
         return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
-
-    @property
-    def handle(self) -> Handle | None:
-        """That of the model; None where the current call has no leaves."""
-        return None if self.call.leaves is None else self.call.leaves.handle
-
-    @property
-    def table(self) -> Table:
-        """The table that the frame was made under."""
-        assert self.call.leaves is not None
-        return self.call.leaves.table
 
     def _take(self, name: str) -> Entry:
         """Return what forward noted at this place of the current call."""
@@ -170,16 +158,15 @@ class Replay:
             self._stop(f"runs {name!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, Leaf) and entry.name != name:
-            self._stop(f"runs {name!r} where its forward ran {entry.name!r}")
+        if isinstance(entry, Leaf) and (ran := entry.key.rpartition("/")[2].rpartition("#")[0]) != name:
+            self._stop(f"runs {name!r} where its forward ran {ran!r}")
         return entry
 
     def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fill the slots of a leaf's arguments, and return its result without running it."""
-        assert self.call.leaves is not None
         leaves: list[Tensor] = []
         others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
-        generators = self.call.leaves.generators
+        generators = self.call.generators
         if others:
             generators = [*generators, *given_among(others)]
         if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
@@ -200,7 +187,7 @@ class Replay:
             if generators[number] not in self._states:  # one that only the leaf was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if leaf.hollow:
+        if leaf.skipped:
             self._hollow.append(leaf.key)
         return leaf.hand_out(leaves)
 

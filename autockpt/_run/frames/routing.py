@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from ... import _torch_private
 from ..._calls.values import tensors
 from ..._data.errors import NotApplicable
-from .leaves import Function, FunctionWatch, as_leaf, own_code
-from .recording import Arguments, Recording
+from .leaves import Function, FunctionWatch
+from .recording import Recording
 from .state import ModuleState
 from .thread import Handle, Place, Scope, Table, mismatch, thread
 
@@ -31,8 +31,7 @@ def patched_forward(
         if name in handle.table.names and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
-    leaves, outer, watch = thread.leaves, thread.scope, thread.watch
-    grad = torch.is_grad_enabled()
+    leaves, outer, watch, grad = thread.leaves, thread.scope, thread.watch, torch.is_grad_enabled()
     # With gradients off it is no call, though it counts: what it calls counts for its caller.
     if watch is not None and watch.handle is handle and (grad or _has_fast_path(module)):
         thread.watch = None  # what this call runs is not its caller's own code
@@ -52,7 +51,7 @@ def patched_forward(
             return forward(*args, **kwargs)
         key, table = f"{name}#{occurrence}", outer.table
         place = table.members.get(key)
-        if place is not None and grad and _can_record() and not _is_refused(table, place):
+        if place is not None and grad and _may_join(table, place):
             return _member(outer, forward, ModuleState(module, place.buffers), key, place, args, kwargs)
         if grad and table.strangers.has(name, occurrence) and _can_record():
             return table.strangers.run(forward, module, args, kwargs)
@@ -63,10 +62,10 @@ def patched_forward(
         table = handle.table
         if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
             return forward(*args, **kwargs)  # outside the root, in a replay, or in a member of another plan
-        scope, key = _root_scope(handle)
-    functions = table.functions.get(key)
-    modes = _torch_private.function_modes()
-    thread.scope = scope
+        scope = Scope(handle, None)
+        key = f"#{scope.counts.get('', 0)}"
+        scope.counts[""] = scope.counts.get("", 0) + 1
+    functions, modes, thread.scope = table.functions.get(key), _torch_private.function_modes(), scope
     try:
         # What a compiled call runs would be traced with the mode that is on around it.
         if functions is not None and not _compiled_inside(module):
@@ -79,16 +78,6 @@ def patched_forward(
             _torch_private.set_function_modes(modes)
         finally:
             scope.end_frame()
-
-
-def _root_scope(handle: Handle) -> tuple[Scope, str]:
-    """Return the scope of a call of the root that begins, and the call's key."""
-    scope = Scope(handle, None)
-    if thread.carried is not None:
-        (scope.counts, scope.begun), thread.carried = thread.carried, None
-    occurrence = scope.counts.get("", 0)
-    scope.counts[""] = occurrence + 1
-    return scope, f"#{occurrence}"
 
 
 class Governor(Protocol):
@@ -165,9 +154,9 @@ def _can_record() -> bool:
     )
 
 
-def _is_refused(table: Table, place: Place) -> bool:
-    """Whether a call is kept since a replay of its segment went wrong."""
-    return table.nets is not None and place.segment in table.nets.refused
+def _may_join(table: Table, place: Place) -> bool:
+    """Whether a call may be recomputed now. Where a replay of its segment went wrong, it is kept."""
+    return _can_record() and (table.nets is None or place.segment not in table.nets.refused)
 
 
 def _function_member(
@@ -182,7 +171,7 @@ def _function_member(
     """Run a torch function of a parent's own code as a member."""
     key = f"{caller}/{numbered}"
     place = scope.table.members.get(key)
-    if place is None or not torch.is_grad_enabled() or not _can_record() or _is_refused(scope.table, place):
+    if place is None or not torch.is_grad_enabled() or not _may_join(scope.table, place):
         return function(*args, **kwargs)
     given = tensors((args, kwargs))
     own = {id(buffer) for buffer in module._buffers.values()}
@@ -191,21 +180,12 @@ def _function_member(
         state.devices.add(torch.device("cuda", torch.cuda.current_device()))
     # A leaf is not run by its replay, and a plan that knows its buffers has no function that changes one.
     unknown = key not in scope.table.leaves and place.buffers is None
-    buffers = _given_buffers(module, given) if unknown else []
+    every = set(map(id, module.buffers())) if unknown else ()
+    buffers = [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in every]  # no version may tell of a write
     result = _member(scope, function, state, key, place, args, kwargs)
     if any(not torch.equal(buffer, before) for buffer, before in buffers):
         raise NotApplicable(f"{key} changes a buffer, which its replay would do again. Keep it.")
     return result
-
-
-def _given_buffers(module: nn.Module, given: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the buffers of `module` and its children among a function's arguments, each with a copy of its values.
-
-    Those alone that kernels may write without a new version, as they do with running statistics.
-    """
-    given = [leaf for leaf in given if leaf.is_floating_point() and leaf.is_leaf and not leaf.requires_grad]
-    buffers = {id(buffer) for buffer in module.buffers()} if given else set()
-    return [(leaf, leaf.detach().clone()) for leaf in given if id(leaf) in buffers]
 
 
 def _member(
@@ -219,23 +199,15 @@ def _member(
 ) -> Any:
     """Run a call that is recomputed, in the frame that is open or in a new one."""
     table, recording = scope.table, scope.recording
-    if recording is None or not recording.takes(place.segment, place.position):
+    if recording is None or not recording.takes(place):
         if place.segment in scope.begun:
             mismatch(table, key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
         recording = scope.recording = Recording(place.segment, table.nets)
-    recording.position = place.position
-    if key in table.leaves:
-        forward = functools.partial(as_leaf, key, forward)
-    elif key in table.functions:
-        forward = functools.partial(own_code, key, forward)
     scope.inside = True
     try:
-        arguments = Arguments(args, kwargs)
-        return recording.run(
-            key, forward, state, arguments, linked=place.linked, scope=scope, selective=place.selective
-        )
+        return recording.run(key, forward, state, place, scope, args, kwargs)
     except BaseException:
         scope.end_frame()  # a replay of later members must not run into this again
         scope.begun.discard(place.segment)

@@ -82,22 +82,12 @@ class Slot:
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
-        """Take a view of the storage of the replay's `tensor`, so far behind its first element.
-
-        Returns:
-            In what it differs from what forward saved here; None if in nothing.
-        """
-        shape, stride, dtype, device = self._look
-        if tensor.dtype != dtype or tensor.device != device:
-            return _difference((shape, stride, tensor.dtype, tensor.device), self._look)
+        """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
+        shape, stride, *_ = self._look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
-        self._version = value._version
-        self.value = value
-        if self.proof is not None:
-            self.proof.take(value)
-        return None
+        return self.fill(value, value)
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
@@ -105,7 +95,8 @@ class Slot:
             return self.proof.tensor()
         value = self.value
         if value is None:
-            value = self.frame.replayed(self)
+            self.frame.fill(self)
+            return self.tensor()
         if value._version != self._version:
             check_unchanged(value, self._version, "a tensor")
         if _keeps_graph() and self.frame.calls:
@@ -190,33 +181,31 @@ class Detached:
         return tensor
 
 
-class Packed:
+class Packed(Detached):
     """A tensor of the boundary that waits where the hooks around the model put it."""
 
-    __slots__ = ("_geometry", "_kind", "_packed", "_requires_grad", "_tags", "_unpack", "_version", "_watched")
+    __slots__ = ("_copied", "_geometry", "_packed", "_unpack")
 
     def __init__(self, tensor: Tensor, hooks: _torch_private.Hooks) -> None:
-        self._kind = type(tensor)
-        self._requires_grad = tensor.requires_grad
-        self._tags = tags_of(tensor)
+        super().__init__(tensor, "a tensor that it reads")
+        self._kind, self._tags = type(tensor), tags_of(tensor)
         self._geometry = _torch_private.geometry(tensor)
-        self._version = _torch_private.version(tensor)
         pack, self._unpack = hooks
-        detached = tensor.detach()
         with torch.no_grad():
-            self._packed = pack(detached)
+            self._packed = pack(tensor.detach())
         storage = _torch_private.storage_key(tensor)
-        copied = not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed))
-        self._watched = None if copied else detached  # a copy: so the tensor may change, and die
+        self._copied = not any(_torch_private.storage_key(part) == storage for part in tensors(self._packed))
+        if self._copied:
+            del self._tensor  # so it may change, and die
 
     def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
-        if self._watched is not None:
-            check_unchanged(self._watched, self._version, "a tensor that it reads")
+        if not self._copied:
+            self.tensor()
         tensor = self._unpack(self._packed)
         if _torch_private.geometry(tensor) != self._geometry:
             tensor = _laid_out(tensor.detach(), *self._geometry)
-        return leaf_of(tensor, self._kind, self._requires_grad, self._tags)
+        return leaf_of(tensor, self._kind, self._requires_grad, self._tags or [])
 
 
 def leaf_of(tensor: Tensor, kind: type[Tensor], requires_grad: bool, tags: Tags) -> Tensor:
@@ -284,11 +273,6 @@ def _sparse_look(tensor: Tensor) -> _Look:
 
 def _difference(found: _Look, expected: _Look) -> str:
     """Say in what two tensors differ that look different."""
-    shape, stride, dtype, device = found
-    if shape != expected[0]:
-        return f"a tensor of shape {tuple(shape)} instead of {tuple(expected[0])}"
-    if stride != expected[1]:
-        return f"a tensor of strides {stride} instead of {expected[1]}"
-    if dtype != expected[2]:
-        return f"a tensor of {dtype} instead of {expected[2]}"
-    return f"a tensor on {device} instead of {expected[3]}"
+    words = ("of shape", "of strides", "of", "on")
+    pairs = zip(words, (tuple(found[0]), *found[1:]), (tuple(expected[0]), *expected[1:]), strict=True)
+    return next(f"a tensor {word} {one} instead of {other}" for word, one, other in pairs if one != other)

@@ -44,9 +44,8 @@ class ModuleState:
         self.member = module
         self._tree: list[Found] = []
         self._tensors = list(given)
-        self._changing: list[Tensor] = []
-        self._values: list[Tensor] = []
-        self._sure: set[int] | None = None  # ids of those that are known to change; None where all of them are
+        self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
+        self._sure: set[int] = set()  # ids of those that are known to change
         self._everywhere = _torch_private.global_hooks()
         norms = self._take(module) if module is not None else []
         tensors = self._tensors
@@ -69,7 +68,7 @@ class ModuleState:
     @property
     def copied(self) -> set[int]:
         """Ids of the buffers of which a replay has copies."""
-        return set(map(id, self._changing))
+        return {id(tensor) for tensor, _ in self._changing}
 
     def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
         """Take every module of the tree once; return the buffers of normalisations in training.
@@ -80,34 +79,25 @@ class ModuleState:
         found, seen = [module], {module}
         for member in found:
             now = member.__dict__
-            contents = now.copy()
-            parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
-            hooks = None
+            contents, hooks = now.copy(), NOTHING
             if now["_forward_hooks"] or now["_forward_pre_hooks"]:
                 hooks = {name: dict(now[name]) for name in HOOKS}
+            parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
             if Tensor in map(type, contents.values()):
                 self._take_attributes(contents)
             if parameters:
                 parameters = parameters.copy()
                 every += [tensor for tensor in parameters.values() if tensor is not None]
-            else:
-                parameters = NOTHING
             if buffers:
                 buffers = buffers.copy()
                 every += [tensor for tensor in buffers.values() if tensor is not None]
                 if "num_batches_tracked" in buffers and now["training"]:
                     norms.append(buffers)
-            else:
-                buffers = NOTHING
-            if children:
-                children = children.copy()
-                for child in children.values():
-                    if child is not None and child not in seen:
-                        seen.add(child)
-                        found.append(child)
-            else:
-                children = NOTHING
-            tree.append((member, contents, parameters, buffers, children, hooks))
+            for child in children.values():
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    found.append(child)
+            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children.copy(), hooks))
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:
@@ -127,50 +117,40 @@ class ModuleState:
         do as well until forward has returned, since what moves codebooks writes them through `.data`.
         """
         buffers = [tensor for found in self._tree for tensor in found[3].values() if tensor is not None]
-        if changing is None:
-            self._sure = set()
-        else:
-            wanted = {id(tensor) for each in norms for tensor in each.values()}
-            for path, names in changing:
-                owner: Any = module
-                for part in path:
-                    owner = owner._modules[part]
-                wanted.update(id(owner._buffers.get(name)) for name in names)
-            chosen = [tensor for tensor in buffers if id(tensor) in wanted]
-            if self._aliased:
-                keys = set(map(_torch_private.storage_key, chosen)) - {0}
-                chosen = [t for t in buffers if id(t) in wanted or _torch_private.storage_key(t) in keys]
-            if changing and len(chosen) < len(buffers):
-                self._sure = set(map(id, chosen))
-            else:
-                buffers = chosen
+        sure = {id(tensor) for each in norms for tensor in each.values()}
+        for path, names in changing or ():
+            owner: Any = module
+            for part in path:
+                owner = owner._modules[part]
+            sure.update(id(owner._buffers.get(name)) for name in names)
         if self._aliased:
             buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may have one buffer
-        self._changing = buffers
-        self._values = self._copies(buffers)
+            keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
+            sure.update(id(tensor) for tensor in buffers if _torch_private.storage_key(tensor) in keys)
+        if changing == ():
+            buffers = [tensor for tensor in buffers if id(tensor) in sure]
+        self._sure, self._changing = sure, list(zip(buffers, self._copies(buffers), strict=True))
         others = set(map(id, buffers))
         self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
 
     def settle(self) -> None:
         """Let go of values that forward has not changed, where it was not known which it does."""
         self._storages = []
-        sure = self._sure
-        if sure is None or not self._changing:
+        if not self._changing or self.copied <= self._sure:
             return
-        storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor in self._changing]
+        storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor, _ in self._changing]
         changed = {
             storage
-            for storage, tensor, value in zip(storages, self._changing, self._values, strict=True)
+            for storage, (tensor, value) in zip(storages, self._changing, strict=True)
             # The version does not tell: kernels write without a new one, and so does whoever writes to `buffer.data`.
-            if id(tensor) in sure or tensor.layout != torch.strided or not torch.equal(tensor, value)
+            if id(tensor) in self._sure or tensor.layout != torch.strided or not torch.equal(tensor, value)
         }
-        moved = [storage in changed for storage in storages]
-        same = [tensor for tensor, has in zip(self._changing, moved, strict=True) if not has]
+        pairs = list(zip(storages, self._changing, strict=True))
+        same = [tensor for storage, (tensor, _) in pairs if storage not in changed]
+        self._changing = [pair for storage, pair in pairs if storage in changed]
         self._tensors += same
         self._wants += [tensor.requires_grad for tensor in same]
         self._versions += _torch_private.versions(same)
-        self._values = [value for value, has in zip(self._values, moved, strict=True) if has]
-        self._changing = [tensor for tensor, has in zip(self._changing, moved, strict=True) if has]
 
     def replayed(self, forward: Callable[..., Any], undo: Undo) -> Callable[..., Any]:
         """Return what a replay calls in the place of `forward`: the same, or that of a double.
@@ -191,7 +171,8 @@ class ModuleState:
         if not self._changing and not gone and now == self._wants and all(map(is_there, self._tree)):
             undo.append((self.put_back, ()))
             return forward
-        instead = dict(zip(map(id, self._changing), self._copies(self._values), strict=True))
+        values = self._copies([value for _, value in self._changing])
+        instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
         for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
             if has is not wants:
                 instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)

@@ -103,17 +103,21 @@ class Scope:
     def __init__(self, handle: Handle, outer: Scope | None) -> None:
         self.handle = handle
         self.table: Table = handle.table if outer is None else outer.table
-        self.counts: dict[str, int] = {} if outer is None else outer.counts
-        self.begun: set[int] = set() if outer is None else outer.begun
+        self.counts: dict[str, int]
+        self.begun: set[int]
         self.recording: Recording | None = None
         self.inside = False
-        if outer is None and self.table.nets is not None:
+        if outer is not None:
+            self.counts, self.begun = outer.counts, outer.begun
+            return
+        (self.counts, self.begun), thread.carried = thread.carried or ({}, set()), None
+        if self.table.nets is not None:
             self.table.nets.begin()
 
     def end_frame(self) -> None:
         """Let no further member join the frame."""
         if self.recording is not None:
-            self.recording.close()
+            self.recording.frame.closed = True
             self.recording = None
 
 

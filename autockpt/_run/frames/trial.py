@@ -8,16 +8,19 @@ differs       backward has those bytes, the call is kept      ReplayError, the c
 
 from __future__ import annotations
 
+import contextvars
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.spill import SpilledTensor
+from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from ..._data.errors import ReplayError
 from .around import NUMPY, PYTHON, Generator
+from .hidden import Hidden
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
 from .witness import Witness, same, witness_of
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
     from .nets import Nets
 
 OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
+
+CANNOT = "cannot be replayed ({})"
+
+CHANGES = "changes {}, which a replay would do again"
+
+FAILS = "fails in its replay ({}: {})"
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -62,11 +71,6 @@ class Proof:
         self._saved = weakref.ref(tensor)
         self._version = _torch_private.version(tensor)
 
-    @property
-    def holds(self) -> bool:
-        """Whether the replay made what forward saved, as far as checksums tell."""
-        return self.witness is None or (self.made is not None and same(self.made, self.witness))
-
     def take(self, made: Tensor) -> None:
         """Take what the replay made."""
         with _torch_private.no_torch_functions():
@@ -88,34 +92,45 @@ class Proof:
 
 
 class Trial:
-    """What is noted of one frame. Here that is nothing but errors of its replay, after which its calls are kept.
+    """What is noted of one frame: errors of its replay, and where it is compared, what shows whether that is right.
 
     Args:
         nets: of the plan.
         segment: number of the frame's segment.
+        compares: whether its replay is compared, by checksums.
 
     Attributes:
-        compares: whether `saves` is to be called.
+        compares: the same.
     """
 
-    __slots__ = ("nets", "others", "segment")
-    compares = False
+    __slots__ = ("compares", "nets", "others", "segment")
 
-    def __init__(self, nets: Nets, segment: int) -> None:
-        self.nets = nets
-        self.segment = segment
+    def __init__(self, nets: Nets, segment: int, *, compares: bool) -> None:
+        self.nets, self.segment, self.compares = nets, segment, compares
         self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
 
     def begins(self, call: Call) -> list[Generator]:
         """Look at what is there before a call's forward; return generators to watch besides the devices' own."""
-        self.others = self.nets.generators(self.segment)
+        drawn = self.nets.drawn_from(self.segment)
+        self.others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
         return self.others
 
     def ends(self, call: Call) -> None:
         """Look at what a call's forward has done."""
+        drawn = self.nets.drawn_from(self.segment)
+        drawn += [each for each, _ in call.random if each in self.others and each not in drawn]
 
+    @_torch_private.never_compiled
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Keep what shows whether a replay makes `tensor` for `slot`."""
+        with _torch_private.no_torch_functions():
+            spilled, witness = self.spilled(tensor), witness_of(tensor)
+            if witness is not None or spilled is not None:
+                slot.proof = Proof(tensor, witness, spilled)
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""
+        return None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         """Replay a frame, and compare.
@@ -128,89 +143,112 @@ class Trial:
         try:
             replay.run()
         except (Changed, ReplayError) as error:
-            raise self.failed(replay.call.key, error) from error
+            raise self.refused(replay.call.key, CANNOT.format(error)) from error
+        if wrong := self.wrong(frame, last, backward):
+            raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
 
-    def failed(self, key: str, error: Exception) -> ReplayError:
-        """Return the error of a call whose replay ended in one, and have it kept from the next forward on."""
-        self.nets.fault(self.segment, key, f"cannot be replayed ({error})")
-        return kept(key, f"cannot be replayed: {error}")
-
-
-class Check(Trial):
-    """A frame whose replay is compared by checksums."""
-
-    __slots__ = ()
-    compares = True
-
-    def begins(self, call: Call) -> list[Generator]:
-        self.others = list(dict.fromkeys([PYTHON, NUMPY, *self.nets.generators(self.segment)]))
-        return self.others
-
-    def ends(self, call: Call) -> None:
-        self.nets.drew(self.segment, [generator for generator, _ in call.random if generator in self.others])
-
-    @_torch_private.never_compiled
-    def saves(self, slot: Slot, tensor: Tensor) -> None:
-        with _torch_private.no_torch_functions():
-            witness = witness_of(tensor)
-            if witness is not None:
-                slot.proof = Proof(tensor, witness, None)
-
-    def replay(self, frame: Frame, last: int, backward: int) -> None:
-        super().replay(frame, last, backward)
-        wrong = self.wrong(frame, last, backward)
-        if wrong:
-            raise self.error(call_at(frame, wrong[0][0]))
-
-    def error(self, call: Call) -> ReplayError:
-        """Return the error of a call that made other values, and have it kept from the next forward on."""
-        self.nets.fault(self.segment, call.key, OTHER_VALUES)
-        return kept(call.key, OTHER_VALUES)
+    def refused(self, key: str, why: str) -> ReplayError:
+        """Return the error of a call that has no replay, and have it kept from the next forward on."""
+        self.nets.fault(self.segment, key, why)
+        return kept(key, why)
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
-        wrong = [(number, slot) for number, slot in alive(frame) if not _proven(slot)]
+        wrong = [(number, slot) for number, slot in frame.alive() if not _proven(slot)]
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
         """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
-        made: list[tuple[Proof, Witness]] = []
+        made: list[tuple[Proof, Witness | None]] = []
         for _, slot in wrong:
-            if (
-                slot.value is not None
-                and not slot.value.is_cpu
-                and slot.proof is not None
-                and slot.proof.made is not None
-            ):
+            if slot.proof is not None and slot.value is not None and not slot.value.is_cpu:
                 made.append((slot.proof, slot.proof.made))
                 slot.value = None
         if not made:  # kernels of a CPU repeat themselves
             return True
         Replay(frame, last, backward).run()
-        if all(proof.made is not None and same(proof.made, before) for proof, before in made):
+        if all(same(proof.made, before) for proof, before in made):
             return True
-        self.nets.unrepeating(self.segment, call_at(frame, wrong[0][0]).key)
+        self.nets.unrepeating(self.segment, frame.call_at(wrong[0][0]).key)
         return False
-
-
-def alive(frame: Frame) -> Iterator[Numbered]:
-    """Slots that some node still has, with their numbers."""
-    for number, reference in enumerate(frame.slots):
-        slot = None if reference is None else reference()
-        if slot is not None:
-            yield number, slot
-
-
-def call_at(frame: Frame, number: int) -> Call:
-    """The call that fills a slot."""
-    return next(call for call in frame.calls if call.end is None or call.end > number)
 
 
 def _proven(slot: Slot) -> bool:
     """Whether nothing speaks against what a replay has made for a slot."""
-    if slot.proof is None or slot.value is None:
+    proof = slot.proof
+    if proof is None or slot.value is None:
         return True
-    if not slot.proof.holds:
+    if proof.witness is not None and not same(proof.made, proof.witness):
         return False
     slot.proof = None
     return True
+
+
+class Rehearsal(Trial):
+    """A segment's first frame: what it drops is spilled too, and backward goes on with that where its replay fails.
+
+    It leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where forward
+    has changed what cannot be put back, such as an iterator or a weight, no replay runs.
+    """
+
+    __slots__ = ("_hidden", "_spill", "_why")
+
+    def __init__(self, nets: Nets, segment: int) -> None:
+        super().__init__(nets, segment, compares=True)
+        self._hidden: Hidden | None = None  # of the call that is running
+        self._spill: Spill | None = None
+        self._why: dict[str, str] = {}  # calls that are to be kept
+
+    def begins(self, call: Call) -> list[Generator]:
+        self._hidden = Hidden([call], weights=True)
+        self.others = list(dict.fromkeys([*super().begins(call), *self._hidden.generators]))
+        return self.others
+
+    def ends(self, call: Call) -> None:
+        super().ends(call)
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None and (lost := hidden.lost()):
+            self._why[call.key] = CHANGES.format(lost[0])
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+        try:
+            self._spill = self._spill or self.nets.spill(tensor.device)
+            held = self._spill.take(tensor)
+        except NoRoom as error:
+            self.nets.no_room(error)
+            return None
+        return held if isinstance(held, SpilledTensor) else None
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
+        try:
+            if not self._why or _needs(frame):
+                contextvars.copy_context().run(replay.run)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if _needs(frame):
+                raise self.refused(replay.call.key, CANNOT.format(error)) from error
+            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
+        finally:
+            changed = hidden.changed()
+            hidden.put_back()
+        if changed:
+            self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
+        if wrong := self.wrong(frame, last, backward):
+            self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+            if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
+                raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+        if self._why:
+            hidden.put_hooks_back()
+        for key, reason in self._why.items():
+            self.nets.fault(self.segment, key, reason)
+        for number, slot in frame.alive():
+            if slot.proof is not None and slot.proof.spilled is not None:
+                slot.proof.stands, slot.value = frame.call_at(number).key, None
+        self.nets.rehearsed(self.segment)
+
+
+def _needs(frame: Frame) -> bool:
+    """Whether a frame has slots that only a replay can fill."""
+    return any(slot.value is None and not (slot.proof and slot.proof.spilled) for _, slot in frame.alive())

@@ -60,7 +60,7 @@ def on_device(tensor: Tensor) -> Tensor:
         return torch.stack([*sums, octets[whole:].long().sum()])
 
 
-def same(one: Witness, other: Witness) -> bool:
+def same(one: Witness | None, other: Witness | None) -> bool:
     """Whether two checksums are the same; on a device this waits for it."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one, other)

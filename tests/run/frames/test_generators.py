@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from autockpt._data.plan import Plan, Segment
 from autockpt._run.frames import recording
-from autockpt._run.frames.around import GeneratorTrack, States, set_states, states_of
+from autockpt._run.frames.around import Generator, States, needed, set_states, states_of
 from autockpt._run.frames.frame import Frame
 from autockpt._run.install import install
 from tests.run.frames.comparing import assert_same
@@ -89,13 +91,13 @@ def test_a_state_survives_the_trip() -> None:
 
 def test_two_generators_are_tracked_apart() -> None:
     one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
-    track = GeneratorTrack()
+    reached: dict[Generator, Any] = {}
 
     def call(*draws: torch.Generator) -> States:
         before = states_of([one, two])
         for generator in draws:
             torch.rand(1, generator=generator)
-        return track.needed(before)
+        return needed(before, reached)
 
     assert [generator for generator, _ in call(one)] == [one]
     assert [generator for generator, _ in call(one, two)] == [two]

@@ -22,7 +22,7 @@ def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
 def both(one: Tensor, other: Tensor) -> set[bool]:
     """What both ways say of two tensors: that of a CPU, and that of a device."""
     return {
-        same(witness_of(one), witness_of(other)),  # type: ignore[arg-type]
+        same(witness_of(one), witness_of(other)),
         same(on_device(one), on_device(other)),
     }
 
@@ -65,9 +65,9 @@ def test_what_lies_between_the_elements_of_a_view_counts_for_nothing(dtype: torc
     queries = whole[:, :32]
     before = witness_of(queries), on_device(queries)
     whole[:, 32:] = 0
-    assert same(before[0], witness_of(queries)) and same(before[1], on_device(queries))  # type: ignore[arg-type]
+    assert same(before[0], witness_of(queries)) and same(before[1], on_device(queries))
     whole[3, 3] += 1
-    assert not same(before[0], witness_of(queries)) and not same(before[1], on_device(queries))  # type: ignore[arg-type]
+    assert not same(before[0], witness_of(queries)) and not same(before[1], on_device(queries))
 
 
 def test_minus_zero_is_not_zero_and_one_nan_is_not_another() -> None:
