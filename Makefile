@@ -39,7 +39,7 @@ bench: install  ## run the benchmarks and write down what they find (takes hours
 		host_cost.run frontier.run; do $(VENV)/bin/python -m benchmarks.$$each || exit 1; done
 
 profiles: install  ## record the profiles of real models again, in fake mode (takes minutes)
-	$(VENV)/bin/python -m autockpt.profiles --all -o profiles
+	$(VENV)/bin/python -m benchmarks.shipped --all -o profiles
 
 sweep: install  ## run the tests and every row of the long sweeps
 	$(VENV)/bin/python -m pytest $(PARALLEL) -m "sweep or not sweep"

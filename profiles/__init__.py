@@ -1,1 +1,1 @@
-"""Recorded profiles of real models, as data; `recipes.py` and ``python -m autockpt.profiles`` record them again."""
+"""Recorded profiles of real models, as data. A checkout records them again: ``make profiles``."""

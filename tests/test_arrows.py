@@ -34,7 +34,7 @@ LEFT_OF = {
     "_check": {"_data", "_torch_private", "_calls", "_record", "solvers", "_choose", "_run"},
     "_show": {"_data", "_record", "solvers", "_choose", "_run", "_check"},
     "_cli": {"_data", "_record", "solvers", "_choose", "_run", "_check", "_show"},
-    "profiles": {"_data", "_record"},
+    "profiles": set(),
 }
 
 LEAVES = {"solvers.errors", "solvers.units"}
@@ -55,7 +55,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_calls", "_record", "_run", "_check", "profiles"}
+WITH_TORCH = {"_torch_private", "_calls", "_record", "_run", "_check"}
 """Rooms that may import torch at module level."""
 
 

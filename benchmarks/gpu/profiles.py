@@ -14,11 +14,11 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from autockpt.profiles.models import MODELS
-from autockpt.profiles.recipes import RECIPES
 from benchmarks.gpu.models import build
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import PLENTY, Setting, plan_within
+from benchmarks.shipped.models import MODELS
+from benchmarks.shipped.recipes import RECIPES
 
 __all__ = ["roofline_of", "rows"]
 

@@ -99,14 +99,14 @@ def test_recording_it_again_gives_the_same_file(name: str) -> None:
     here = {package: version(package).partition("+")[0] for package in before.recipe.versions}
     if here != before.recipe.versions:
         pytest.skip(f"recorded with {before.recipe.versions}, here are {here}")
-    from autockpt.profiles.recipes import record
+    from benchmarks.shipped.recipes import record
 
     again = record(name)
     assert again == msgspec.structs.replace(before, recorded=again.recorded)
 
 
 def test_the_recipes_are_those_of_the_files() -> None:
-    from autockpt.profiles.recipes import RECIPES
+    from benchmarks.shipped.recipes import RECIPES
 
     assert sorted(RECIPES) == NAMES
     for name, setup in RECIPES.items():

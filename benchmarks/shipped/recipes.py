@@ -12,10 +12,9 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from .. import profile
-from .._data.profile import Profile
-from .._data.tables import Recipe
-from .models import MODELS
+from autockpt import Profile, profile
+from autockpt._data.tables import Recipe
+from benchmarks.shipped.models import MODELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ def record(name: str) -> Profile:
             precision=setup.precision,
             optimizer=type(optimizer).__name__,
             versions={package: version(package).partition("+")[0] for package in ("torch", "transformers")},
-            command=f"python -m autockpt.profiles {name}",
+            command=f"python -m benchmarks.shipped {name}",
         ),
         notes=(*setup.notes, *recorded.notes),
     )

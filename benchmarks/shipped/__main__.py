@@ -1,4 +1,4 @@
-"""``python -m autockpt.profiles NAME … | --all``: record the profiles of real models again."""
+"""``python -m benchmarks.shipped NAME … | --all``: record the profiles of real models again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(names: tuple[str, ...], everything: bool, output: Path) -> None:
 
 
 def _record(names: tuple[str, ...], everything: bool, output: Path) -> None:
-    from .recipes import RECIPES, record
+    from benchmarks.shipped.recipes import RECIPES, record
 
     wanted = tuple(RECIPES) if everything else names
     if not wanted or any(name not in RECIPES for name in wanted):
@@ -40,4 +40,4 @@ def _record(names: tuple[str, ...], everything: bool, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m autockpt.profiles")
+    main(prog_name="python -m benchmarks.shipped")

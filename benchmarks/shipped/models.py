@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .unet import UNet
+from benchmarks.shipped.unet import UNet
 
 Batch = dict[str, torch.Tensor]
 Build = Callable[[], tuple[torch.nn.Module, Batch]]
