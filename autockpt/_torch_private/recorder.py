@@ -195,7 +195,7 @@ def saving_node() -> int:
 def reads_late_writes() -> bool:
     """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
     node: Any = torch._C._current_autograd_node()
-    return node is not None and bool(node.name().startswith("RreluWithNoise"))
+    return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
 
 
 def fake_mode_of(tensor: Tensor) -> Any:

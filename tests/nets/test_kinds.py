@@ -63,6 +63,15 @@ def test_never_compares_nothing() -> None:
     assert raised("never", 0, 40) == 40
 
 
+def test_an_rrelu_as_a_function_that_draws_no_noise_trains() -> None:
+    torch.manual_seed(0)
+    model = Network(lambda: Noisy(lambda x: torch.nn.functional.rrelu(x, training=False))).train()
+    autockpt.apply(model, "min")
+    for number in range(4):
+        plain_step(model, number, False)
+    assert autockpt.plan_of(model) is not None
+
+
 def test_the_first_step_with_an_rrelu_as_a_function_raises_in_place_of_wrong_gradients() -> None:
     torch.manual_seed(0)
     model = Network(lambda: Noisy(lambda x: torch.nn.functional.rrelu(x, training=True))).train()
