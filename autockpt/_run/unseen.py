@@ -30,9 +30,9 @@ class Unseen:
 
     def listen(self, model: torch.nn.Module) -> None:
         """Listen from now on, unless a forward was seen before."""
+        self._model = weakref.ref(model)
         if not self._waits or self._hooks:
             return
-        self._model = weakref.ref(model)
         trained = [each for each in model.parameters() if each.requires_grad]
         if any(each.grad is not None or private.graph_is_alive(each) for each in trained):
             self._begun = {"backward", "step"}
@@ -55,6 +55,12 @@ class Unseen:
             self.close()
             if (model := self._model()) is not None:
                 self._tell(model)
+
+    def again(self) -> None:
+        """An optimizer has taken a second step since the last forward: on gradients, it was none that is seen here."""
+        model = self._model()
+        if model is not None and any(each.grad is not None for each in model.parameters()):
+            self._tell(model)
 
     def arrives(self) -> None:
         """A gradient has."""

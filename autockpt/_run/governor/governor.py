@@ -63,9 +63,8 @@ class Governor:
     def __init__(self, request: Request) -> None:
         self._request, self._plans = request, Plans(request)
         self._surprises, self._switches, self._said = Surprises(), Switches(), Said()
-        self._optimizers = OptimizerSteps(self._stepped)
+        self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._step: Step | None = None
-        self._unseen = Unseen(self._unplanned)
         self._idle = False  # whether steps run as they come from now on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
@@ -252,7 +251,6 @@ class Governor:
 
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
-        grown = self._optimizers.grown()
         if (nets := self.handle.table.nets) is not None and (faults := nets.take_faults()):
             self._said.once(told(faults))
             self._plans.refuse(faults)
@@ -262,6 +260,7 @@ class Governor:
         if above_bytes:
             self._plans.error_bytes += above_bytes
             return f"a step measured {format_bytes(above_bytes)} more than the budget"
+        grown = self._optimizers.grown()
         counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
@@ -272,6 +271,8 @@ class Governor:
             step.way.optimizer_stepped(optimizer)
             if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
                 self._end(())
+        if step is not None and step.ends_twice(optimizer) and not self._idle:
+            self._unseen.again()
         self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:

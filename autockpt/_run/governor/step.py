@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.optim import Optimizer
+
 from ..._calls.spilled import SpilledStep
 from ..._calls.values import tensors
 from ..batch import Batch, Kind
@@ -32,6 +34,7 @@ class Step:
         outputs: what tells of each forward's graph whether it is alive.
         running: whether one of its forwards is.
         thread: that runs it.
+        optimizers: that have taken a step since its first forward, by id.
     """
 
     decision: Decision
@@ -46,6 +49,7 @@ class Step:
     running: bool = False
     thread: threading.Thread = field(default_factory=threading.current_thread)
     carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
+    optimizers: set[int] = field(default_factory=set)
 
     @property
     def kind(self) -> Kind:
@@ -67,6 +71,12 @@ class Step:
     def is_alive(self) -> bool:
         """Whether the thread that runs it is there."""
         return self.thread.is_alive()
+
+    def ends_twice(self, optimizer: Optimizer) -> bool:
+        """Note that an optimizer has taken a step; whether it had since the first forward, so that another was none."""
+        before = id(optimizer) in self.optimizers
+        self.optimizers.add(id(optimizer))
+        return before
 
     def counting_on(self) -> AbstractContextManager[None]:
         """Return a context in which calls of a further forward are numbered after those of the earlier ones."""

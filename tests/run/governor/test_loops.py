@@ -285,6 +285,21 @@ def test_a_step_that_the_model_does_not_see_is_said_once(stepping: bool, caplog:
     assert "the step ran without a plan" in caplog.records[0].getMessage()
 
 
+def test_a_forward_that_is_replaced_once_there_is_a_plan_is_planned(caplog: pytest.LogCaptureFixture) -> None:
+    model: Any = autockpt.apply(Deep([6] * 5), "1.5MB")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(10):
+        if number == 5:
+            assert not caplog.records
+            model.forward = lambda batch: model.blocks(batch)
+            assert governor_of(model) is None
+        model(BATCH).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert "was replaced after apply" in caplog.records[0].getMessage()
+    assert autockpt.plan_of(model) is not None
+
+
 def test_what_was_removed_stays_off_where_another_forward_calls_it() -> None:
     model: Any = autockpt.apply(Deep([6] * 9), "1.5MB")
     own, seen = model.forward, [False] + [True] * 8
