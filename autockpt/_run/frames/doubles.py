@@ -78,7 +78,7 @@ def doubled(
     for module, found, *inner, hooks in tree:
         contents = rebind.contents(found)
         for name, held in zip(HELD, inner, strict=True):
-            contents[name] = {key: others.get(id(each), each) for key, each in held.items()}
+            contents[name] = {key: others.get(id(each), each) for key, each in held.items()} if held else {}
         if gone or hooks or found["_forward_hooks"] or found["_forward_pre_hooks"]:
             for name in HOOKS:
                 own = {**gone.get(name, NOTHING), **hooks.get(name, NOTHING)}
