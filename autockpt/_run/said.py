@@ -17,7 +17,7 @@ UNHOOKED = (
     "calls which do (Plan.of)."
 )
 
-MORE_CALLS = (
+OTHER_CALLS = (
     "a step made other calls than those of its kind before: from now on the largest seen is planned for. What calls of "
     "modules save that no recorded step made waits elsewhere, so that the budget holds."
 )

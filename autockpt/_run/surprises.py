@@ -36,7 +36,7 @@ class Surprises:
         """Whether nothing is to be done about surprises any more."""
         return self.tries >= MOST_TRIES
 
-    def more_calls(self, kind: Kind, nodes: int, *, strangers: bool) -> bool:
+    def other_calls(self, kind: Kind, nodes: int, *, strangers: bool) -> bool:
         """Whether a step called what no plan knows, or made more nodes of autograd than any of its kind before."""
         if len(self._nodes) > MOST_KINDS:
             self._nodes.clear()

@@ -35,7 +35,7 @@ from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..refusing import told
 from ..request import Request
-from ..said import FAILED, HOOKS, LATER, MORE_CALLS, REPLACED, UNHOOKED, UNPLANNED, UNSEEN, Said
+from ..said import FAILED, HOOKS, LATER, OTHER_CALLS, REPLACED, UNHOOKED, UNPLANNED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
@@ -218,8 +218,8 @@ class Governor:
         if step is None:
             return
         strangers = self.handle.table.strangers.take_met()
-        if step.backward and self._surprises.more_calls(step.kind, step.nodes, strangers=strangers):
-            self._said.once(MORE_CALLS)
+        if step.backward and self._surprises.other_calls(step.kind, step.nodes, strangers=strangers):
+            self._said.once(OTHER_CALLS)
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
