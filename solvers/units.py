@@ -43,7 +43,9 @@ def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
         return _positive(amount, amount)
     match = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if match is None:
-        raise BudgetError(f"cannot read {amount!r} as a budget; accepted: {_ACCEPTED}")
+        whole: object = amount  # users give whatever they like
+        rounding = f" Round it: int({amount!r})." if isinstance(whole, float) else ""
+        raise BudgetError(f"cannot read {amount!r} as a budget; accepted: {_ACCEPTED}.{rounding}")
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if number > 100:

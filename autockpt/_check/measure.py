@@ -15,7 +15,7 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .._record.alive import alive
+from .._record.alive import alive, each_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +143,11 @@ class _Older:
     """
 
     def __init__(self) -> None:
-        storages = _live_storages()
-        self.live = {address: storage.nbytes() for address, storage in storages.items()}
+        tensors = each_storage(alive(torch.Tensor), "cpu").values()
+        found = {storage.data_ptr(): storage for storage in (each.untyped_storage() for each in tensors)}
+        self.live = {address: storage.nbytes() for address, storage in found.items()}
         self.marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
-        self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in storages.items()]
+        self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in found.items()]
 
     def _gone(self, address: int, _: object) -> None:
         """Mark that a storage has gone."""
@@ -168,19 +169,3 @@ def _resident_bytes(*, highest: bool) -> int | None:
         return None
     found = re.search(rf"^{'VmHWM' if highest else 'VmRSS'}:\s+(\d+) kB$", status, re.MULTILINE)
     return int(found[1]) * 1024 if found else None
-
-
-def _live_storages() -> dict[int, torch.UntypedStorage]:
-    """Every CPU storage that Python can see, by address."""
-    visible = alive(torch.Tensor)
-    gradients = [tensor.grad for tensor in visible if tensor.is_leaf and tensor.grad is not None]
-    found: dict[int, torch.UntypedStorage] = {}
-    for tensor in (*visible, *gradients):
-        if type(tensor) in _REAL and tensor.device.type == "cpu" and tensor.layout == torch.strided:
-            storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = storage
-    return found
-
-
-_REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Other classes (fake tensors, wrappers) need not have memory of their own."""

@@ -61,7 +61,7 @@ def advise(
     lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries the plan that keeps to them."]
     if parts.parameter_bytes > budget_bytes:
         alone = f"The parameters alone, {format_bytes(parts.parameter_bytes)}, are above the budget of {budget}"
-        return [*lines, f"{alone}: only fewer or narrower ones, or several devices to share them, would fit."]
+        return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
     grows = parts.input_bytes + parts.output_bytes + parts.activation_bytes + parts.boundary_bytes
     grows += parts.restored_bytes + (parts.transient_bytes if parts.phase != "optimizer" else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 import msgspec
 
@@ -178,7 +178,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _patterns(given: Patterns) -> tuple[str, ...]:
-    patterns = (given,) if isinstance(given, str) else tuple(given)
+    several: Any = given  # users give whatever they like
+    patterns = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {pattern!r}")

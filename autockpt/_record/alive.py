@@ -1,20 +1,63 @@
-"""What is alive of a class, found while other threads run."""
+"""What is alive of a class, found while other threads run; and what memory that is."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from typing import TypeVar
+
+import torch
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .shadow import state_tensors
 
 T = TypeVar("T")
 
+_REAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""Other classes (fake tensors, wrappers) need not have memory of their own."""
 
-def alive(kind: type[T]) -> list[T]:
-    """Return every object of a class, or of one derived from it, that Python's collector knows.
+
+def alive(*kinds: type[T]) -> list[T]:
+    """Return every object of some classes, or of classes derived from them, that Python's collector knows.
 
     Asked for by what refers to the classes, as their objects do. ``gc.get_objects`` would hand out what other threads
     are just making too, and a tuple that somebody else holds cannot be finished (``SystemError``).
     """
-    kinds: list[type[T]] = [kind]
-    for each in kinds:
-        kinds += [derived for derived in type.__subclasses__(each) if derived not in kinds]
-    return [thing for thing in gc.get_referrers(*kinds) if issubclass(type(thing), kind)]
+    every: list[type[T]] = [*kinds]
+    for each in every:
+        every += [derived for derived in type.__subclasses__(each) if derived not in every]
+    return [thing for thing in gc.get_referrers(*every) if issubclass(type(thing), kinds)]
+
+
+def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int, torch.Tensor]:
+    """Return for each storage of some tensors and of their gradients, on a type of device, a tensor that has it."""
+    found: dict[int, torch.Tensor] = {}
+    for tensor in tensors:
+        gradient = _gradient_of(tensor)
+        for each in (tensor,) if gradient is None else (tensor, gradient):
+            if type(each) in _REAL and each.device.type == device_type and each.layout == torch.strided:
+                found[private.storage_key(each)] = each
+    found.pop(0, None)
+    return found
+
+
+def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> int:
+    """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers."""
+    things, own = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
+    found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
+    known = [*known, *model.parameters(), *model.buffers()]
+    for optimizer in things:
+        if isinstance(optimizer, Optimizer):
+            trained = (id(each) for group in optimizer.param_groups for each in group["params"])
+            known += state_tensors(optimizer) if not own.isdisjoint(trained) else []
+    others = found.keys() - {private.storage_key(each) for each in known}
+    return sum(found[key].untyped_storage().nbytes() for key in others)
+
+
+def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient of a leaf; None of a view, among others where its base was changed, which cannot be asked."""
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:
+        return None

@@ -26,6 +26,7 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
+from .alive import beside_bytes
 from .clocks import clock_of
 from .marks import Run
 from .observer import Observer
@@ -46,12 +47,14 @@ class Recorded:
         seconds: when what happened, as the recorded step itself tells.
         static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
         reached: which of the trainable parameters had a gradient when it was over, by their number.
+        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights.
     """
 
     run: Run
     seconds: Seconds
     static: Static
     reached: frozenset[int]
+    beside_bytes: int = 0
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -83,21 +86,25 @@ class RecordedStep(SpilledStep):
         super().__init__(model, device, arguments)
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
-        self._static = static_bytes(model, tensors(arguments), around)  # when gradients go is seen
+        self._static = static_bytes(model, tensors(arguments))
         self._bucket_bytes = bucket_bytes(model)
         self._tape, self._clock = AllocatorTape(device), clock_of(device)
         self._observer = Observer(model, self._tape, self._clock, self.spill)
-        del around
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
-        # Gradients that are there before: the profiler does not see them go.
-        held = {self._tape.key(each): each.untyped_storage() for each in _gradients(model)}
+        # What attributes and gradients hold before: the profiler does not see it go.
+        own = {*map(private.storage_key, (*tensors(arguments), *model.parameters(), *model.buffers()))}
+        gradients, others = _gradients(model), [each for _, each in around.tensors if each.device == device]
+        held = [each for each in (*gradients, *others) if private.storage_key(each) not in own | {0}]
+        self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
+        storages = {self._tape.key(each): each.untyped_storage() for each in held}
+        self._stays = storages.keys() - {*self._observer.keys(gradients)}
         self._gone: dict[int, int] = {}
-        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in held.items()]
-        self._held_bytes = {key: storage.nbytes() for key, storage in held.items()}
-        del held
+        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
+        self._held_bytes = {key: storage.nbytes() for key, storage in storages.items()}
+        del around, gradients, others, held, storages
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
@@ -126,7 +133,7 @@ class RecordedStep(SpilledStep):
         """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
         number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
         self._states[number] = self._observer.keys(state)
-        self._reached.update(id(each) for each in self.model.parameters() if each.grad is not None)
+        self._reached.update(id(each) for each in self.model.parameters() if each.is_leaf and each.grad is not None)
 
     def drop(self) -> None:
         self._end()
@@ -153,14 +160,17 @@ class RecordedStep(SpilledStep):
             self.drop()
         run = self._observer.run
         run.events, left_bytes = self._of_the_step(frozenset(others))
-        other_bytes = self._static.other_bytes + self._bucket_bytes + left_bytes
-        static = msgspec.structs.replace(self._static, other_bytes=other_bytes)
+        went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
+        left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
+        stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
+        static = msgspec.structs.replace(self._static, other_bytes=self._bucket_bytes + left_bytes + stood_bytes)
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self.device.type == "cpu"),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
+            beside_bytes=self._beside_bytes,
         )
 
     def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int]:
@@ -170,7 +180,8 @@ class RecordedStep(SpilledStep):
         the model is there twice for a while, as the next step makes its own before this one's goes.
         """
         last = max(self._states, default=-1)
-        events = [Event("alloc", key, size) for key, size in self._held_bytes.items()]
+        stays = self._stays.difference(self._gone.values())
+        events = [Event("alloc", key, size) for key, size in self._held_bytes.items() if key not in stays]
         live = {event.key: place for place, event in enumerate(events)}
         state: set[int] = set()
         seen: set[int] = set()
@@ -201,7 +212,8 @@ class RecordedStep(SpilledStep):
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [each.grad for each in model.parameters() if each.grad is not None and each.grad.layout == torch.strided]
+    found = [each.grad for each in model.parameters() if each.is_leaf and each.grad is not None]
+    return [each for each in found if each.layout == torch.strided]
 
 
 def _start(tape: AllocatorTape) -> None:

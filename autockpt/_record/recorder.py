@@ -212,7 +212,7 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
 def static_bytes(
     model: torch.nn.Module,
     inputs: Sequence[torch.Tensor],
-    contents: Contents,
+    contents: Contents | None = None,
     gradients: Iterable[torch.Tensor | None] = (),
 ) -> Static:
     """Count what is there before a step, each storage once.
@@ -220,12 +220,13 @@ def static_bytes(
     Args:
         model: the model.
         inputs: the tensors of its batch.
-        contents: what attributes, and what the loss closes over, hold besides.
+        contents: what attributes, and what the loss closes over, hold besides; None where that is seen otherwise.
         gradients: that are there.
     """
     own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
     devices = {parameter.device for parameter in model.parameters()}
-    others = [each for _, each in contents.tensors if each.device in devices and private.storage_key(each) not in own]
+    held = [each for _, each in contents.tensors] if contents is not None else []
+    others = [each for each in held if each.device in devices and private.storage_key(each) not in own]
     return Static(
         parameter_bytes=storage_bytes(model.parameters()),
         buffer_bytes=storage_bytes(model.buffers()),

@@ -146,19 +146,14 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
         hooks: whether the model's own hooks run.
 
     Raises:
-        NotApplicable: the model has no parameter that requires a gradient, or one without a shape.
+        NotApplicable: see `refuse_untrainable`.
     """
     if isinstance(inputs, Mapping):
         inputs = Arguments((), inputs)
     elif not isinstance(inputs, Arguments):
         inputs = Arguments(inputs if isinstance(inputs, tuple) else (inputs,), {})
-    refuse_lazy(model)
+    refuse_untrainable(model, loss)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
-        raise NotApplicable(
-            f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
-            "so nothing can be recomputed. Set requires_grad on what is to be trained."
-        )
     given = tensors((inputs.args, dict(inputs.kwargs)))
     batch = [tensor for tensor in given if tensor.requires_grad and tensor.is_leaf]
     source = torch.zeros((), requires_grad=True) if any(map(_has_graph, given)) else None
@@ -174,6 +169,33 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
         source=source,
         hooks=hooks,
     )
+
+
+def refuse_untrainable(model: torch.nn.Module, loss: Loss | None) -> None:
+    """Refuse what has no training step: no module, one with nothing to train, or a loss that cannot be called.
+
+    Raises:
+        NotApplicable: it is such a one, or has a parameter or buffer without a shape.
+    """
+    refuse_other(model)
+    if loss is not None and not callable(loss):
+        raise NotApplicable(f"loss is {loss!r}; it must be a function from the model's outputs to a scalar.")
+    refuse_lazy(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise NotApplicable(
+            f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
+            "so nothing can be recomputed. Set requires_grad on what is to be trained."
+        )
+
+
+def refuse_other(model: object) -> None:
+    """Refuse what is no module.
+
+    Raises:
+        NotApplicable: it is none, or a class of modules.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise NotApplicable(f"a model is a torch.nn.Module, and this is {model!r}.")
 
 
 def refuse_lazy(model: torch.nn.Module) -> None:

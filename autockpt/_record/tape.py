@@ -166,7 +166,8 @@ class AllocatorTape:
         if left:
             raise ProfilingError(
                 f"the profiler's stream holds {found} of {len(self._addresses)} markers: "
-                "forward calls modules in threads of its own or starts a torch profiler, and recording sees neither; "
+                "forward calls modules in threads of its own, backward is called in another thread, or a torch "
+                "profiler was begun, and recording sees none of these; "
                 f"or torch {torch.__version__} reports allocations in another way. Write a plan by hand (Plan.of)."
             )
         if not any(event.kind == "alloc" for event in events):

@@ -8,12 +8,14 @@ from typing import Any, TypeVar, get_args
 
 import torch
 
+from .. import _torch_private as private
 from .._choose.pins import refuse_pins
-from .._data.goal import Goal, Patterns
+from .._data.errors import NotApplicable
+from .._data.goal import Goal, Patterns, Pins
 from .._data.plan import Plan
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
-from .._record.step import refuse_late_writes, refuse_lazy
+from .._record.step import refuse_late_writes, refuse_lazy, refuse_other, refuse_untrainable
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
 from .frames import Checking
@@ -115,12 +117,17 @@ def apply(
         )
     if check not in get_args(Checking):
         raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Checking)))}")
-    refuse_lazy(model)
+    refuse_other(model)
+    _refuse_compiled(model, given=plan is not None)
     if plan is not None:
+        if not isinstance(plan, Plan):
+            raise NotApplicable(f"plan is {plan!r}; give a Plan, such as autockpt.Plan.load('plan.json').")
+        refuse_lazy(model)
         refuse_pins(keep, recompute)
         refuse_units(model, [segment.calls for segment in plan.segments])
         install(model, plan, check)
         return model
+    refuse_untrainable(model, loss)
     refuse_sharded(model)
     if inputs is None:
         refuse_late_writes(model)
@@ -131,8 +138,7 @@ def apply(
         optimizer=optimizer,
         solver=solver,
         seconds=seconds,
-        keep=keep,
-        recompute=recompute,
+        pins=Pins.of(keep, recompute),
         plan_for=plan_for or {},
         strict=strict,
         check=check,
@@ -159,12 +165,14 @@ def remove(model: M) -> M:
     Raises:
         NotApplicable: somebody else patched a forward over ours, which it names; or the plan is that of a larger model.
     """
+    refuse_other(model)
     uninstall(model)
     return model
 
 
 def plan_of(model: torch.nn.Module) -> Plan | None:
     """Return the plan that is applied to `model`; None if there is none, or none yet."""
+    refuse_other(model)
     return installed_plan(model)
 
 
@@ -172,6 +180,15 @@ def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: flo
     """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
     total_bytes, memory = _memory(model)
     return Goal.of(budget, max_overhead, total_bytes=total_bytes, memory=memory)
+
+
+def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
+    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made."""
+    if private.is_compiled(model) and not (given and not hasattr(model, "_orig_mod")):
+        raise NotApplicable(
+            "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
+            "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
+        )
 
 
 def _memory(model: torch.nn.Module) -> tuple[int | None, str]:

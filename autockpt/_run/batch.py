@@ -122,13 +122,20 @@ def batch_of(
     return Batch(
         kind=(tuple(arguments), switches, traits, tuple((each.ndim, each.dtype) for each in arrays), _state_of(model)),
         numbers=tuple(each for each in others if numbers and type(each) is int),
-        shapes=tuple(tuple(each.shape) for each in (*tensors, *arrays)),
+        shapes=tuple(map(_shape_of, (*tensors, *arrays))),
     )
+
+
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    """Return a shape in numbers: that of all values together where each row has a length of its own."""
+    return tuple(tensor.values().shape if getattr(tensor, "is_nested", False) else tensor.shape)
 
 
 def gradient_bytes(model: nn.Module) -> int:
     """Bytes of the parameters to whose gradients a step that begins now adds its own."""
-    return sum(each.nbytes for each in model.parameters() if each.requires_grad and each.grad is not None)
+    # What stands for a parameter for a while (torch.func.functional_call) is no leaf, and has none.
+    trained = (each for each in model.parameters() if each.requires_grad and each.is_leaf)
+    return sum(each.nbytes for each in trained if each.grad is not None)
 
 
 def _state_of(model: nn.Module) -> tuple[object, ...]:

@@ -89,8 +89,10 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
 
     sizes = tuple(starmap(size_of, _sizes(profile)))
     tensors = profile.tensors
+    batch = tensors_of(begins.arguments)
     before, after = (
-        sum(each.nbytes for each in tensors_of(resized(begins.arguments, each))) for each in (shapes, larger)
+        sum(math.prod(shape) * each.itemsize for each, shape in zip(batch, every, strict=False))
+        for every in (shapes, larger)
     )
     static = msgspec.structs.replace(profile.static, input_bytes=profile.static.input_bytes + max(after - before, 0))
     note = f"foretold for larger batches ({larger} for {shapes}) by fake recordings of both"
@@ -133,7 +135,7 @@ def enlarged(begins: Forward, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tu
     for name, shape in shapes.items():
         tensor = given[places[name]] if name in places else None
         if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
-            found = f"a tensor of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else repr(tensor)
+            found = f"a tensor of shape {tuple(tensor.shape)}" if isinstance(tensor, torch.Tensor) else "none"
             raise BudgetError(
                 f"plan_for asks for {name!r} in shape {shape}, and the batch has {found} there; it has the arguments "
                 f"{', '.join(places)}"

@@ -58,6 +58,8 @@ def govern(
         NotApplicable: see `install`.
     """
     _refuse_replicas(model)
+    if governor is not None:
+        _refuse_governed_parts(model)
     table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
     uninstall(model)
     handle = Handle(table)
@@ -268,6 +270,12 @@ def _known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
     if forward.func is governed_forward:
         return "", forward.args[2].handle
     return (forward.args[2], forward.args[3]) if forward.func is patched_forward else None
+
+
+def _refuse_governed_parts(model: nn.Module) -> None:
+    parts = [name for name, module in model.named_modules() if name and governor_of(module) is not None]
+    if parts:
+        raise NotApplicable(f"a budget is applied to a part already, {listed(parts)}. Remove that first.")
 
 
 def _refuse_replicas(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._choose.solve import choose
-from .._data.goal import Asked, Goal, Patterns, Pins
+from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record.optimizer import Optimizers
@@ -29,8 +29,7 @@ class Request:
         optimizer: what trains the model, or the name of its class; None for what is seen to.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         seconds: how long the solver may search.
-        keep: patterns of calls that must not run again.
-        recompute: patterns of calls that must.
+        pins: calls that must not run again, or must.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
         strict: whether a later step that cannot fit raises.
         check: which replays are compared with their forwards.
@@ -41,8 +40,7 @@ class Request:
     optimizer: Optimizers | None = None
     solver: str = "auto"
     seconds: float = 3.0
-    keep: Patterns = ()
-    recompute: Patterns = ()
+    pins: Pins = NO_PINS
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
     check: Checking = "sampled"
@@ -61,6 +59,5 @@ class Request:
         budget_bytes, goal = self.goal.budget_bytes, self.goal
         if budget_bytes is not None and profile.device != "cpu":
             goal = Goal(budget=int((1 - CACHING_MARGIN) * budget_bytes))
-        pins = Pins.of(self.keep, self.recompute)
-        asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=pins)
+        asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
         return choose(profile, asked, bounded=bounded)

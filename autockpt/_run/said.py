@@ -22,14 +22,20 @@ OTHER_CALLS = (
     "modules save that no recorded step made waits elsewhere, so that the budget holds."
 )
 
+UNCOVERED = (
+    "a step makes more forwards before a backward than any step that could be recorded, and no plan covers them. What "
+    "they save waits elsewhere; what derivatives of derivatives save does not, and the budget may not hold."
+)
+
 LATER = "the recording of a step is dropped, and a later one will be recorded"
 
 FAILED = "no step could be recorded, so the model trains without a plan from now on"
 
 UNPLANNED = (
-    "several steps were recorded, each of another kind or larger than those before by more than a quarter, and no plan "
-    "is made yet. They keep to the budget and are slow, since what forward saves waits elsewhere. apply(model, budget, "
-    "plan_for={'input_ids': (8, 2048)}) tells the largest sizes ahead."
+    "several steps were recorded, each larger than those before by more than a quarter, or of another kind (arguments, "
+    "flags, modules that were replaced), and no plan is made yet. They keep to the budget and are slow, since what "
+    "forward saves waits elsewhere. apply(model, budget, plan_for={'input_ids': (8, 2048)}) tells the largest sizes "
+    "ahead."
 )
 
 REPLACED = (
@@ -41,7 +47,13 @@ REPLACED = (
 UNSEEN = (
     "a model that is held to a budget trains, by a backward or an optimizer's step, and no training forward of its own "
     "was seen: the step ran without a plan. Apply to the module whose forward is called (with Lightning: the one that "
-    "training_step calls), after whatever replaces its forward, and before torch.compile."
+    "training_step calls), after whatever replaces its forward. Where torch.compile is around the whole model, give a "
+    "batch, apply(model, budget, inputs=batch, loss=loss), before compiling; or compile its blocks alone."
+)
+
+EVAL = (
+    "a model that is held to a budget trains in eval mode, in which no step is recorded and none is planned for. Call "
+    "model.train() before the loop."
 )
 
 
@@ -51,9 +63,9 @@ class Said:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def once(self, *texts: str) -> None:
-        """Warn of what was not said before."""
+    def once(self, *texts: str, where: bool = True) -> None:
+        """Warn of what was not said before, `where` that is so."""
         for text in texts:
-            if text not in self._said:
+            if where and text not in self._said:
                 self._said.add(text)
                 _log.warning("%s", text)

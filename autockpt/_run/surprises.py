@@ -27,7 +27,7 @@ class Surprises:
 
     def __init__(self) -> None:
         self.tries, self.unknown = 0, False
-        self._waits, self._set_up = 0, False  # such steps that were met
+        self._waits, self._set_up, self._uncovered = 0, False, False  # such steps that were met
         self._nodes: dict[Kind, int] = {}  # the most of autograd
         self._highest_bytes = 0
 
@@ -47,6 +47,21 @@ class Surprises:
         self.tries += 1
         self.unknown = True
         return True
+
+    def learnt(self, *, new: bool) -> bool:
+        """Note that a step was recorded, of a `new` kind or not; whether it is what was unknown.
+
+        Steps with one forward and with several may take turns: then the one after the next is.
+        """
+        before, self._uncovered = self.unknown, self._uncovered and not new
+        self.unknown = self._uncovered and not self.exhausted
+        self.tries += self.unknown
+        return before and new
+
+    def uncovered(self) -> bool:
+        """Note that a step makes more forwards before a backward than plans cover; whether nothing is to be done."""
+        self.unknown = self._uncovered = not self.exhausted
+        return self.exhausted
 
     def refuse(self, *, here: bool, waits: bool) -> None:
         """Refuse a recorded step that is not as those that come.

@@ -34,7 +34,7 @@ class Unseen:
         if not self._waits or self._hooks:
             return
         trained = [each for each in model.parameters() if each.requires_grad]
-        if any(each.grad is not None or private.graph_is_alive(each) for each in trained):
+        if any(each.is_leaf and (each.grad is not None or private.graph_is_alive(each)) for each in trained):
             self._begun = {"backward", "step"}
         hook = functools.partial(_arrives, weakref.ref(self))
         self._hooks = [each.register_post_accumulate_grad_hook(hook) for each in trained if each.is_leaf]
@@ -59,7 +59,7 @@ class Unseen:
     def again(self) -> None:
         """An optimizer has taken a second step since the last forward: on gradients, it was none that is seen here."""
         model = self._model()
-        if model is not None and any(each.grad is not None for each in model.parameters()):
+        if model is not None and any(each.is_leaf and each.grad is not None for each in model.parameters()):
             self._tell(model)
 
     def arrives(self) -> None:

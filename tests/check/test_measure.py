@@ -94,3 +94,14 @@ def test_a_measurement_leaves_the_model_and_torch_as_they_were() -> None:
     with torch.profiler.profile() as profiler:
         torch.ones(3).add_(1)
     assert len(list(profiler.events() or ())) > 0
+
+
+def test_a_view_that_cannot_be_asked_for_its_gradient_is_no_error() -> None:
+    """One of several that `split` returned, after their base was changed in place."""
+    flat = nn.Parameter(floats(1))
+    views = flat.split(flat.numel() // 2)
+    with torch.no_grad():
+        flat.mul_(2)
+    with pytest.raises(RuntimeError, match="is a view and its base"):
+        _ = views[1].is_leaf
+    assert autockpt.measure(lambda: floats(1), device="cpu").step_bytes >= MEGABYTE

@@ -231,22 +231,26 @@ class Around(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("outer_first", [True, False])
-def test_a_part_that_is_held_to_a_budget_of_its_own(outer_first: bool) -> None:
+def test_a_part_that_is_held_to_a_budget_of_its_own() -> None:
     def loop(run: Run) -> None:
         inner: Any = run.model.inner
         if run.budget_bytes is not None:
-            if not outer_first:
-                autockpt.remove(run.model)
             autockpt.apply(inner, run.budget_bytes)
-            if not outer_first:
-                autockpt.apply(run.model, run.budget_bytes)
         train(run, steps())
         if run.governed:
             autockpt.remove(run.model)
             autockpt.remove(inner)
 
     held(Around, loop, planned_by=1, excuse="without a plan")
+
+
+def test_a_whole_of_which_a_part_is_held_to_a_budget_already() -> None:
+    model = Around()
+    autockpt.apply(model.inner, "1GB")
+    with pytest.raises(autockpt.NotApplicable, match=r"a part already, 'inner'\. Remove that first"):
+        autockpt.apply(model, "1GB")
+    autockpt.remove(model.inner)
+    autockpt.apply(model, "1GB")
 
 
 @pytest.mark.parametrize("ours", [None, 2, 3], ids=["never ours", "ours every second time", "ours every third time"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import autockpt
 from autockpt._calls.values import tensors
@@ -83,3 +84,40 @@ def test_a_step_that_is_spilled_holds_no_more_than_a_deep_plan() -> None:
     assert autockpt.plan_of(case.model) is None
     static = storage_bytes([*case.model.parameters(), *case.model.buffers(), *tensors(case.kwargs)])
     assert static + spilled_bytes <= lowest.peak_bytes < static + plain_bytes
+
+
+class Remembers(nn.Module):
+    """Attends to its own last batch too, which it keeps in an attribute (as Transformer-XL does)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.both = nn.Linear(64, 64), nn.Linear(64, 128)
+        self.memory: Tensor | None = None
+
+    def forward(self, batch: Tensor) -> Tensor:
+        seen = batch if self.memory is None else torch.cat([self.memory, batch], 1)
+        keys, values = self.both(seen).chunk(2, -1)
+        self.memory = batch.detach()[:, -8:]
+        return batch + torch.nn.functional.scaled_dot_product_attention(self.query(batch), keys, values)
+
+
+def test_what_attributes_hold_until_a_step_replaces_it_is_counted_once() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Remembers() for _ in range(4)))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        model(torch.randn(16, 16, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    autockpt.apply(model, "100GB")
+    for _ in range(5):
+        step()
+    plan = autockpt.plan_of(model)
+    assert plan is not None
+    held = [*model.parameters(), *(value for each in optimizer.state.values() for value in each.values())]
+    held += [each.memory for each in model if isinstance(each, Remembers) and each.memory is not None]
+    start_bytes = storage_bytes(held)
+    held.clear()
+    assert plan.plain_peak_bytes == start_bytes + autockpt.measure(step, device="cpu").step_bytes

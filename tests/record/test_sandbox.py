@@ -193,7 +193,7 @@ def test_weights_that_torch_caches_are_not_those_of_the_recording() -> None:
     check(make, step)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 def test_a_model_with_a_traced_part_is_planned() -> None:
     def make() -> nn.Module:
         model = blocks(None)

@@ -101,8 +101,8 @@ def _verified(
 ) -> Verification:
     if plan is None:
         raise BudgetError(
-            "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'), or "
-            "apply one to the model first"
+            "there is no plan to verify: give a plan or a budget, as in verify(model, batch, budget='8GB'). Where a "
+            "budget was applied, its plan is made as the third step begins, or at once with apply(..., inputs=batch)"
         )
     install(model, plan)  # refuses a plan that does not fit before anything runs
     uninstall(model)

@@ -35,7 +35,7 @@ from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans, Ready
 from ..refusing import told
 from ..request import Request
-from ..said import FAILED, HOOKS, LATER, OTHER_CALLS, REPLACED, UNHOOKED, UNPLANNED, UNSEEN, Said
+from ..said import EVAL, FAILED, HOOKS, LATER, OTHER_CALLS, REPLACED, UNCOVERED, UNHOOKED, UNPLANNED, UNSEEN, Said
 from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
@@ -105,7 +105,7 @@ class Governor:
         step.batches.append(batch)
         way, current = step.way, self._plans.current
         if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
-            self._surprises.unknown = True  # more forwards before one backward than the plan counts on
+            self._said.once(UNCOVERED, where=self._surprises.uncovered())
             way = SpilledStep(model, begins.device, begins.arguments)
         if way is not None:
             return self._run(step, functools.partial(way.forward, begins.arguments, begins.run))
@@ -114,8 +114,7 @@ class Governor:
 
     def pause(self, model: nn.Module, arguments: object) -> None:
         """End what is being recorded, if its backward has come: the model does something else than train now."""
-        step = self._step
-        if step is None or step.way is None:
+        if (step := self._step) is None or step.way is None:
             return
         if step.is_here() and step.backward:
             self._end(arguments)
@@ -218,8 +217,8 @@ class Governor:
         if step is None:
             return
         strangers = self.handle.table.strangers.take_met()
-        if step.backward and self._surprises.other_calls(step.kind, step.nodes, strangers=strangers):
-            self._said.once(OTHER_CALLS)
+        if step.backward:
+            self._said.once(OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes, strangers=strangers))
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
@@ -242,12 +241,11 @@ class Governor:
             _log.info("the model set itself up in its first step, so the next one is recorded")
         else:
             refuse_collectives(recorded.operators)
-            _log.info("recorded a step on batches of %s", step.kind.describe())
-            if self._plans.learn(step.kind, step.nodes, recorded) and self._surprises.unknown:
+            beside = f"beside {format_bytes(recorded.beside_bytes)} of tensors that are no part of it and do not count"
+            _log.info("recorded a step on batches of %s, %s", step.kind.describe(), beside)
+            if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes, recorded)):
                 self._plans.forget_plans()
-            self._surprises.unknown = False
-            if self._plans.late:
-                self._said.once(UNPLANNED)
+            self._said.once(UNPLANNED, where=self._plans.late)
 
     def _surprise(self, model: nn.Module, device: torch.device) -> str:
         """Say what the last step showed that the plan does not count on; empty where nothing."""
@@ -277,7 +275,7 @@ class Governor:
 
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here."""
-        self._said.once(REPLACED if cover(model, self) else UNSEEN)
+        self._said.once(REPLACED if cover(model, self) else UNSEEN if model.training else EVAL)
 
     def _drop(self) -> None:
         """Forget the step that is under way."""
@@ -288,8 +286,7 @@ class Governor:
 
 def _pause(governor: weakref.ref[Governor], model: weakref.ref[nn.Module]) -> None:
     """End what a governor records, as far as that can be: another recording begins."""
-    owner, trained = governor(), model()
-    if owner is not None and trained is not None:
+    if (owner := governor()) is not None and (trained := model()) is not None:
         owner.pause(trained, ())
 
 

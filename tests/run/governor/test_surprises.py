@@ -18,6 +18,7 @@ import autockpt
 from autockpt import NotApplicable, Plan, Segment
 from autockpt._record.loss import assumed_loss
 from autockpt._run.batch import Forward, Kind, batch_of
+from autockpt._run.frames import watching_replays
 from autockpt._run.headroom import enlarged
 from autockpt._run.install import governor_of
 
@@ -297,7 +298,7 @@ def test_the_largest_shapes_count_where_a_batch_is_given_too() -> None:
 
 
 def test_a_frozen_model_that_hands_gradients_on_is_no_training_step() -> None:
-    model = autockpt.apply(stack().requires_grad_(False), BUDGET)
+    model = autockpt.apply(stack(), BUDGET).requires_grad_(False)
     batch = BATCH.clone().requires_grad_()
     model(batch).sum().backward()
     assert batch.grad is not None
@@ -367,3 +368,50 @@ def test_a_copy_knows_an_optimizer_by_its_name() -> None:
     model: Any = copy.deepcopy(autockpt.apply(stack(), "2MB", optimizer="adam"))
     governor: Any = governor_of(model)
     assert governor._request.optimizer == "adam"
+
+
+def test_nested_tensors_whose_rows_have_lengths_of_their_own_train() -> None:
+    torch.manual_seed(0)
+    model = autockpt.apply(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)), "1GB")
+    for lengths in [(3, 5), (3, 5), (2, 4), (6, 7), (1, 9)]:
+        rows = [torch.randn(length, 8) for length in lengths]
+        model(torch.nested.nested_tensor(rows, layout=torch.jagged)).values().square().mean().backward()
+        model.zero_grad()
+    plan_of(model)
+
+
+def test_steps_with_one_forward_and_with_two_may_take_turns(caplog: pytest.LogCaptureFixture) -> None:
+    """They begin alike: only a step that has begun its second forward shows which it is."""
+    caplog.set_level("INFO", logger="autockpt")
+    model = autockpt.apply(stack(), BUDGET)
+    for forwards in [1, 2] * 8:
+        sum((model(BATCH).square().mean() for _ in range(forwards)), torch.zeros(())).backward()
+        model.zero_grad()
+    assert sum("recorded a step" in record.getMessage() for record in caplog.records) == 3
+    with watching_replays() as replayed:
+        (model(BATCH).square().mean() + model(BATCH).square().mean()).backward()
+    assert any(key.endswith("#1") for keys in replayed for key in keys)
+
+
+def test_an_inner_loop_over_weights_of_its_own_ends_in_one_warning(
+    caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Second-order MAML: forwards wait for their backward while others have theirs, which no recording takes."""
+    caplog.set_level("INFO", logger="autockpt")
+    model = autockpt.apply(stack(), "1GB")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(12):
+        weights = dict(model.named_parameters())
+        total = torch.zeros(())
+        for _ in range(2):
+            loss = torch.func.functional_call(model, weights, (BATCH,)).square().mean()
+            gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+            fast = {name: weights[name] - 0.1 * each for name, each in zip(weights, gradients, strict=True)}
+            total = total + torch.func.functional_call(model, fast, (BATCH,)).square().mean()
+        total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("recorded a step" in each for each in said) <= 6
+    assert sum("more forwards before a backward" in each for each in said) == 1
+    assert not [each for each in recwarn if "not a leaf" in str(each.message)]

@@ -1,0 +1,88 @@
+"""What `apply` refuses before anything trains, and what it says of a loop that it cannot plan for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autockpt
+
+
+def stack() -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(4)))
+
+
+def compiled_in_place() -> nn.Module:
+    model = stack()
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "words"),
+    [
+        (lambda: nn.Linear, {"budget": "1MB"}, "a model is a torch.nn.Module, and this is <class"),
+        (lambda: 3, {"budget": "1MB"}, "a model is a torch.nn.Module, and this is 3"),
+        (stack, {"plan": "plan.json"}, r"plan is 'plan.json'; give a Plan, such as autockpt.Plan.load"),
+        (stack, {"plan": {"segments": []}}, "plan is {'segments': ..}; give a Plan"),
+        (nn.GELU, {"budget": "1MB"}, "GELU has no parameter that requires a gradient"),
+        (lambda: stack().requires_grad_(False), {"budget": "1MB"}, "no parameter that requires a gradient"),
+        (stack, {"budget": "1MB", "loss": 3}, "loss is 3; it must be a function"),
+        (stack, {"budget": "1MB", "loss": 3, "inputs": torch.ones(2, 16)}, "loss is 3; it must be a function"),
+        (lambda: torch.compile(stack(), backend="eager"), {"budget": "1MB"}, "compiled as a whole.*Compile it after"),
+        (lambda: torch.compile(stack(), backend="eager"), {"plan": autockpt.Plan()}, "compiled as a whole"),
+        (compiled_in_place, {"budget": "1MB"}, "compiled as a whole"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_at_once(make: Callable[[], Any], given: dict[str, Any], words: str) -> None:
+    model = make()
+    with pytest.raises(autockpt.NotApplicable, match=words):
+        autockpt.apply(model, **given)
+    assert not isinstance(model, nn.Sequential) or "forward" not in vars(model)
+
+
+@pytest.mark.parametrize("pins", [{"keep": 5}, {"recompute": [None]}])
+def test_pins_that_are_no_texts_are_refused_at_once(pins: dict[str, Any]) -> None:
+    with pytest.raises(autockpt.PinError, match="a pin is a pattern of qualified names"):
+        autockpt.apply(stack(), "1MB", **pins)
+
+
+@pytest.mark.parametrize("function", [autockpt.remove, autockpt.plan_of])
+def test_what_is_no_module_has_no_plan(function: Callable[[Any], object]) -> None:
+    with pytest.raises(autockpt.NotApplicable, match=r"a model is a torch\.nn\.Module"):
+        function(None)
+
+
+def test_a_plan_that_is_given_may_be_put_on_a_model_that_compiles_itself() -> None:
+    model = autockpt.apply(compiled_in_place(), plan=autockpt.Plan.of(["1"]))
+    model(torch.randn(4, 16)).sum().backward()
+    assert autockpt.plan_of(model) is not None
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda model: model.eval(), "trains in eval mode"),
+        (lambda model: torch.compile(model, backend="eager"), "before compiling"),
+    ],
+    ids=["eval", "compiled afterwards"],
+)
+def test_why_no_step_is_planned_is_said(
+    prepare: Callable[[Any], Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = autockpt.apply(stack(), "1MB")
+    trained = prepare(model)
+    for _ in range(4):
+        trained(torch.randn(4, 16)).sum().backward()
+    said = [record.getMessage() for record in caplog.records if record.name == "autockpt"]
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def test_verify_before_there_is_a_plan_says_when_there_is() -> None:
+    with pytest.raises(autockpt.BudgetError, match="its plan is made as the third step begins, or at once"):
+        autockpt.verify(autockpt.apply(stack(), "1MB"), torch.randn(4, 16))
