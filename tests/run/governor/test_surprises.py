@@ -401,7 +401,7 @@ def test_an_inner_loop_over_weights_of_its_own_ends_in_one_warning(
     model = autockpt.apply(stack(), "1GB")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(12):
-        weights = dict(model.named_parameters())
+        weights: dict[str, Tensor] = {**dict(model.named_parameters())}
         total = torch.zeros(())
         for _ in range(2):
             loss = torch.func.functional_call(model, weights, (BATCH,)).square().mean()
