@@ -195,7 +195,7 @@ def refuse_other(model: object) -> None:
         NotApplicable: it is none, or a class of modules.
     """
     if not isinstance(model, torch.nn.Module):
-        raise NotApplicable(f"a model is a torch.nn.Module, and this is {model!r}.")
+        raise NotApplicable(f"a model is a torch.nn.Module, and this is {model!r:.80}.")
 
 
 def refuse_lazy(model: torch.nn.Module) -> None:

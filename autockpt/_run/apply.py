@@ -121,7 +121,7 @@ def apply(
     _refuse_compiled(model, given=plan is not None)
     if plan is not None:
         if not isinstance(plan, Plan):
-            raise NotApplicable(f"plan is {plan!r}; give a Plan, such as autockpt.Plan.load('plan.json').")
+            raise NotApplicable(f"plan is {plan!r:.80}; give a Plan, such as autockpt.Plan.load('plan.json').")
         refuse_lazy(model)
         refuse_pins(keep, recompute)
         refuse_units(model, [segment.calls for segment in plan.segments])
