@@ -77,6 +77,10 @@ def _steps(found: Verification) -> Iterator[str | Table]:
             rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
     if rows:
         yield Table(header=["", "plain", "planned"], rows=rows)
+    above_bytes = (found.measured_peak_bytes or 0) - (found.budget_bytes or 0)
+    if found.budget_bytes is not None and above_bytes > 0:
+        cause = "the plan is that of another model, batch or loss"
+        yield f"The measured peak stands {format_bytes(above_bytes)} above the budget: {cause}"
     if found.measured_peak_bytes is not None:
         yield "Measured is one forward and backward, without an optimizer"
     if found.error is not None and found.error not in headline(found):

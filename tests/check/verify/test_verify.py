@@ -408,3 +408,12 @@ def test_of_a_plan_by_hand_nothing_is_predicted_and_both_steps_are_measured() ->
     assert "predicted" not in str(found)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert verify(plain_chain(), BATCH, plan=BLOCKS).measured_peak_bytes is None
+
+
+def test_a_plan_for_a_smaller_batch_is_said_to_stand_above_its_budget() -> None:
+    plan = autockpt.solve(autockpt.profile(plain_chain(), BATCH), "min")
+    exact, larger = (verify(plain_chain(), batch, plan=plan) for batch in (BATCH, BATCH.repeat(4, 1)))
+    assert exact.exact
+    assert larger.exact
+    assert "above the budget" not in exact.explain()
+    assert "above the budget: the plan is that of another model, batch or loss" in larger.explain()
