@@ -12,6 +12,9 @@ from .common import listed
 if TYPE_CHECKING:  # it comes with torch
     from ..._check.verify import Difference, Verification
 
+NEAR = 0.01
+"""Share of a budget up to which a measured peak above it may come of a loss that was not told."""
+
 _LISTED = 12  # differences in a table; the rest are counted
 
 
@@ -78,7 +81,7 @@ def _steps(found: Verification) -> Iterator[str | Table]:
     if rows:
         yield Table(header=["", "plain", "planned"], rows=rows)
     above_bytes = (found.measured_peak_bytes or 0) - (found.budget_bytes or 0)
-    if found.budget_bytes is not None and above_bytes > 0:
+    if found.budget_bytes is not None and above_bytes > NEAR * found.budget_bytes:
         cause = "the plan is that of another model, batch or loss"
         yield f"The measured peak stands {format_bytes(above_bytes)} above the budget: {cause}"
     if found.measured_peak_bytes is not None:
