@@ -131,14 +131,6 @@ def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
         check(plain, planned, [0])
 
 
-def test_what_a_member_is_given_from_outside_is_held_and_not_restored_beside_that() -> None:
-    """The model's own code slices what one member returned for the next, which saves the slice."""
-    plain = reference("gpt2-hidden-states")
-    calls = ("transformer#0", "lm_head#0", "#0/float#0", "#0/view#0", "#0/cross_entropy#0")
-    planned = find_planned(plain.profile, Plan(segments=(Segment(calls=calls),)))
-    check(plain, planned, [0])
-
-
 def check(plain: Reference, candidates: Candidates, chosen: list[int]) -> None:
     """Hold what a plan claims, and all that its step makes, against a measured and a plain step."""
     segments = segments_of(candidates, chosen)

@@ -137,7 +137,6 @@ def _restored(
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         # What the caller's code made of a member's result may be handed on beside it: then both are there at once.
         beside = tensor in held_anyway and birth not in alone and index.covers(members, birth)
-        beside = beside and not index.is_given(members, node, tensor)
         if not there or beside:
             until[tensor, cast] = max(until.get((tensor, cast), 0), saves.release[i])
     for i in stays:

@@ -164,12 +164,6 @@ class Index:
         place = bisect.bisect_right(members, node) - 1
         return place >= 0 and node < self.nodes[members[place]].stop
 
-    def is_given(self, members: Members, node: int, tensor: int) -> bool:
-        """Whether the member in which a node lies gets a tensor from outside the run, and from no other member."""
-        place = bisect.bisect_right(members, node) - 1
-        given = [each for each in self.nodes[members[place]].arguments if each.tensor == tensor] if place >= 0 else []
-        return bool(given) and not any(self.handed_on(each, members) for each in given)
-
     def born_in(self, members: Members, until: int) -> Ints:
         """Tensors born in the members before a tick."""
         first, stop = self.nodes[members[0]], self.nodes[members[-1]].stop
