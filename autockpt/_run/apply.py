@@ -93,8 +93,9 @@ def apply(
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
             help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
             as the errors below, with the model as it was before `apply`.
-        NotApplicable: the plan names calls that the model does not have, or the model cannot be planned: it has nothing
-            to train, lazy modules that have not run yet, or an RReLU where no inputs are given.
+        NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
+            is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already,
+            lazy modules that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
@@ -163,7 +164,8 @@ def remove(model: M) -> M:
         The model itself.
 
     Raises:
-        NotApplicable: somebody else patched a forward over ours, which it names; or the plan is that of a larger model.
+        NotApplicable: somebody else patched a forward over ours, which it names; the plan is that of a larger model; or
+            this is no module.
     """
     refuse_other(model)
     uninstall(model)
@@ -171,7 +173,11 @@ def remove(model: M) -> M:
 
 
 def plan_of(model: torch.nn.Module) -> Plan | None:
-    """Return the plan that is applied to `model`; None if there is none, or none yet."""
+    """Return the plan that is applied to `model`; None if there is none, or none yet.
+
+    Raises:
+        NotApplicable: it is no module.
+    """
     refuse_other(model)
     return installed_plan(model)
 
