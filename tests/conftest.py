@@ -42,7 +42,7 @@ def hasty() -> Iterator[None]:
     if importlib.util.find_spec("torch") is None:
         yield
         return
-    from autockpt._record import timing
+    from tests.doors import timing
 
     with mock.patch.object(timing, "REPEATS", 2):
         yield
@@ -54,7 +54,7 @@ def checked(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--check-always"):
         yield
         return
-    from autockpt._run.frames import Nets
+    from tests.doors import Nets
 
     plain = Nets.of
 

@@ -1,4 +1,4 @@
-"""A profile made by hand, for tests of what reads profiles. Imports no torch.
+"""A profile made by hand, for tests of what reads profiles. Needs no torch.
 
 A chain of equal blocks, each of two calls that save one tensor. The clock is filled the way a recorder would
 fill it: forward births and saves, then backward in reverse order.
@@ -6,8 +6,8 @@ fill it: forward births and saves, then backward in reverse order.
 
 from __future__ import annotations
 
-from autockpt._data.profile import Profile
-from autockpt._data.tables import Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
+from autockpt import Profile
+from tests.doors import Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
 
 __all__ = ["chain_profile"]
 

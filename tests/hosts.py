@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from autockpt._choose.candidates import profile_index
-from autockpt._data.devices import HostCosts
+from tests.doors import HostCosts, profile_index
 
 __all__ = ["IDLE_HOST", "host"]
 

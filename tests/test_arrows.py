@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-import autockpt
+from tests.doors import HOMES
 
 ROOT = Path(__file__).parent.parent
 
@@ -113,7 +113,7 @@ def imported(name: str) -> str | None:
         return None
     if not rest:
         return "everything"
-    home = next((module for module, names in autockpt._HOME.items() if rest[0] in names), None)
+    home = next((module for module, names in HOMES.items() if rest[0] in names), None)
     if home is not None:  # a public name, from the door
         rest = home.split(".")
     leaf = ".".join(rest[:2])

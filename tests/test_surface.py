@@ -14,6 +14,7 @@ import pytest
 
 import autockpt.solvers
 from tests.cli.shell import VERBS, verb
+from tests.doors import HOMES
 
 NAMES = {
     "AutockptError",
@@ -128,7 +129,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_errors_are_one_tree() -> None:
     public = {name: getattr(autockpt, name) for name in NAMES}
     errors = {name for name, value in public.items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert errors == {*autockpt._HOME["_data.errors"], *autockpt._HOME["solvers.errors"]}
+    assert errors == {*HOMES["_data.errors"], *HOMES["solvers.errors"]}
     assert all(issubclass(public[name], autockpt.AutockptError) for name in errors)
     assert issubclass(autockpt.AutockptError, ValueError)
 

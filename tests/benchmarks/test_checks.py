@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from autockpt._run.frames import trial
 from benchmarks.checks import clean, cost
+from tests.doors import frames_trial
 from tests.zoo import Case
 
 
@@ -23,7 +23,7 @@ def build() -> Case:
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_an_alarm_stands_in_the_row(planted: bool) -> None:
-    wrong = mock.patch.object(trial, "same", lambda one, other: False) if planted else contextlib.nullcontext()
+    wrong = mock.patch.object(frames_trial, "same", lambda one, other: False) if planted else contextlib.nullcontext()
     with mock.patch.dict(clean.MODELS, {"small": build}), wrong:
         row = clean.run_model("small")
     assert bool(clean.alarms(row)) == planted and not row["differing"]

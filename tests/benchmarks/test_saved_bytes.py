@@ -8,12 +8,10 @@ import pytest
 
 import autockpt
 from autockpt import Profile
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.effects import replay_of
-from autockpt._choose.candidates.menus import state_flow
 from autockpt.solvers import Problem, make_menu, simulate, solve
 from benchmarks.saved_bytes.bound import saved_bound, saved_dataflow
 from benchmarks.saved_bytes.problem import at_apex, timed_by_operators
+from tests.doors import Candidates, find_candidates, replay_of, state_flow
 from tests.zoo import build
 
 MODELS = ["gpt2", "t5", "densenet"]

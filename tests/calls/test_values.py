@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._calls.values import decode, encode, tensors
+from tests.doors import decode, encode, tensors
 
 
 class Pair(NamedTuple):

@@ -12,10 +12,8 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from autockpt._choose.bound import lay_out, least_seconds
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.candidates.profile_index import Index
 from autockpt.solvers import simulate
+from tests.doors import ProfileIndex, find_candidates, lay_out, least_seconds
 from tests.handmade import chain_profile
 from tests.solvers.test_bound import cheapest_schedule
 
@@ -28,7 +26,7 @@ def profile() -> Profile:
 
 
 def least_recompute_seconds(recorded: Profile, budget_bytes: int) -> float | None:
-    return least_seconds(*lay_out(Index(recorded)), budget_bytes)
+    return least_seconds(*lay_out(ProfileIndex(recorded)), budget_bytes)
 
 
 def test_no_plan_is_cheaper_and_less_memory_never_needs_less() -> None:
@@ -68,7 +66,7 @@ def test_no_schedule_of_a_recorded_step_costs_less_than_the_bound(tail: type[nn.
     """Every schedule of the operators, as the profile lays them out, by brute force."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.GELU(), tail())
-    flow, lives = lay_out(Index(autockpt.profile(model, torch.randn(64, 4))))
+    flow, lives = lay_out(ProfileIndex(autockpt.profile(model, torch.randn(64, 4))))
     top_bytes = max(lives.base_bytes) + sum(item.bytes for item in flow.items)
     above = []
     for budget_bytes in range(min(lives.base_bytes), top_bytes, top_bytes // 40):

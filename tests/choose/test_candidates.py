@@ -1,15 +1,13 @@
-"""What may be recomputed, worked out by hand on a chain of blocks. Imports no torch."""
+"""What may be recomputed, worked out by hand on a chain of blocks. Needs no torch."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from autockpt._choose.candidates import Candidates, find_candidates, runs
-from autockpt._choose.candidates.effects import Replay
-from autockpt._data.profile import Profile
-from autockpt._data.tables import Argument
+from autockpt import Profile
 from autockpt.solvers import Candidate, simulate
+from tests.doors import Argument, Candidates, Replay, candidate_runs, find_candidates
 from tests.handmade import MIB, chain_profile
 from tests.hosts import host
 
@@ -114,7 +112,7 @@ def test_buffers_and_generators_are_charged() -> None:
 
 
 def test_long_parents_offer_the_shorter_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_RUNS_PER_PARENT", 20)
+    monkeypatch.setattr(candidate_runs, "MAX_RUNS_PER_PARENT", 20)
     problem = find_candidates(chain_profile(12)).problem
     lengths = [c.length for c in problem.candidates if c.name.startswith("h.") and c.stop - c.start >= 3 * c.length]
     assert len(lengths) <= 20

@@ -11,10 +11,8 @@ from torch import nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
+from tests.doors import Candidates, find_candidates, find_planned, segments_of
 from tests.zoo import UNet, t5, tokens
 
 SAMPLE = 25

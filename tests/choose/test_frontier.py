@@ -13,9 +13,8 @@ import pytest
 
 import autockpt
 from autockpt import Frontier, Infeasible, InvalidFile, Plan, frontier, solve
-from autockpt._choose.candidates import find_candidates
-from autockpt._show.explain.frontier import frontier_page
 from autockpt.solvers import simulate
+from tests.doors import find_candidates, frontier_page
 
 from ..handmade import chain_profile
 

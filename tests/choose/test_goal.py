@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import autockpt
 from autockpt import BudgetError, Goal, Infeasible, Plan, TooCostly
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt.solvers import SOLVERS, simulate
+from tests.doors import advise, find_candidates, peak_parts
 from tests.hosts import host
 
 from ..handmade import MIB, chain_profile

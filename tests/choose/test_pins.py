@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 import autockpt
 from autockpt import Infeasible, PinError, Plan, Profile, Segment
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.pins import pin as bind
-from autockpt._data.goal import Pins
-from autockpt._data.tables import FunctionTable
 from autockpt.solvers import SOLVERS
+from tests.doors import Candidates, FunctionTable, Pins, find_candidates
+from tests.doors import pin as bind
 
 from ..handmade import chain_profile
 

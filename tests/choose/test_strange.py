@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import InvalidFile, NotApplicable, Profile
-from autockpt._choose.candidates import find_candidates
+from tests.doors import find_candidates
 from tests.handmade import chain_profile
 
 

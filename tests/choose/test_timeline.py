@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autockpt
-from autockpt import MemoryStep, MemoryTimeline, NotApplicable, Plan
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.peak_breakdown import peak_parts
-from autockpt._choose.solve import segments_of
-from autockpt._choose.timeline import split_levels
-from autockpt._data.profile import Profile
-from autockpt._show.explain.chart import LAYERS, timeline_chart
+from autockpt import MemoryStep, MemoryTimeline, NotApplicable, Plan, Profile
 from autockpt.solvers import Step, simulate
+from tests.doors import CHART_LAYERS, Candidates, find_candidates, peak_parts, segments_of, split_levels, timeline_chart
 
 from ..handmade import MIB, chain_profile
 from ..hosts import host
@@ -193,7 +188,7 @@ def test_the_chart_fits_and_marks_the_peak(plan: Plan, width: int) -> None:
     name = timeline.steps[timeline.peak].name
     assert f"peak, {name.removesuffix('#0')}" in " ".join(map(str.strip, lines))
     drawn = {glyph for row in rows for glyph in row} - {" "}
-    there = {glyph for glyph, _, _, names in LAYERS if any(getattr(s, n) for s in timeline.steps for n in names)}
+    there = {glyph for glyph, _, _, names in CHART_LAYERS if any(getattr(s, n) for s in timeline.steps for n in names)}
     assert {"▒", "·"} <= drawn <= there
     axis = lines[11]
     assert axis.index("├forward") == margin and axis.count("├") == 2

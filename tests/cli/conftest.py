@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autockpt._cli import main
 from tests.cli.shell import Result, Run
+from tests.doors import cli_main
 from tests.handmade import chain_profile
 
 
@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     def call(*arguments: object, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments], prog_name="autockpt")
+            cli_main([str(argument) for argument in arguments], prog_name="autockpt")
         out, err = capsys.readouterr()
         assert isinstance(exit_.value.code, int)
         return Result(exit_.value.code, out, err)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import click
 
-from autockpt._cli import main
+from tests.doors import cli_main
 
 __all__ = ["VERBS", "Result", "Run", "imports_torch", "verb"]
 
-VERBS = main.list_commands(click.Context(main))
+VERBS = cli_main.list_commands(click.Context(cli_main))
 
 
 class Result(NamedTuple):
@@ -30,7 +30,7 @@ Run = Callable[..., Result]
 
 def verb(name: str) -> click.Command:
     """Return the command of a verb."""
-    command = main.get_command(click.Context(main), name)
+    command = cli_main.get_command(click.Context(cli_main), name)
     assert command is not None
     return command
 

@@ -17,6 +17,7 @@ import torch
 import autockpt
 from autockpt import Profile, Verification, verify
 from tests.cli.shell import Run
+from tests.doors import cli_demo, recorder
 
 MODELS = """
     import torch
@@ -125,20 +126,18 @@ def test_what_the_users_code_raises_has_its_traceback(run: Run, models_file: Pat
 
 
 def test_an_error_of_our_own_shows_where_it_is(run: Run, models_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autockpt._record.recorder.record_step", None)
+    monkeypatch.setattr(recorder, "record_step", None)
     result = run("profile", f"{models_file}:tiny")
     assert (result.status, result.out) == (2, "")
-    assert str(Path(autockpt.__file__).parent / "_record" / "recorder.py") in result.err
+    assert str(recorder.__file__) in result.err
 
 
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Shrink the demo's model; half of the peak stays within reach. The demo's one thread is its own."""
-    from autockpt._cli import demo
-
     sizes = {"LAYERS": 4, "WIDTH": 64, "HEADS": 2, "VOCABULARY": 64, "BATCH": 4, "TOKENS": 64, "STEPS": 2}
     for name, size in sizes.items():
-        monkeypatch.setattr(demo, name, size)
+        monkeypatch.setattr(cli_demo, name, size)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -9,16 +9,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from autockpt._cli.doctor import TRIED_BYTES, Device, Problem, Report, Tried, examine, lines, problems
 from tests.cli.shell import Run
+from tests.doors import (
+    TRIED_BYTES,
+    DoctorDevice,
+    DoctorProblem,
+    DoctorReport,
+    Tried,
+    doctor_lines,
+    doctor_problems,
+    examine,
+    record_room,
+)
 
 GIB = 2**30
-GPU = Device(name="NVIDIA X", capability="9.0", total_bytes=100 * GIB, free_bytes=99 * GIB)
+GPU = DoctorDevice(name="NVIDIA X", capability="9.0", total_bytes=100 * GIB, free_bytes=99 * GIB)
 
 
-def found(**changes: Any) -> Report:
+def found(**changes: Any) -> DoctorReport:
     """A machine with a device on which nothing is wrong."""
-    report = Report(
+    report = DoctorReport(
         autockpt="0.1.0",
         python="3.12.3",
         system="Linux 6, x86_64",
@@ -33,11 +43,11 @@ def found(**changes: Any) -> Report:
         libraries={"numpy": "2", "highspy": "1"},
         tried=tuple(Tried(device=each, asked_bytes=1, seen_bytes=1) for each in ("cpu", "cuda:0")),
     )
-    changed: Report = msgspec.structs.replace(report, **changes)
-    return msgspec.structs.replace(changed, problems=tuple(problems(changed)))
+    changed: DoctorReport = msgspec.structs.replace(report, **changes)
+    return msgspec.structs.replace(changed, problems=tuple(doctor_problems(changed)))
 
 
-def why(report: Report) -> dict[str, str]:
+def why(report: DoctorReport) -> dict[str, str]:
     return {problem.what: problem.why for problem in report.problems}
 
 
@@ -45,13 +55,13 @@ def test_the_doctor_finds_this_machine(run: Run) -> None:
     result = run("doctor")
     assert result.status == 0
     assert f"recording on cpu: allocations are seen: {TRIED_BYTES:,} bytes" in result.out
-    report = msgspec.json.decode(run("doctor", "--json").out, type=Report)
+    report = msgspec.json.decode(run("doctor", "--json").out, type=DoctorReport)
     assert report.tried[0] == Tried(device="cpu", asked_bytes=TRIED_BYTES, seen_bytes=TRIED_BYTES)
 
 
 def test_where_all_is_well_nothing_is_refused() -> None:
     assert found().problems == ()
-    assert "refused: nothing that can be seen from here" in [*lines(found())]
+    assert "refused: nothing that can be seen from here" in [*doctor_lines(found())]
 
 
 def test_no_device_and_no_cuda_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +75,7 @@ def test_no_device_and_no_cuda_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
 def test_a_filled_device_says_how_much_is_free() -> None:
     report = found(devices=(msgspec.structs.replace(GPU, free_bytes=3 * GIB),))
     assert report.problems == (
-        Problem(kind="note", what="device 0", why="3.0 of 100.0 GiB are free: others hold the rest"),
+        DoctorProblem(kind="note", what="device 0", why="3.0 of 100.0 GiB are free: others hold the rest"),
     )
     broken = found(devices=(msgspec.structs.replace(GPU, free_bytes=None, error="RuntimeError: CUDA error"),))
     assert why(broken)["cuda"] == "device 0 does not answer: RuntimeError: CUDA error"
@@ -91,7 +101,7 @@ def test_what_a_recording_raises_is_the_reason(monkeypatch: pytest.MonkeyPatch, 
     def fails(*_: object) -> None:
         raise RuntimeError("the profiler lost events\nand more")
 
-    monkeypatch.setattr("autockpt._record.profile", fails)
+    monkeypatch.setattr(record_room, "profile", fails)
     result = run("doctor")
     assert result.status == 1
     assert "refused: cpu: RuntimeError: the profiler lost events\n" in result.out
@@ -102,4 +112,4 @@ def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch, run: Run) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run("doctor", "--json")
     assert (result.status, json.loads(result.out)["torch"]) == (1, None)
-    assert "torch: not installed" in [*lines(examine())]
+    assert "torch: not installed" in [*doctor_lines(examine())]

@@ -9,10 +9,9 @@ import click
 import pytest
 from click.shell_completion import BashComplete
 
-from autockpt._cli import main
-from autockpt._data.devices import DEVICES
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import VERBS, Run, verb
+from tests.doors import DEVICES, cli_main
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -38,7 +37,7 @@ def test_the_help_fits_sixty_columns(run: Run, monkeypatch: pytest.MonkeyPatch, 
 
 
 def complete(*words: str) -> list[tuple[str, str]]:
-    found = BashComplete(main, {}, "autockpt", "_AUTOCKPT_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    found = BashComplete(cli_main, {}, "autockpt", "_AUTOCKPT_COMPLETE").get_completions(list(words[:-1]), words[-1])
     return [(each.type, each.value) for each in found]
 
 

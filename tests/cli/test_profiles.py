@@ -11,10 +11,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from autockpt import Profile
-from autockpt._cli import main
-from autockpt._data.shipped import names
-from autockpt._show.explain.results import recorded_page
 from tests.cli.shell import Run, imports_torch
+from tests.doors import cli_main, recorded_page, shipped_names
 from tests.handmade import chain_profile
 
 SMALL = "resnet-50"
@@ -23,7 +21,7 @@ SMALL = "resnet-50"
 def test_the_command_lists_them(run: Run) -> None:
     result = run("profiles")
     assert (result.status, result.err) == (0, "")
-    assert [line.split()[0] for line in result.out.splitlines() if "  " in line][1:] == names()
+    assert [line.split()[0] for line in result.out.splitlines() if "  " in line][1:] == shipped_names()
     assert "46.97 GiB" in result.out
     assert "peaks and seconds are predicted" in result.out
 
@@ -33,15 +31,15 @@ def test_json_is_one_document(run: Run) -> None:
     assert (result.status, result.err) == (0, "")
     document = json.loads(result.out)
     assert document["kind"] == "profiles"
-    assert [each["name"] for each in document["profiles"]] == names()
+    assert [each["name"] for each in document["profiles"]] == shipped_names()
     assert {each["mode"] for each in document["profiles"]} == {"fake"}
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 160])
 def test_it_fits_the_width(width: int) -> None:
-    text = recorded_page({name: Profile.load(name) for name in names()}).text(width)
+    text = recorded_page({name: Profile.load(name) for name in shipped_names()}).text(width)
     assert max(map(len, text.splitlines())) <= width
-    assert all(f"\n{name} " in text for name in names())
+    assert all(f"\n{name} " in text for name in shipped_names())
 
 
 def test_a_name_stands_for_the_file(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +80,7 @@ def test_a_missing_file_is_not_taken_for_a_name(run: Run) -> None:
 
 @pytest.mark.parametrize("words", [["solve"], ["frontier"], ["explain"], ["explain", "plan.json", "--profile"]])
 def test_shells_complete_names_and_files(words: list[str]) -> None:
-    shell = ShellComplete(main, {}, "autockpt", "_AUTOCKPT_COMPLETE")
+    shell = ShellComplete(cli_main, {}, "autockpt", "_AUTOCKPT_COMPLETE")
     found = shell.get_completions(words, "resnet")
     assert [item.value for item in found if item.type == "plain"] == ["resnet-152", "resnet-50"]
     assert [item.type for item in found if item.type != "plain"] == ["file"]

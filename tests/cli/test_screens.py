@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile, Verification, frontier, solve
-from autockpt._cli.screen import progress, tell
-from autockpt._show.explain.verification import verification_page
 from tests.cli.shell import Run, verb
+from tests.doors import progress, tell, verification_page
 from tests.handmade import chain_profile
 
 LONG = "backbone.model.text_encoder_with_projection.transformer_blocks"

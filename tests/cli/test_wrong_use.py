@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autockpt._choose import solve as solving
 from tests.cli.shell import Run
+from tests.doors import solving
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from autockpt import InvalidFile, Plan, Profile
-from autockpt._data import files
+from tests.doors import data_files
 
 from ..handmade import chain_profile
 
@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_written_is_named_and_not_its_part(tmp_path: Path)
 @pytest.mark.parametrize("keep", [2, 12, -4])
 def test_a_damaged_file_says_so(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "profile.json.gz"
-    path.write_bytes(gzip.compress(files.encode(chain_profile()))[:keep])
+    path.write_bytes(gzip.compress(data_files.encode(chain_profile()))[:keep])
     with pytest.raises(InvalidFile, match=r"profile\.json\.gz is packed by gzip and damaged"):
         Profile.load(path)
 
@@ -53,10 +53,10 @@ def test_what_unpacks_to_far_too_much_is_refused_without_unpacking_it(
 ) -> None:
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(bytes(10**6)))
-    monkeypatch.setattr(files, "MAXIMUM_UNPACKED_BYTES", 10**6)
+    monkeypatch.setattr(data_files, "MAXIMUM_UNPACKED_BYTES", 10**6)
     with pytest.raises(InvalidFile, match="is not a valid"):  # just small enough, and no JSON
         Profile.load(path)
-    monkeypatch.setattr(files, "MAXIMUM_UNPACKED_BYTES", 10**6 - 1)
+    monkeypatch.setattr(data_files, "MAXIMUM_UNPACKED_BYTES", 10**6 - 1)
     asked: list[int] = []
 
     class Watched(gzip.GzipFile):
@@ -85,19 +85,19 @@ PLAN = b'{"schema": "autockpt.plan/1", "model": "M", "segments": [{"calls": ["0#
 def test_damaged_bytes_are_an_invalid_file(damaged: bytes) -> None:
     """They ended in the decoder's own errors, and in a traceback on the command line."""
     with pytest.raises(InvalidFile, match=r"plan\.json is not a valid autockpt\.plan/1 file"):
-        files.decode(damaged, Plan, source="plan.json")
+        data_files.decode(damaged, Plan, source="plan.json")
 
 
 def test_a_profile_without_a_column_or_of_no_tree_is_an_invalid_file() -> None:
     """The first raised an IndexError; the second was read, and whoever explained it ran into one."""
-    profile = msgspec.json.decode(files.encode(Profile.load("resnet-50")))
+    profile = msgspec.json.decode(data_files.encode(Profile.load("resnet-50")))
     short = profile | {"ops": profile["ops"] | {"function": profile["ops"]["function"][:-1]}}
     calls = [dict(call) for call in profile["calls"]]
     inner = next(i for i, call in enumerate(calls) if call["parent"] > 0)
     calls[inner]["parent"] = 0
     for damaged in (short, profile | {"calls": calls}):
         with pytest.raises(InvalidFile):
-            files.decode(msgspec.json.encode(damaged), Profile, source="profile.json")
+            data_files.decode(msgspec.json.encode(damaged), Profile, source="profile.json")
 
 
 def test_a_segment_without_calls_is_no_plan() -> None:

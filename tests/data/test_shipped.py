@@ -12,11 +12,9 @@ import msgspec
 import pytest
 
 from autockpt import Profile, UnknownProfile
-from autockpt._choose.candidates import find_candidates
-from autockpt._data import files
-from autockpt._data.shipped import is_name, names, read
 from autockpt.solvers import SOLVERS, Infeasible, Problem, simulate, solve
 from autockpt.solvers.units import format_bytes, format_seconds
+from tests.doors import data_files, find_candidates, is_shipped_name, read_shipped, shipped_names
 
 NAMES = [
     "bert-large",
@@ -38,20 +36,20 @@ MOST_BYTES = 400_000
 
 @functools.cache
 def recorded() -> dict[str, Profile]:
-    return {name: Profile.load(name) for name in names()}
+    return {name: Profile.load(name) for name in shipped_names()}
 
 
 def test_the_recorded_profiles_are_these() -> None:
-    assert names() == NAMES == list(recorded())
+    assert shipped_names() == NAMES == list(recorded())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_is_small_and_just_as_it_would_be_written(name: str) -> None:
-    packed = read(name)
-    assert packed.startswith(files.GZIP_MAGIC)
+    packed = read_shipped(name)
+    assert packed.startswith(data_files.GZIP_MAGIC)
     assert len(packed) < MOST_BYTES
     profile = Profile.load(name)  # validated
-    assert files.encode(profile) == gzip.decompress(packed)
+    assert data_files.encode(profile) == gzip.decompress(packed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,11 +144,11 @@ def test_an_unknown_name_is_told_the_nearest(wrong: str, near: str) -> None:
 
 def test_only_a_bare_word_that_is_no_file_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert is_name("gpt2-xl")
+    assert is_shipped_name("gpt2-xl")
     for path in ("gpt2-xl.json", "./gpt2-xl", "folder/gpt2-xl", tmp_path / "gpt2-xl"):
-        assert not is_name(path)
+        assert not is_shipped_name(path)
     Path("gpt2-xl").mkdir()
-    assert is_name("gpt2-xl")
+    assert is_shipped_name("gpt2-xl")
     Path("gpt2-xl").rmdir()
     Path("gpt2-xl").write_text("mine")
-    assert not is_name("gpt2-xl")
+    assert not is_shipped_name("gpt2-xl")

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.solve import segments_of
-from autockpt._run.install import install
 from autockpt.solvers import simulate
+from tests.doors import find_candidates, install, segments_of
 from tests.fuzz.units import without_host
 from tests.run.frames.comparing import steps
 

@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from autockpt import Plan, Segment
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
+from tests.doors import Candidates, find_candidates, find_planned, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.zoo import ZOO, Case
 

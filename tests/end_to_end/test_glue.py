@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
+from tests.doors import find_candidates, find_planned, segments_of
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.reference import Reference, reference
 from tests.fuzz.units import without_host

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._choose.candidates.from_plan import find_planned
+from tests.doors import find_planned
 from tests.end_to_end.clocks import retimed
 from tests.end_to_end.test_selective import ROWS, WIDTH, Body
 from tests.hosts import IDLE_HOST, host

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
-from autockpt._choose.candidates import Candidates, find_candidates
-from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.profile_index import Index
-from autockpt._choose.solve import segments_of
-from autockpt._run.install import install
-from autockpt._show.explain.plan import plan_page
+from tests.doors import Candidates, ProfileIndex, find_candidates, install, plan_page, segments_of, state_flow
 from tests.fuzz.units import without_host
 from tests.run.frames.comparing import steps
 
@@ -200,7 +195,7 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
 
 def units_of(profile: autockpt.Profile) -> dict[str, bool]:
     """The functions of the first part of a model that cost something, and whether a replay can do without each."""
-    index = Index(profile)
+    index = ProfileIndex(profile)
     stated = state_flow(index, (next(node for node in index.call_nodes if index.nodes[node].key == "0#0"),))
     assert stated is not None
     return {unit.name: unit.keepable for unit in stated[1].units}

@@ -16,14 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
-from autockpt import Infeasible
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.candidates.products import multiplies
-from autockpt._choose.solve import segments_of
-from autockpt._data.plan import Plan
-from autockpt._run.install import install
+from autockpt import Infeasible, Plan
 from autockpt.solvers.baselines import speed
 from autockpt.solvers.judge import Judge
+from tests.doors import find_candidates, install, multiplies, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.run.frames.comparing import steps
 

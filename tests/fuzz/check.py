@@ -17,8 +17,7 @@ from torch.utils.checkpoint import CheckpointError
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
-from autockpt._data.keys import split_key
-from autockpt._run.install import install, set_aside
+from tests.doors import install, set_aside, split_key
 from tests.fuzz.boxes import flat
 from tests.fuzz.hidden import hooked
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH

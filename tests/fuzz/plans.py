@@ -5,10 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from autockpt import Plan, Profile, Segment
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.candidates.profile_index import Index
-from autockpt._choose.candidates.runs import sibling_rows
-from autockpt._choose.solve import segments_of
+from tests.doors import ProfileIndex, find_candidates, segments_of, sibling_rows
 from tests.fuzz.hidden import HIDDEN
 from tests.fuzz.tree import Case, Choice
 from tests.fuzz.units import by_names, by_rules, without_host, worth_drawing
@@ -25,8 +22,8 @@ NOT_SEEN = (
     "is given an object whose state a replay does not know",
 )
 """How the reasons begin for which a replay may differ without noticing, if a plan by hand asks for it all the same:
-state outside of tensors, generators and the module tree. `autockpt._run.frames` documents them. For every other reason
-a plan by hand must be exact or fail aloud."""
+state outside of tensors, generators and the module tree. The package of the frames documents them.
+For every other reason a plan by hand must be exact or fail aloud."""
 
 OTHER_WAYS = frozenset({"Branches", "Layerdrop", "LeavesByChance", "LeavesByCount"})
 """Nodes by which a step may make other calls than the recorded one did. There a plan may end in an error."""
@@ -73,12 +70,12 @@ def chosen_plan(case: Case, profile: Profile) -> Plan:
     return Plan(segments=tuple(segments))
 
 
-def _every_sibling(profile: Profile, *, blind: bool) -> tuple[Index, list[list[int]]]:
+def _every_sibling(profile: Profile, *, blind: bool) -> tuple[ProfileIndex, list[list[int]]]:
     """Lay a profile out, with torch functions among the siblings at every depth; blindly those too that cannot run."""
     if blind:
         left = tuple(each for each in profile.refusals if each.what != "function")
         profile = msgspec.structs.replace(profile, refusals=left)
-    index = Index(profile)
+    index = ProfileIndex(profile)
     return index, sibling_rows(index, index.call_nodes)
 
 
@@ -90,7 +87,7 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
         for f, reason in profile.refused("function").items()
     }
     against |= {profile.calls[call].key: reason for call, reason in profile.refused("call").items()}
-    nodes = Index(profile).nodes
+    nodes = ProfileIndex(profile).nodes
     by_key = {node.key: number for number, node in enumerate(nodes)}
     found = []
     for key in (key for segment in plan.segments for key in segment.calls):
@@ -104,7 +101,7 @@ def reasons_beyond_replay(plan: Plan, profile: Profile) -> list[str]:
     return found
 
 
-def _blind(index: Index, rows: list[list[int]]) -> list[Span]:
+def _blind(index: ProfileIndex, rows: list[list[int]]) -> list[Span]:
     """Every call and every run of siblings, whatever speaks against it; more than once where something does."""
     spans = [
         tuple(row[first:last]) for row in rows for first in range(len(row)) for last in range(first + 1, len(row) + 1)
@@ -117,7 +114,7 @@ def _blind(index: Index, rows: list[list[int]]) -> list[Span]:
     return [*spans, *doubtful, *doubtful]
 
 
-def _taken(index: Index, spans: list[Span], choice: Choice) -> list[int]:
+def _taken(index: ProfileIndex, spans: list[Span], choice: Choice) -> list[int]:
     """Take spans one after the other as long as they do not overlap; return their numbers in forward order."""
     order = [pick % len(spans) for pick in choice.picks] if spans else []
     free = [True] * len(index.nodes)
@@ -130,7 +127,7 @@ def _taken(index: Index, spans: list[Span], choice: Choice) -> list[int]:
     return sorted(taken, key=lambda number: spans[number])
 
 
-def _by_hand(index: Index, span: Span) -> Segment:
+def _by_hand(index: ProfileIndex, span: Span) -> Segment:
     nodes, changing = index.nodes, index.within(span, index.changing)
     buffers = tuple(dict.fromkeys(name for node in changing for name in nodes[node].record.buffers))
     return Segment(

@@ -14,9 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from autockpt._run.frames import leaves, recording, saved, state
-from autockpt._run.frames.around import Around
-from autockpt._run.frames.state import ModuleState
+from tests.doors import Around, ModuleState, frames_leaves, frames_recording, frames_saved, frames_state
 from tests.fuzz.check import Difference
 from tests.fuzz.plans import HIDDEN_STATE
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
@@ -42,7 +40,7 @@ def test_any_plan_of_any_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def no_random_state() -> Any:
-    return mock.patch.object(recording, "needed", lambda before, reached: [])
+    return mock.patch.object(frames_recording, "needed", lambda before, reached: [])
 
 
 def statistics_twice() -> Any:
@@ -87,19 +85,19 @@ def buffers_of_now() -> Any:
 
 def changes_unseen() -> Any:
     stack = contextlib.ExitStack()
-    for module in (saved, state):
+    for module in (frames_saved, frames_state):
         stack.enter_context(mock.patch.object(module, "check_unchanged", lambda *args: None))
     return stack
 
 
 def draws_of_units_lost() -> Any:
     """Replays go on with the numbers that a unit took in forward."""
-    taken = leaves.Leaf.__init__
+    taken = frames_leaves.Leaf.__init__
 
-    def broken(self: leaves.Leaf, *args: Any, random: Any, **others: Any) -> None:
+    def broken(self: frames_leaves.Leaf, *args: Any, random: Any, **others: Any) -> None:
         taken(self, *args, random=[], **others)
 
-    return mock.patch.object(leaves.Leaf, "__init__", broken)
+    return mock.patch.object(frames_leaves.Leaf, "__init__", broken)
 
 
 PLANTED = [

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from autockpt._choose.candidates import profile_index
-from autockpt._data.devices import HostCosts
-from autockpt._record import clocks, timing
+from tests.doors import HostCosts, clocks, profile_index, timing
 
 __all__ = ["without_times"]
 

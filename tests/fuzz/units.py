@@ -8,10 +8,8 @@ from collections.abc import Collection
 import msgspec
 
 from autockpt import Profile, Segment
-from autockpt._choose.candidates.effects import replay_of
-from autockpt._choose.candidates.menus import state_flow
-from autockpt._choose.candidates.profile_index import Index
 from autockpt.solvers.dataflow import Dataflow
+from tests.doors import ProfileIndex, replay_of, state_flow
 from tests.hosts import IDLE_HOST
 
 __all__ = ["by_names", "by_rules", "without_host", "worth_drawing"]
@@ -34,7 +32,7 @@ def without_host(profile: Profile, dice: int) -> Profile:
     )
 
 
-def worth_drawing(index: Index, rows: list[list[int]]) -> list[tuple[int, ...]]:
+def worth_drawing(index: ProfileIndex, rows: list[list[int]]) -> list[tuple[int, ...]]:
     """Return the runs in which there is something to choose: several functions, and nothing against them."""
     spans = [
         tuple(row[first : first + length])
@@ -49,7 +47,7 @@ def worth_drawing(index: Index, rows: list[list[int]]) -> list[tuple[int, ...]]:
     ]
 
 
-def by_rules(index: Index, members: tuple[int, ...], dice: int) -> Segment:
+def by_rules(index: ProfileIndex, members: tuple[int, ...], dice: int) -> Segment:
     """Leave any units of a run alone that the rules of menus allow; none where nothing comes of that.
 
     Args:
@@ -71,7 +69,7 @@ def by_rules(index: Index, members: tuple[int, ...], dice: int) -> Segment:
     return replay.segment if replay is not None else Segment(calls=index.keys(members))
 
 
-def by_names(index: Index, members: tuple[int, ...], dice: int) -> Segment:
+def by_names(index: ProfileIndex, members: tuple[int, ...], dice: int) -> Segment:
     """Leave any calls and functions inside a run alone, whatever speaks against it."""
     drawn = random.Random(f"{dice} {members[0]}")
     inside = [node for member in members for node in range(member, index.nodes[member].stop)]

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._choose.candidates import find_candidates
-from autockpt._choose.solve import segments_of
 from autockpt.solvers import simulate
+from tests.doors import find_candidates, segments_of
 from tests.run.frames.comparing import Run, assert_same, steps
 from tests.run.frames.models import WIDTH, batch
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from autockpt._run.frames import Checking
-from autockpt._run.frames.frame import Frame
+from tests.doors import Checking, Frame
 from tests.run.frames.comparing import steps
 from tests.run.frames.models import WIDTH, Tower, batch, summed
 from tests.run.frames.test_lifetime import events

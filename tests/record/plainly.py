@@ -10,12 +10,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Profile
-from autockpt._calls.spill import Spill
-from autockpt._record import recorder
-from autockpt._record.clocks import HostClock
-from autockpt._record.lifetimes import Lifetimes, lifetimes
-from autockpt._record.observer import Observer
-from autockpt._record.step import training_step
+from tests.doors import HostClock, Lifetimes, Observer, Spill, lifetimes, recorder, training_step
 
 __all__ = ["dropping", "held"]
 

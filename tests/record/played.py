@@ -16,8 +16,7 @@ from unittest import mock
 
 import torch
 
-from autockpt._record import clocks, recorder
-from autockpt._record.tape import CUDA_GRAIN_BYTES, AllocatorTape
+from tests.doors import CUDA_GRAIN_BYTES, AllocatorTape, clocks, recorder
 
 __all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "rounded"]
 

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Plan, Profile, ProfilingError, Segment
-from autockpt._choose.candidates import find_candidates
 from autockpt.solvers import simulate
+from tests.doors import find_candidates
 
 BATCH = torch.randn(64, 8)
 

@@ -15,9 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 import autockpt
 from autockpt import Profile
-from autockpt._calls.names import function_name
-from autockpt._choose.candidates import find_candidates
-from autockpt._record import observer
+from tests.doors import find_candidates, function_name, observer
 from tests.record.blocks import MODES, Units, block, zoo
 from tests.zoo import ZOO, Case, build
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from autockpt._calls.values import tensors
+from tests.doors import tensors
 from tests.end_to_end.reference import storage_bytes
 from tests.zoo import ZOO, Case, build
 

@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 
 import autockpt
 from autockpt import Infeasible, ProfilingError
-from autockpt._choose.candidates import find_candidates
-from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from autockpt.solvers import simulate
+from tests.doors import OptimizerMemory, choose_optimizers, find_candidates, optimizer_memory
 
 CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (torch.optim.SGD, {}),

@@ -10,9 +10,7 @@ import torch
 
 import autockpt
 from autockpt import ProfilingError
-from autockpt._record import recorder
-from autockpt._record.clocks import HostClock
-from autockpt._record.tape import AllocatorTape
+from tests.doors import AllocatorTape, HostClock, recorder
 from tests.fuzz.timeless import without_times
 from tests.record.played import WORKSPACE_BYTES, WORKSPACES, as_cuda, rounded
 from tests.record.small import MODELS

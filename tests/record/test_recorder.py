@@ -14,11 +14,8 @@ from torch import nn
 
 import autockpt
 from autockpt import NotApplicable, ProfilingError
-from autockpt._choose.candidates import find_candidates
-from autockpt._record import timing
-from autockpt._record.clocks import Clock
-from autockpt._record.step import training_step
 from autockpt.solvers import simulate
+from tests.doors import Clock, find_candidates, timing, training_step
 from tests.zoo import ZOO, build
 
 MODES = ["measured", "fake"]

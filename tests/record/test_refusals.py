@@ -14,9 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autockpt
 from autockpt import NotApplicable, Plan, Profile
-from autockpt._calls.unrepeatable import why_unrepeatable
-from autockpt._choose.candidates import find_candidates
-from autockpt._run.install import install
+from tests.doors import find_candidates, install, why_unrepeatable
 from tests.run.frames.comparing import steps
 
 WIDTH = 8

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from autockpt import _torch_private as private
-from autockpt._data.devices import DEVICES
-from autockpt._record.fake import RooflineClock
+from tests.doors import DEVICES, RooflineClock, torch_private
 
 DEVICE = DEVICES["h100"]
 
@@ -18,7 +16,7 @@ DEVICE = DEVICES["h100"]
 def seconds(run: Callable[[], object]) -> float:
     """What `run` takes, on tensors without values."""
     clock = RooflineClock(DEVICE)
-    with private.new_fake_mode(), clock:
+    with torch_private.new_fake_mode(), clock:
         run()
         return clock.seconds([0.0, clock.stamp()])[1]
 

@@ -20,13 +20,18 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Infeasible, Profile, ProfilingError
-from autockpt._calls.spilled import SpilledStep
-from autockpt._choose.candidates import find_candidates
-from autockpt._record import recorder, timing
-from autockpt._record.recorder import record_step
-from autockpt._record.step import Arguments, training_step
-from autockpt._record.tape import AllocatorTape, Event
 from autockpt.solvers import Problem, simulate, solve
+from tests.doors import (
+    AllocatorEvent,
+    AllocatorTape,
+    Arguments,
+    SpilledStep,
+    find_candidates,
+    record_step,
+    recorder,
+    timing,
+    training_step,
+)
 from tests.fuzz.timeless import without_times
 from tests.record.plainly import dropping, held
 from tests.record.played import as_cuda
@@ -91,7 +96,7 @@ def lowest(problem: Problem, solver: str = "auto") -> tuple[int, ...]:
     return caught.value.chosen
 
 
-def highest_bytes(events: list[Event]) -> int:
+def highest_bytes(events: list[AllocatorEvent]) -> int:
     """How far the level rose above that at the start."""
     live: dict[int, int] = {}
     level = highest = 0
@@ -116,7 +121,7 @@ def test_no_run_of_a_spilled_profile_holds_more_than_the_deepest_plan(
     seen: dict[str, int] = {}
 
     class Tape(AllocatorTape):
-        def events(self) -> list[Event]:
+        def events(self) -> list[AllocatorEvent]:
             seen["the step"] = highest_bytes(super().events())
             return super().events()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from autockpt._calls.spill import SpilledTensor, open_spill
+from tests.doors import SpilledTensor, open_spill
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "whole": lambda x: x,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autockpt._run.fitting import largest
+from tests.doors import largest_fitting
 
 
 @given(
@@ -23,7 +23,7 @@ def test_it_is_the_largest_where_fake_and_measured_are_proportional(
     def measured(size: int) -> int:
         return base + slope * size + square * size**2
 
-    found = largest(lambda size: max(round(off * measured(size)), 1), measured, budget, most)
+    found = largest_fitting(lambda size: max(round(off * measured(size)), 1), measured, budget, most)
     assert found == 0 or measured(found) <= budget
     limit = most if most is not None else found + 3
     fits = [size for size in range(1, limit + 1) if measured(size) <= budget]
@@ -43,5 +43,5 @@ def test_few_fake_recordings_and_fewer_measured(steps: int) -> None:
         measured.add(size)
         return 1100 * size + 50
 
-    assert largest(fake, real, 1100 * steps + 60, None) == steps
+    assert largest_fitting(fake, real, 1100 * steps + 60, None) == steps
     assert len(fakes) <= 12 and len(measured) <= 4

@@ -11,7 +11,7 @@ import torch
 
 import autockpt
 from autockpt import BudgetError, GrowthError, Infeasible, PinError
-from autockpt._record.recorder import Mode
+from tests.doors import RecordMode
 
 WIDTH = 32
 
@@ -64,7 +64,7 @@ def measured_peak(model: torch.nn.Module, batch: torch.Tensor) -> int:
         pytest.param(10, "fake", "articulation", id="another from 11 on, fake", marks=pytest.mark.sweep),
     ],
 )
-def test_it_fits_and_one_more_does_not(calm: int | None, mode: Mode, solver: str) -> None:
+def test_it_fits_and_one_more_does_not(calm: int | None, mode: RecordMode, solver: str) -> None:
     model = Blocks(calm)
     found = autockpt.max_batch(model, tokens, BUDGET_BYTES, mode=mode, solver=solver, seconds=1.0)
     assert found.batch_size > max(found.plain_batch_size, calm or 0)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from autockpt._run.optimizer_steps import OptimizerSteps
+from tests.doors import OptimizerSteps
 
 
 class Passing(Optimizer):

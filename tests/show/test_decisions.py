@@ -7,10 +7,7 @@ import functools
 import pytest
 
 from autockpt import Plan, Profile, solve
-from autockpt._choose.candidates.from_plan import find_planned
-from autockpt._choose.timeline import split_levels
-from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow, decide
-from autockpt._show.explain.plan import plan_page
+from tests.doors import REASONS, Activations, DecisionRow, explain_decide, find_planned, plan_page, split_levels
 from tests.handmade import chain_profile
 
 PLANS: dict[str, dict[str, object]] = {
@@ -41,7 +38,7 @@ def decided(found: Activations, first: str) -> set[tuple[str, str, int]]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_figures_are_those_of_the_plan_and_of_the_judge(name: str) -> None:
-    found = decide(chain(), plan(name))
+    found = explain_decide(chain(), plan(name))
     root = found.rows[0]
     assert root.recompute_seconds == pytest.approx(plan(name).recompute_seconds)
     assert (root.held_bytes + root.freed_bytes, root.freed_bytes) == (found.saved_bytes, found.freed_bytes)
@@ -64,7 +61,7 @@ def test_rows_add_up_where_their_children_are_shown(name: str) -> None:
             rows += [row] if row.depth == found.rows[at].depth + 1 else []
         return rows
 
-    found = decide(chain(), plan(name))  # nothing but leaves saves here, and no row is small
+    found = explain_decide(chain(), plan(name))  # nothing but leaves saves here, and no row is small
     assert found.small_rows == 0
     shown = [(row, children(i)) for i, row in enumerate(found.rows)]
     assert any(inner for _, inner in shown)
@@ -78,20 +75,20 @@ def test_rows_add_up_where_their_children_are_shown(name: str) -> None:
 
 
 def test_a_generous_budget_keeps_everything() -> None:
-    found = decide(chain(), plan("plain"))
+    found = explain_decide(chain(), plan("plain"))
     assert decided(found, "h.0#0") == {("kept", "not chosen", 4)}
     assert found.freed_bytes == found.replay_bytes == 0
 
 
 @pytest.mark.parametrize("blocks", [["h.0", "h.2"], ["h.3"], ["h.1", "h.2", "h.3"]], ids=" ".join)
 def test_what_is_kept_beside_segments_was_not_chosen(blocks: list[str]) -> None:
-    found = decide(chain(), Plan.of(blocks))
+    found = explain_decide(chain(), Plan.of(blocks))
     kept = ("kept", "not chosen", 4 - len(blocks))
     assert decided(found, "h.0#0") == {("recomputed", "chosen", len(blocks)), kept}
 
 
 def test_pins_and_refusals_are_named() -> None:
-    found = decide(chain(), plan("pinned"))
+    found = explain_decide(chain(), plan("pinned"))
     assert ("kept", "pinned", 1) in decided(found, "h.0#0")
     assert ("recomputed", "pinned", 1) in decided(found, "h.0.mlp#0")
     attention = decided(found, "h.0.attn#0")
@@ -117,7 +114,7 @@ def test_a_profile_of_another_step_is_said() -> None:
 
 def test_another_profile_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="makes no such call"):
-        decide(chain(), Plan.of(["encoder.0"]))
+        explain_decide(chain(), Plan.of(["encoder.0"]))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -125,6 +122,6 @@ def test_another_profile_is_refused_by_name() -> None:
 def test_the_page_fits_and_says_all_of_it(name: str, width: int) -> None:
     text = plan_page(plan(name), chain()).text(width)
     assert max(map(len, text.splitlines())) <= width
-    for row in decide(chain(), plan(name)).rows:
+    for row in explain_decide(chain(), plan(name)).rows:
         for each in row.decided:
             assert f"{each.decision}{', ' * bool(each.reason)}{each.reason}" in " ".join(text.split())

@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from autockpt import InvalidFile, Plan, Profile, Refusal, Segment, solve
-from autockpt._choose.candidates import find_candidates
-from autockpt._show.explain.plan import plan_page
-from autockpt._show.explain.profile import profile_page
 from autockpt.solvers import simulate
+from tests.doors import find_candidates, plan_page, profile_page
 from tests.handmade import chain_profile
 
 MIB = 2**20

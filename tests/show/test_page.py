@@ -9,7 +9,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autockpt._show.page import Bar, Page, Table
+from tests.doors import Bar, Page, Table
 
 WORDS = st.lists(st.text("ab<&", min_size=1, max_size=9), min_size=1, max_size=30).map(" ".join)
 

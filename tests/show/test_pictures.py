@@ -13,12 +13,8 @@ import msgspec
 import pytest
 
 from autockpt import Frontier, MaxBatch, MissingExtra, Plan, Profile, Verification, frontier, solve
-from autockpt._check.verify import Difference
-from autockpt._run.max_batch import Throughput
-from autockpt._show.explain.chart import LAYERS
-from autockpt._show.explain.profile import profile_page
-from autockpt._show.pictures.course import follow
 from autockpt.solvers import format_bytes
+from tests.doors import CHART_LAYERS, Difference, Throughput, follow_course, profile_page
 
 from ..handmade import MIB, chain_profile
 
@@ -39,7 +35,7 @@ def untimed() -> Profile:
 
 @pytest.mark.parametrize("plan", PLANS, ids=IDS)
 def test_the_course_of_a_step_is_as_long_as_its_seconds(plan: Plan) -> None:
-    course = follow(CHAIN, plan)
+    course = follow_course(CHAIN, plan)
     assert course.timeline == plan.timeline(CHAIN)
     assert list(course.edges) == sorted(course.edges)
     assert course.forward_seconds == pytest.approx(0.08)
@@ -55,7 +51,7 @@ def test_the_course_of_a_step_is_as_long_as_its_seconds(plan: Plan) -> None:
 
 
 def test_replays_stand_one_after_the_other_where_backward_needs_them() -> None:
-    course = follow(CHAIN, Plan.of(["h.0", "h.2"]))
+    course = follow_course(CHAIN, Plan.of(["h.0", "h.2"]))
     (first, seconds), (second, _) = course.replays
     # Backward is twice as long as forward; what h.2 and h.0 save last is saved 0.03 and 0.07 before forward ends.
     assert first == pytest.approx(0.08 + 2 * 0.03)
@@ -66,10 +62,10 @@ def test_replays_stand_one_after_the_other_where_backward_needs_them() -> None:
 def test_the_areas_are_the_timeline(plan: Plan) -> None:
     pytest.importorskip("matplotlib")
     (ax,) = plan.plot(CHAIN).axes
-    timeline, course = plan.timeline(CHAIN), follow(CHAIN, plan)
+    timeline, course = plan.timeline(CHAIN), follow_course(CHAIN, plan)
     drawn = {patch.get_label(): patch.get_data() for patch in ax.patches}
     below = [0] * len(timeline.steps)
-    for _, _, name, parts in LAYERS:
+    for _, _, name, parts in CHART_LAYERS:
         sizes = [sum(getattr(step, part) for part in parts) for step in timeline.steps]
         if any(sizes):
             data = drawn[name]

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Verification
-from autockpt._cli import main
+from tests.doors import cli_main
 
 MODELS = """
     import autockpt
@@ -51,7 +51,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     def call(function: str, *arguments: str) -> Result:
         words = [argument.format(plan=tmp_path / "plan.json") for argument in arguments]
         with pytest.raises(SystemExit) as exit_:
-            main(["verify", f"{tmp_path / 'some_models.py'}:{function}", *words], prog_name="autockpt")
+            cli_main(["verify", f"{tmp_path / 'some_models.py'}:{function}", *words], prog_name="autockpt")
         out, err = capsys.readouterr()
         assert isinstance(exit_.value.code, int)
         return Result(exit_.value.code, out, err)

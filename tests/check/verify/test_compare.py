@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from autockpt._check.verify.outcome import Observed, compare
-from autockpt._check.verify.report import Difference
+from tests.doors import Difference, Observed, compare_outcomes
 
 NAN = torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32).view(torch.float32)
 
 
 def difference(one: Tensor | None, other: Tensor | None) -> Difference | None:
-    found = compare(1, [Observed("gradient", "w", one)], [Observed("gradient", "w", other)])
+    found = compare_outcomes(1, [Observed("gradient", "w", one)], [Observed("gradient", "w", other)])
     assert len(found) < 2
     return found[0] if found else None
 
@@ -80,4 +79,4 @@ def test_what_cannot_be_compared_by_value(other: Tensor | None, what: str) -> No
 
 def test_tensors_that_only_one_run_has() -> None:
     one, two = Observed("output", "0", torch.zeros(1)), Observed("output", "1", torch.zeros(1))
-    assert [(each.name, each.what) for each in compare(1, [one], [two])] == [("0", "missing"), ("1", "new")]
+    assert [(each.name, each.what) for each in compare_outcomes(1, [one], [two])] == [("0", "missing"), ("1", "new")]

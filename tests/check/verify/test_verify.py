@@ -22,7 +22,6 @@ from autockpt import (
     plan_of,
     verify,
 )
-from autockpt._show.explain.verification import verification_page
 from tests.check.verify.models import (
     BATCH,
     WIDTH,
@@ -35,6 +34,7 @@ from tests.check.verify.models import (
     unsteady,
     writing,
 )
+from tests.doors import torch_private, verification_page
 from tests.end_to_end.test_selective import Body
 from tests.run.frames import models as shapes
 
@@ -307,7 +307,7 @@ def test_autocast(inside: bool) -> None:
 def test_backward_runs_outside_autocast_so_that_a_replay_that_forgets_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("autockpt._run.frames.around._torch_private.any_autocast_enabled", lambda: False)
+    monkeypatch.setattr(torch_private, "any_autocast_enabled", lambda: False)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert verify(plain_chain(), BATCH, plan=BLOCKS).verdict == "different"
 

@@ -12,9 +12,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.plan import Plan
-from autockpt._run.frames.frame import Frame
-from autockpt._run.install import install
+from autockpt import Plan
+from tests.doors import Frame, install
 
 torch.set_num_threads(1)
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.frames import is_recomputing
-from autockpt._run.install import install
+from autockpt import Plan, Segment, is_recomputing
+from tests.doors import install
 from tests.run.frames.comparing import assert_same, counted_replays
 from tests.run.frames.models import WIDTH, Tower, batch, mlp, summed
 

@@ -22,9 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import autockpt
-from autockpt import Plan, ReplayError, Segment, _torch_private
-from autockpt._run.frames.thread import thread
-from autockpt._run.install import install
+from autockpt import Plan, ReplayError, Segment
+from tests.doors import frames_thread, install, torch_private
 from tests.run.frames.comparing import assert_same, counted_replays
 from tests.run.frames.models import WIDTH, batch, cnn, images, mlp, summed
 
@@ -274,7 +273,7 @@ def test_an_interrupt_anywhere_leaves_nothing_behind() -> None:
             torch.is_autocast_cache_enabled(),
             torch._C._autograd._top_saved_tensors_default_hooks(True),
             torch._C._len_torch_function_stack(),
-            (thread.scope, thread.replays, thread.leaves, thread.watch),
+            (frames_thread.scope, frames_thread.replays, frames_thread.leaves, frames_thread.watch),
         ]
 
     images(model).backward()
@@ -834,7 +833,7 @@ def test_a_dispatch_mode_is_on_in_a_replay_as_it_was_in_forward(in_forward: bool
             loss = summed(model)
         with mode if in_backward else contextlib.nullcontext():
             found = torch.autograd.grad(loss, list(model.parameters()))
-            assert len(_torch_private.dispatch_modes()) == in_backward
+            assert len(torch_private.dispatch_modes()) == in_backward
         return list(found)
 
     model = between(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.install import install
+from autockpt import Plan, Segment
+from tests.doors import install
 from tests.run.frames.comparing import assert_same, counted_replays
 from tests.run.frames.models import WIDTH, batch, summed
 

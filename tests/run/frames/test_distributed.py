@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from autockpt._data.plan import Plan
-from autockpt._run.install import install
+from autockpt import Plan
+from tests.doors import install
 from tests.run.frames.comparing import counted_replays, steps
 from tests.run.frames.models import Tower, summed
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from autockpt._run.frames.around import generators_of, never_draws
+from tests.doors import generators_of, never_draws
 
 DRAWING = [
     functional.dropout,

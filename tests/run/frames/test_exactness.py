@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.parametrizations import spectral_norm
 
-from autockpt._data.plan import Plan, Segment
+from autockpt import Plan, Segment
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, Containers, Tower, Twice, batch, cnn, images, mlp, summed
 

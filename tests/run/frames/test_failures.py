@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from autockpt._data.errors import ReplayError
-from autockpt._data.plan import Plan
-from autockpt._run.frames import is_recomputing
-from autockpt._run.install import install
+from autockpt import Plan, ReplayError, is_recomputing
+from tests.doors import install
 from tests.run.frames.comparing import assert_same, counted_replays, steps
 from tests.run.frames.models import WIDTH, Tower, batch, cnn, images, summed
 

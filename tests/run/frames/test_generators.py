@@ -8,11 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.frames import recording
-from autockpt._run.frames.around import Generator, States, needed, set_states, states_of
-from autockpt._run.frames.frame import Frame
-from autockpt._run.install import install
+from autockpt import Plan, Segment
+from tests.doors import Frame, Generator, States, frames_recording, install, needed, set_states, states_of
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, batch, summed
 
@@ -60,7 +57,7 @@ def test_states_are_kept_where_nothing_leads_to_them(
         frames.append(Frame(*given))  # type: ignore[arg-type]
         return frames[-1]
 
-    monkeypatch.setattr(recording, "Frame", made)
+    monkeypatch.setattr(frames_recording, "Frame", made)
     plan = [[f"stages.{i}" for i in range(4)]]
     model = Chain(drawing, glue)
     install(model, Plan.of(plan))

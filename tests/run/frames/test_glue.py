@@ -10,10 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from autockpt import NotApplicable, Plan, Segment
-from autockpt._data.errors import InvalidFile
-from autockpt._run.frames import watching_replays
-from autockpt._run.install import install, uninstall
+from autockpt import InvalidFile, NotApplicable, Plan, Segment
+from tests.doors import install, uninstall, watching_replays
 from tests.run.frames.comparing import assert_same, steps
 from tests.run.frames.models import WIDTH, summed
 

@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.errors import NotApplicable
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.install import install, installed_plan, uninstall
+from autockpt import NotApplicable, Plan, Segment
+from tests.doors import install, installed_plan, uninstall
 from tests.run.frames.comparing import Outcome, assert_same, counted_replays, steps
 from tests.run.frames.models import WIDTH, Block, Tower, Twice, batch, cnn, images, mlp, summed
 

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autockpt import _torch_private
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.frames.frame import Frame
-from autockpt._run.frames.saved import Detached, Slot
-from autockpt._run.install import install, uninstall
+from autockpt import Plan, Segment
+from tests.doors import Detached, Frame, Slot, install, torch_private, uninstall
 from tests.run.frames.models import WIDTH, Tower, batch, summed
 
 ROWS = 64
@@ -45,10 +42,10 @@ def chain(length: int = 6) -> nn.Sequential:
 
 def events(step: Callable[[], Any]) -> list[int]:
     """Return the level of the CPU allocator after each of its events, relative to the beginning."""
-    profiler = _torch_private.start_memory_profiler()
+    profiler = torch_private.start_memory_profiler()
     step()
     level, levels = 0, [0]
-    for _, change, _, _ in _torch_private.stop_memory_profiler(profiler):
+    for _, change, _, _ in torch_private.stop_memory_profiler(profiler):
         level += change
         levels.append(level)
     return levels

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from autockpt._data.errors import NotApplicable
-from autockpt._data.plan import Plan
-from autockpt._run.install import install
+from autockpt import NotApplicable, Plan
+from tests.doors import install
 
 pytest.importorskip("expecttest", reason="torch's list of modules needs it")
 from torch.testing._internal.common_modules import module_db

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.plan import Plan
-from autockpt._run.frames import Handle, patched_forward, watching_replays
-from autockpt._run.install import govern, install, replan, uninstall
+from autockpt import Plan
+from tests.doors import Handle, govern, install, patched_forward, replan, uninstall, watching_replays
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, batch, summed
 from tests.run.frames.test_units import Stack, plan

@@ -13,10 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autockpt._data.plan import Plan
-from autockpt._run.frames import is_recomputing
-from autockpt._run.frames.around import Undo, take_back
-from autockpt._run.install import install
+from autockpt import Plan, is_recomputing
+from tests.doors import Undo, install, take_back
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, summed
 

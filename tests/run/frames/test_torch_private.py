@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from autockpt import _torch_private
+from tests.doors import torch_private
 
 
 def same(tensor: Tensor) -> Tensor:
@@ -39,24 +40,24 @@ def test_hooks_are_pushed_and_popped_innermost() -> None:
 
     x = torch.ones(2, requires_grad=True)
     with saved_tensors_hooks(same, same):
-        outer = _torch_private.outer_hooks()
+        outer = torch_private.outer_hooks()
         assert outer is not None and outer[0] is same and outer[1] is same
-        _torch_private.push_hooks(pack, same)
-        inner = _torch_private.outer_hooks()
+        torch_private.push_hooks(pack, same)
+        inner = torch_private.outer_hooks()
         assert inner is not None and inner[0] is pack
         x.exp()
-        _torch_private.pop_hooks()
+        torch_private.pop_hooks()
         x.exp()
     assert len(packed) == 1
-    assert _torch_private.outer_hooks() is None
+    assert torch_private.outer_hooks() is None
 
 
 def test_gradients_are_switched_for_this_thread() -> None:
-    _torch_private.set_grad_enabled(False)
+    torch_private.set_grad_enabled(False)
     try:
         assert not torch.is_grad_enabled()
     finally:
-        _torch_private.set_grad_enabled(True)
+        torch_private.set_grad_enabled(True)
     assert torch.is_grad_enabled()
 
 
@@ -64,14 +65,14 @@ def test_a_region_of_torch_checkpoint_is_seen_in_forward_and_in_its_recomputatio
     seen: list[bool] = []
 
     def region(x: Tensor) -> Tensor:
-        seen.append(_torch_private.foreign_checkpoint_active())
+        seen.append(torch_private.foreign_checkpoint_active())
         with saved_tensors_hooks(same, same):
-            seen.append(_torch_private.foreign_checkpoint_active())
+            seen.append(torch_private.foreign_checkpoint_active())
         return x.exp().sin()
 
     checkpoint(region, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
     assert seen == [True, False, True, False]
-    assert not _torch_private.foreign_checkpoint_active()
+    assert not torch_private.foreign_checkpoint_active()
 
 
 def test_what_is_never_compiled_is_not_and_neither_is_what_it_calls() -> None:
@@ -84,7 +85,7 @@ def test_what_is_never_compiled_is_not_and_neither_is_what_it_calls() -> None:
     def inner(x: Tensor) -> Tensor:
         return x.exp()
 
-    @_torch_private.never_compiled
+    @torch_private.never_compiled
     def outer(x: Tensor) -> Tensor:
         return inner(x).sin()
 
@@ -98,7 +99,7 @@ def test_transforms_and_disabled_hooks_are_seen() -> None:
     seen: list[bool] = []
 
     def function(x: Tensor) -> Tensor:
-        seen.append(_torch_private.transforms_active())
+        seen.append(torch_private.transforms_active())
         return x.sum()
 
     x = torch.ones(3)
@@ -114,38 +115,38 @@ def test_transforms_and_disabled_hooks_are_seen() -> None:
 
 
 def test_autocast_is_seen_for_any_device_type() -> None:
-    assert not _torch_private.any_autocast_enabled()
+    assert not torch_private.any_autocast_enabled()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert _torch_private.any_autocast_enabled()
+        assert torch_private.any_autocast_enabled()
 
 
 def test_versions_count_changes_in_place_through_views_and_detached_copies() -> None:
     x = torch.ones(3)
-    before = _torch_private.version(x)
+    before = torch_private.version(x)
     x.detach()[1:].add_(1)
-    assert _torch_private.version(x) == before + 1 == _torch_private.version(x.detach())
+    assert torch_private.version(x) == before + 1 == torch_private.version(x.detach())
     with torch.inference_mode():
         uncounted = torch.ones(1)
-    assert _torch_private.version(uncounted) == -1
-    assert _torch_private.versions([x, x[1:]]) == [before + 1, before + 1]
-    assert _torch_private.versions([x, uncounted]) == [before + 1, -1]
+    assert torch_private.version(uncounted) == -1
+    assert torch_private.versions([x, x[1:]]) == [before + 1, before + 1]
+    assert torch_private.versions([x, uncounted]) == [before + 1, -1]
 
 
 def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
-    key = _torch_private.storage_key(weight)
-    assert key == _torch_private.storage_key(weight.t()[1:]) == _torch_private.storage_key(weight.detach())
-    assert key != _torch_private.storage_key(weight.clone())
-    assert _torch_private.storage_key(torch.eye(2).to_sparse()) == 0
+    key = torch_private.storage_key(weight)
+    assert key == torch_private.storage_key(weight.t()[1:]) == torch_private.storage_key(weight.detach())
+    assert key != torch_private.storage_key(weight.clone())
+    assert torch_private.storage_key(torch.eye(2).to_sparse()) == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile loads torch.jit
 def test_compiled_modules_are_known() -> None:
     linear = nn.Linear(2, 2)
-    assert not _torch_private.is_compiled(linear)
-    assert _torch_private.is_compiled(torch.compile(linear))  # type: ignore[arg-type]
+    assert not torch_private.is_compiled(linear)
+    assert torch_private.is_compiled(torch.compile(linear))  # type: ignore[arg-type]
     linear.compile()
-    assert _torch_private.is_compiled(linear)
+    assert torch_private.is_compiled(linear)
 
 
 def test_function_modes_can_be_kept_from_seeing_what_the_recorder_does() -> None:
@@ -158,7 +159,7 @@ def test_function_modes_can_be_kept_from_seeing_what_the_recorder_does() -> None
 
     x = torch.ones(2)
     with Mode():
-        with _torch_private.no_torch_functions():
+        with torch_private.no_torch_functions():
             torch.empty(2)
             x.untyped_storage()
         assert not seen
@@ -168,52 +169,52 @@ def test_function_modes_can_be_kept_from_seeing_what_the_recorder_does() -> None
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_geometry_of_layouts_with_and_without_strides() -> None:
-    assert _torch_private.geometry(torch.ones(2, 3).t()) == ((3, 2), (1, 3))
-    assert _torch_private.geometry(torch.eye(2).to_sparse_csr()) == ((2, 2), ())
+    assert torch_private.geometry(torch.ones(2, 3).t()) == ((3, 2), (1, 3))
+    assert torch_private.geometry(torch.eye(2).to_sparse_csr()) == ((2, 2), ())
 
 
 def test_containers_that_torch_knows() -> None:
-    handlers = _torch_private.container_handlers(deque)
+    handlers = torch_private.container_handlers(deque)
     assert handlers is not None
     flatten, unflatten = handlers
     children, context = flatten(deque([1, 2], maxlen=3))
     rebuilt = unflatten([3, 4], context)
     assert list(children) == [1, 2] and rebuilt == deque([3, 4]) and rebuilt.maxlen == 3
-    assert _torch_private.container_handlers(OrderedDict) is not None
-    assert _torch_private.container_handlers(nn.Linear) is None
+    assert torch_private.container_handlers(OrderedDict) is not None
+    assert torch_private.container_handlers(nn.Linear) is None
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 def test_flags_are_what_the_public_contexts_set() -> None:
-    before = _torch_private.flags()
+    before = torch_private.flags()
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
-        attention = _torch_private.flags()
+        attention = torch_private.flags()
     with torch.backends.mkldnn.flags(enabled=False):
-        kernels = _torch_private.flags()
-    assert before == _torch_private.flags()
+        kernels = torch_private.flags()
+    assert before == torch_private.flags()
     for inside in (attention, kernels):
         assert inside != before
-        _torch_private.set_flags(inside)
-        assert _torch_private.flags() == inside
-        _torch_private.set_flags(before)
-        assert _torch_private.flags() == before
+        torch_private.set_flags(inside)
+        assert torch_private.flags() == inside
+        torch_private.set_flags(before)
+        assert torch_private.flags() == before
     torch.set_default_dtype(torch.float64)
-    _torch_private.set_flags(before)
+    torch_private.set_flags(before)
     assert torch.get_default_dtype() == torch.float32
 
 
 def test_function_modes_are_exchanged_as_a_whole() -> None:
     outer, inner = torch.device("cpu"), torch.device("meta")
     with outer:
-        first = _torch_private.function_modes()
+        first = torch_private.function_modes()
         with inner:
-            both = _torch_private.function_modes()
+            both = torch_private.function_modes()
             assert both[:-1] == first
-            _torch_private.set_function_modes(first)
+            torch_private.set_function_modes(first)
             assert torch.empty(1).device.type == "cpu"
-            _torch_private.set_function_modes(both)
+            torch_private.set_function_modes(both)
             assert torch.empty(1).device.type == "meta"
-    assert _torch_private.function_modes() == []
+    assert torch_private.function_modes() == []
 
 
 def test_dispatch_modes_are_exchanged_as_a_whole() -> None:
@@ -223,32 +224,32 @@ def test_dispatch_modes_are_exchanged_as_a_whole() -> None:
 
     torchs, mine = FlopCounterMode(display=False), Mine()  # type: ignore[no-untyped-call]
     with torchs, mine:
-        both = _torch_private.dispatch_modes()
-        assert _torch_private.of_the_user(both) == [mine]
-        _torch_private.set_dispatch_modes(both[:-1])
-        assert _torch_private.dispatch_modes() == both[:-1]
-        _torch_private.set_dispatch_modes(both)
-        assert _torch_private.dispatch_modes() == both
-    assert _torch_private.dispatch_modes() == []
+        both = torch_private.dispatch_modes()
+        assert torch_private.of_the_user(both) == [mine]
+        torch_private.set_dispatch_modes(both[:-1])
+        assert torch_private.dispatch_modes() == both[:-1]
+        torch_private.set_dispatch_modes(both)
+        assert torch_private.dispatch_modes() == both
+    assert torch_private.dispatch_modes() == []
 
 
 def test_a_backward_that_keeps_its_graph_has_a_number() -> None:
     seen: list[int] = []
     x = torch.ones(2, requires_grad=True)
     y = x.sin()
-    y.register_hook(lambda gradient: seen.append(_torch_private.keeping_backward()))
+    y.register_hook(lambda gradient: seen.append(torch_private.keeping_backward()))
     for keep in (True, True, False):
         y.sum().backward(retain_graph=keep)
-    assert 0 <= seen[0] < seen[1] and seen[2] == -1 == _torch_private.keeping_backward()
+    assert 0 <= seen[0] < seen[1] and seen[2] == -1 == torch_private.keeping_backward()
 
 
 def test_hooks_around_every_module() -> None:
-    assert _torch_private.global_hooks() is None
+    assert torch_private.global_hooks() is None
     handle = nn.modules.module.register_module_forward_hook(print)
-    found = _torch_private.global_hooks()
+    found = torch_private.global_hooks()
     handle.remove()
     assert found is not None and list(found["_forward_hooks"].values()) == [print]
-    assert _torch_private.global_hooks() is None
+    assert torch_private.global_hooks() is None
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace. is deprecated")
@@ -256,37 +257,37 @@ def test_what_is_traced_and_what_is_cached_is_known() -> None:
     seen: list[bool] = []
 
     def traced(x: torch.Tensor) -> torch.Tensor:
-        seen.append(_torch_private.is_tracing())
+        seen.append(torch_private.is_tracing())
         return x
 
     torch.jit.trace(traced, torch.ones(1))
     with torch.nn.utils.parametrize.cached():
-        assert _torch_private.parametrizations_are_cached()
-    assert seen[0] and not _torch_private.is_tracing() and not _torch_private.parametrizations_are_cached()
+        assert torch_private.parametrizations_are_cached()
+    assert seen[0] and not torch_private.is_tracing() and not torch_private.parametrizations_are_cached()
 
 
 def test_the_generator_behind_a_device() -> None:
-    assert _torch_private.default_generator(torch.device("cpu")) is torch.default_generator
-    assert _torch_private.default_generator(torch.device("meta")) is None
+    assert torch_private.default_generator(torch.device("cpu")) is torch.default_generator
+    assert torch_private.default_generator(torch.device("meta")) is None
     if torch.cuda.is_available():
         torch.cuda.init()
-        assert _torch_private.default_generator(torch.device("cuda")) is torch.cuda.default_generators[0]
+        assert torch_private.default_generator(torch.device("cuda")) is torch.cuda.default_generators[0]
 
 
 def test_cuda_is_in_use_only_when_it_is() -> None:
-    assert _torch_private.cuda_in_use() == torch.cuda.is_initialized()
+    assert torch_private.cuda_in_use() == torch.cuda.is_initialized()
 
 
 def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
     class Empty(torch.Tensor):
-        __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
+        __torch_function__ = torch_private.plain_torch_function  # type: ignore[assignment]
 
         @classmethod
         def __torch_dispatch__(cls, func: Any, *_: Any) -> None:
             raise AssertionError(func)
 
     meta = torch.empty(2, 3, device="meta").t()
-    empty = _torch_private.tensor_without_storage(Empty, meta, torch.device("cpu"))
+    empty = torch_private.tensor_without_storage(Empty, meta, torch.device("cpu"))
     assert type(empty) is Empty
     assert (empty.shape, empty.stride(), empty.device) == (meta.shape, meta.stride(), torch.device("cpu"))
 
@@ -301,14 +302,14 @@ def test_a_function_mode_is_switched_off_where_it_is_the_innermost() -> None:
 
     ones = torch.ones(2)
     with Sees() as mode:
-        assert _torch_private.suspend_function_mode(mode)
+        assert torch_private.suspend_function_mode(mode)
         ones.exp()
-        assert not _torch_private.suspend_function_mode(mode)
-        _torch_private.push_function_mode(mode)
+        assert not torch_private.suspend_function_mode(mode)
+        torch_private.push_function_mode(mode)
         assert not seen
         ones.sin()
         with Sees():
-            assert not _torch_private.suspend_function_mode(mode)
+            assert not torch_private.suspend_function_mode(mode)
     assert seen == [Tensor.sin]
 
 
@@ -329,7 +330,7 @@ class _Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.add(str(func))
-        self.items += _torch_private.is_item(func)
+        self.items += torch_private.is_item(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -353,8 +354,8 @@ def test_whether_optimizers_update_all_parameters_at_once(
     with _Operators() as seen:
         live.step()
     at_once = any("_foreach_" in name for name in seen.names)
-    assert _torch_private.foreach_by_default(kind, weights, "cpu") == at_once
-    assert not _torch_private.foreach_by_default(kind, weights, "meta")
+    assert torch_private.foreach_by_default(kind, weights, "cpu") == at_once
+    assert not torch_private.foreach_by_default(kind, weights, "meta")
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: str(kind.__name__))
@@ -368,9 +369,9 @@ def test_a_bare_step_of_a_blank_optimizer_does_what_the_real_one_does_without_ho
     live.step = lambda: fired.append(live)
     live.register_step_pre_hook(lambda *_: fired.append(1))
     handles = [optimizer.register_optimizer_step_post_hook(lambda *_: fired.append(2))]
-    blank = _torch_private.blank_optimizer(live)
+    blank = torch_private.blank_optimizer(live)
     with torch.no_grad():
-        _torch_private.bare_step(type(live))(blank)
+        torch_private.bare_step(type(live))(blank)
     handles[0].remove()
     assert type(blank) is type(live) and not fired
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], torch.ones(2, 2))
@@ -380,18 +381,21 @@ def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
     """In a process of its own: torch writes to the file descriptor, and warns of old memory only once in a while."""
     program = """
 import os, torch
-from autockpt import _torch_private as private
-level = private.recorder._log_level()
+from tests.doors import torch_private
+level = torch_private.recorder._log_level()
 before, old = level.value, [torch.ones(1000)]
-running = private.start_memory_profiler()
+running = torch_private.start_memory_profiler()
 old.clear()
 new = torch.ones(1000)
-assert [change for _, change, *_ in private.stop_memory_profiler(running)] == [4000]
+assert [change for _, change, *_ in torch_private.stop_memory_profiler(running)] == [4000]
 assert level.value == before and "KINETO_LOG_LEVEL" not in os.environ
 print(before)
 """
     environment = {name: value for name, value in os.environ.items() if "LOG_LEVEL" not in name}
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
     assert (ran.stdout, ran.stderr) == ("1\n", "")  # 1: the level was found, and is that of warnings
 
 
@@ -404,7 +408,7 @@ def test_hooks_yield_where_they_are_switched_off_and_come_back() -> None:
 
     enable = torch._C._autograd._saved_tensors_hooks_enable
     weight = torch.ones(2, requires_grad=True)
-    with _torch_private.yielding_hooks((pack, lambda held: held), lambda: seen.append("yielded")):
+    with torch_private.yielding_hooks((pack, lambda held: held), lambda: seen.append("yielded")):
         weight.sin()
         with disable_saved_tensors_hooks("none here"):
             weight.sin()
@@ -422,7 +426,7 @@ def test_blocks_of_two_threads_with_yielding_hooks_may_end_in_any_order() -> Non
     inside, over = threading.Event(), threading.Event()
 
     def block(name: str) -> AbstractContextManager[None]:
-        return _torch_private.yielding_hooks((lambda tensor: tensor, lambda held: held), lambda: yielded.append(name))
+        return torch_private.yielding_hooks((lambda tensor: tensor, lambda held: held), lambda: yielded.append(name))
 
     def other() -> None:
         with block("other"):
@@ -450,21 +454,21 @@ def test_what_stood_before_torchs_switch_keeps_nothing_alive() -> None:
 
     owner = Owner()
     alive = weakref.ref(owner)
-    with _torch_private.yielding_hooks((owner.pack, same), lambda: None):
+    with torch_private.yielding_hooks((owner.pack, same), lambda: None):
         kept = torch._C._autograd._saved_tensors_hooks_disable, torch._C._autograd._saved_tensors_hooks_enable
     del owner
     gc.collect()
     assert alive() is None
     kept[0]("off", False)  # as torch's own
     kept[1]()
-    assert _torch_private.outer_hooks() is None
+    assert torch_private.outer_hooks() is None
 
 
 def test_a_node_that_reads_what_was_written_late_is_told() -> None:
     told: list[bool] = []
 
     def unpack(tensor: Tensor) -> Tensor:
-        told.append(_torch_private.reads_late_writes())
+        told.append(torch_private.reads_late_writes())
         return tensor
 
     x = torch.ones(3, requires_grad=True)
@@ -475,4 +479,4 @@ def test_a_node_that_reads_what_was_written_late_is_told() -> None:
     assert told and all(told)
     told.clear()
     plain.sum().backward()
-    assert told == [False] and not _torch_private.reads_late_writes()
+    assert told == [False] and not torch_private.reads_late_writes()

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from autockpt._check.measure import measure
-from autockpt._data.errors import NotApplicable, ReplayError
-from autockpt._data.plan import Plan, Segment
-from autockpt._run.frames.leaves import Leaf
-from autockpt._run.install import install
+from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
+from tests.doors import Leaf, install
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, batch, penalised, summed
 

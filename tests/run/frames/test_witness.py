@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autockpt._run.frames.witness import COLUMNS, on_device, same, witness_of
+from tests.doors import WITNESS_COLUMNS, on_device, same_witness, witness_of
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool]
-SIZES = st.one_of(st.integers(1, 40), st.sampled_from([COLUMNS - 1, COLUMNS, 2 * COLUMNS, 4 * COLUMNS + 3, 60_000]))
+SIZES = st.one_of(
+    st.integers(1, 40),
+    st.sampled_from([WITNESS_COLUMNS - 1, WITNESS_COLUMNS, 2 * WITNESS_COLUMNS, 4 * WITNESS_COLUMNS + 3, 60_000]),
+)
 
 
 def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
@@ -22,8 +25,8 @@ def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
 def both(one: Tensor, other: Tensor) -> set[bool]:
     """What both ways say of two tensors: that of a CPU, and that of a device."""
     return {
-        same(witness_of(one), witness_of(other)),
-        same(on_device(one), on_device(other)),
+        same_witness(witness_of(one), witness_of(other)),
+        same_witness(on_device(one), on_device(other)),
     }
 
 
@@ -65,9 +68,9 @@ def test_what_lies_between_the_elements_of_a_view_counts_for_nothing(dtype: torc
     queries = whole[:, :32]
     before = witness_of(queries), on_device(queries)
     whole[:, 32:] = 0
-    assert same(before[0], witness_of(queries)) and same(before[1], on_device(queries))
+    assert same_witness(before[0], witness_of(queries)) and same_witness(before[1], on_device(queries))
     whole[3, 3] += 1
-    assert not same(before[0], witness_of(queries)) and not same(before[1], on_device(queries))
+    assert not same_witness(before[0], witness_of(queries)) and not same_witness(before[1], on_device(queries))
 
 
 def test_minus_zero_is_not_zero_and_one_nan_is_not_another() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autockpt._run.governor.decision import Decision, Situation, decide
+from tests.doors import Decision, Situation, governor_decide
 
 NOTHING: dict[str, Any] = {}
 ALIKE: dict[str, Any] = {"alike": True}
@@ -34,7 +34,7 @@ PLANNED = {**TIMED, "planned": True}
     ],
 )
 def test_the_table(known: dict[str, Any], decision: Decision) -> None:
-    assert decide(Situation(**known)) == decision
+    assert governor_decide(Situation(**known)) == decision
 
 
 def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
@@ -48,6 +48,6 @@ def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
             surprise="x" * surprised,
             unfit="x" * unfit,
         )
-        what = decide(situation).what
+        what = governor_decide(situation).what
         assert (what in ("Record", "Time")) == (not (recorded and timed))
         assert what != "Keep" or (planned and not surprised and not unfit)

@@ -12,7 +12,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Infeasible
-from autockpt._run.install import governor_of
+from tests.doors import governor_of
 from tests.end_to_end.reference import counting_replays
 from tests.run.governor.loops import Loop, inside, language_model, outside, tokens_of
 from tests.zoo import gpt2

@@ -11,7 +11,7 @@ from torch import nn
 
 import autockpt
 from autockpt import BudgetError, Infeasible, Plan
-from autockpt._run.install import governor_of
+from tests.doors import governor_of
 from tests.run.governor.loops import Loop, inside, language_model, tokens_of
 
 

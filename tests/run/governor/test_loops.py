@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import autockpt
-from autockpt._run.install import governor_of
+from tests.doors import governor_of
 from tests.zoo import gpt2
 
 STEPS = 7

@@ -16,11 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import NotApplicable, Plan, Segment
-from autockpt._record.loss import assumed_loss
-from autockpt._run.batch import Forward, Kind, batch_of
-from autockpt._run.frames import watching_replays
-from autockpt._run.headroom import enlarged
-from autockpt._run.install import governor_of
+from tests.doors import BatchKind, Forward, assumed_loss, batch_of, enlarged, governor_of, watching_replays
 
 BATCH = torch.linspace(-1, 1, 256 * 32).reshape(256, 32)
 BUDGET = "1.3MB"
@@ -229,12 +225,12 @@ def test_what_a_kind_of_step_covers() -> None:
         return tuple(batch_of(model, lambda hidden: hidden, (BATCH[:each],), {}) for each in samples)
 
     (small, large) = batches(16, 256)
-    assert Kind(batches=(large,), gradient_bytes=100).covers([small], 100)
-    assert not Kind(batches=(large,), gradient_bytes=100).covers([large], 101)
-    assert not Kind(batches=(small,), gradient_bytes=100).covers([large], 0)
-    assert Kind(batches=(large, small), gradient_bytes=0).covers([small], 0)
-    assert not Kind(batches=(large, small), gradient_bytes=0).covers([large, large], 0)
-    assert not Kind(batches=(large,), gradient_bytes=0).covers([large, small], 0)
+    assert BatchKind(batches=(large,), gradient_bytes=100).covers([small], 100)
+    assert not BatchKind(batches=(large,), gradient_bytes=100).covers([large], 101)
+    assert not BatchKind(batches=(small,), gradient_bytes=100).covers([large], 0)
+    assert BatchKind(batches=(large, small), gradient_bytes=0).covers([small], 0)
+    assert not BatchKind(batches=(large, small), gradient_bytes=0).covers([large, large], 0)
+    assert not BatchKind(batches=(large,), gradient_bytes=0).covers([large, small], 0)
 
 
 @pytest.mark.parametrize(

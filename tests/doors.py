@@ -1,0 +1,113 @@
+"""The one door through which tests reach what is private in the library.
+
+A room that moves, or a name that changes, costs one file here. And all that tests may reach stands in one place: the
+fewer names, the freer the library is. Public names come from `autockpt` itself. Where two rooms have the same name, or
+where a name says too little by itself, `as` says whose it is. Without torch only the rooms that need none are here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from autockpt import _HOME as HOMES
+from autockpt._choose import solve as solving
+from autockpt._choose.bound import lay_out, least_seconds
+from autockpt._choose.candidates import Candidates, find_candidates, profile_index
+from autockpt._choose.candidates import runs as candidate_runs
+from autockpt._choose.candidates.effects import Replay, replay_of
+from autockpt._choose.candidates.from_plan import find_planned
+from autockpt._choose.candidates.menus import state_flow
+from autockpt._choose.candidates.products import multiplies
+from autockpt._choose.candidates.profile_index import Index as ProfileIndex
+from autockpt._choose.candidates.runs import sibling_rows
+from autockpt._choose.peak_breakdown import advise, peak_parts
+from autockpt._choose.pins import pin
+from autockpt._choose.solve import segments_of
+from autockpt._choose.timeline import split_levels
+from autockpt._cli import demo as cli_demo
+from autockpt._cli import main as cli_main
+from autockpt._cli.doctor import TRIED_BYTES, Tried, examine
+from autockpt._cli.doctor import Device as DoctorDevice
+from autockpt._cli.doctor import Problem as DoctorProblem
+from autockpt._cli.doctor import Report as DoctorReport
+from autockpt._cli.doctor import lines as doctor_lines
+from autockpt._cli.doctor import problems as doctor_problems
+from autockpt._cli.screen import progress, tell
+from autockpt._data import files as data_files
+from autockpt._data.devices import DEVICES, HostCosts
+from autockpt._data.goal import Pins
+from autockpt._data.keys import split_key
+from autockpt._data.shipped import is_name as is_shipped_name
+from autockpt._data.shipped import names as shipped_names
+from autockpt._data.shipped import read as read_shipped
+from autockpt._data.tables import Argument, CallRecord, FunctionTable, RefusedPart, SaveTable, Static, TensorTable
+from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
+from autockpt._show.explain.chart import timeline_chart
+from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow
+from autockpt._show.explain.decisions import decide as explain_decide
+from autockpt._show.explain.frontier import frontier_page
+from autockpt._show.explain.plan import plan_page
+from autockpt._show.explain.profile import profile_page
+from autockpt._show.explain.results import recorded_page
+from autockpt._show.explain.verification import verification_page
+from autockpt._show.page import Bar, Page, Table
+from autockpt._show.pictures.course import follow as follow_course
+
+if importlib.util.find_spec("torch") is not None:
+    from autockpt import _record as record_room
+    from autockpt import _torch_private as torch_private
+    from autockpt._calls.names import function_name
+    from autockpt._calls.spill import Spill, SpilledTensor, open_spill
+    from autockpt._calls.spilled import SpilledStep
+    from autockpt._calls.unrepeatable import why_unrepeatable
+    from autockpt._calls.values import decode, encode, tensors
+    from autockpt._check.verify import Difference
+    from autockpt._check.verify.outcome import Observed
+    from autockpt._check.verify.outcome import compare as compare_outcomes
+    from autockpt._record import clocks, observer, recorder, timing
+    from autockpt._record.clocks import Clock, HostClock
+    from autockpt._record.fake import RooflineClock
+    from autockpt._record.lifetimes import Lifetimes, lifetimes
+    from autockpt._record.loss import assumed_loss
+    from autockpt._record.observer import Observer
+    from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
+    from autockpt._record.recorder import Mode as RecordMode
+    from autockpt._record.recorder import record_step
+    from autockpt._record.step import Arguments, training_step
+    from autockpt._record.tape import CUDA_GRAIN_BYTES, AllocatorTape
+    from autockpt._record.tape import Event as AllocatorEvent
+    from autockpt._run.batch import Forward, batch_of
+    from autockpt._run.batch import Kind as BatchKind
+    from autockpt._run.fitting import largest as largest_fitting
+    from autockpt._run.frames import Checking, Handle, Nets, patched_forward, watching_replays
+    from autockpt._run.frames import leaves as frames_leaves
+    from autockpt._run.frames import recording as frames_recording
+    from autockpt._run.frames import saved as frames_saved
+    from autockpt._run.frames import state as frames_state
+    from autockpt._run.frames import trial as frames_trial
+    from autockpt._run.frames.around import (
+        Around,
+        Generator,
+        States,
+        Undo,
+        generators_of,
+        needed,
+        never_draws,
+        set_states,
+        states_of,
+        take_back,
+    )
+    from autockpt._run.frames.frame import Frame
+    from autockpt._run.frames.leaves import Leaf
+    from autockpt._run.frames.saved import Detached, Slot
+    from autockpt._run.frames.state import ModuleState
+    from autockpt._run.frames.thread import thread as frames_thread
+    from autockpt._run.frames.witness import COLUMNS as WITNESS_COLUMNS
+    from autockpt._run.frames.witness import on_device, witness_of
+    from autockpt._run.frames.witness import same as same_witness
+    from autockpt._run.governor.decision import Decision, Situation
+    from autockpt._run.governor.decision import decide as governor_decide
+    from autockpt._run.headroom import enlarged
+    from autockpt._run.install import govern, governor_of, install, installed_plan, replan, set_aside, uninstall
+    from autockpt._run.max_batch import Throughput
+    from autockpt._run.optimizer_steps import OptimizerSteps
