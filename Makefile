@@ -18,18 +18,25 @@ WHEELS_MIB := 50
 OFFLINE = $(if $(wildcard $(WHEELS)/*.whl),--no-index --find-links $(WHEELS))
 WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=1.10,!=1.16.0' 'pytest>=8' 'pytest-xdist>=3.5' \
 	'hypothesis>=6.140'
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+WORKERS := -n auto --maxprocesses 4
+PARALLEL := $(WORKERS) --dist loadfile
+# In a process of its own: the fake device stays in one for good. What runs on it lies in few files, so tests are dealt out one by one.
+ON_DEVICE := -p tests.fake_cuda.plugin --device fake-cuda $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
+.PHONY: help install test test-device fuzz sweep check-always bench profiles test-oldest test-newest old lint types format demo notebooks docs picture gpu wheels clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(VENV)/.installed  ## make .venv with all that development needs (again when a requirement changes)
 
-test: install  ## run the tests, on two cores where there are two
+test: install  ## run the tests, on two cores where there are two, then those of test-device
 	$(VENV)/bin/python -m pytest $(PARALLEL)
+	$(VENV)/bin/python -m pytest $(ON_DEVICE)
+
+test-device: install  ## run the tests marked gpu, and tests/device, on a fake CUDA device (needs a C++ compiler)
+	$(VENV)/bin/python -m pytest $(ON_DEVICE)
 
 fuzz: install  ## draw 2,000 models and plans, and compare planned steps with plain ones bit for bit
 	$(VENV)/bin/python -m tests.fuzz
@@ -72,9 +79,11 @@ format: install  ## rewrite files in the house style
 
 test-oldest: $(OLDEST)/.installed  ## run the tests with the oldest versions that pyproject.toml claims
 	$(OLDEST)/bin/python -m pytest $(PARALLEL)
+	$(OLDEST)/bin/python -m pytest $(ON_DEVICE)
 
 test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions (PyTorch's build with CUDA: 5.4 GB)
 	$(NEWEST)/bin/python -m pytest $(PARALLEL)
+	$(NEWEST)/bin/python -m pytest $(ON_DEVICE)
 
 gpu: $(GPU)/.installed  ## first contact with a GPU, in stages: STAGE=1 for one; DEVICE=cpu SIZE=tiny for a try without one
 	$(GPU)/bin/python -m benchmarks.gpu --device $(DEVICE) --size $(SIZE) $(addprefix --stage ,$(STAGE))

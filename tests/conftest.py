@@ -25,14 +25,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a CUDA device where there is none, and what needs more than the fake one has."""
+    """Skip what needs a CUDA device where there is none."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
     from tests.fake_cuda.plugin import may_need_device
 
     for path in {item.path for item in on_gpu if not may_need_device(item.path)}:
-        raise pytest.UsageError(f"{path} has tests marked gpu and says nothing of it, so that `make test-device` would miss them")
+        raise pytest.UsageError(
+            f"{path} has tests marked gpu and says nothing of it, so that `make test-device` would miss them"
+        )
     import torch
 
     if not torch.cuda.is_available():

@@ -52,6 +52,6 @@ def test_a_generator_that_is_given_is_used_and_the_default_one_is_not() -> None:
 
 def test_fork_rng_covers_the_device() -> None:
     before = torch.cuda.get_rng_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.rand(3, device="cuda")
     assert torch.equal(before, torch.cuda.get_rng_state())

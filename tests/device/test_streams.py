@@ -35,21 +35,25 @@ def test_each_thread_takes_a_workspace_of_its_own_and_keeps_it() -> None:
     assert torch.cuda.memory_allocated() - before == sum(each.nbytes for each in weights)  # the gradients
 
 
-def test_a_new_threads_first_product_takes_its_workspace() -> None:
-    left, right = leaf().detach(), leaf().detach()
-    before, levels = torch.cuda.memory_allocated(), []
+def test_the_first_product_of_a_thread_takes_a_workspace_and_the_second_none() -> None:
+    left, right, size = leaf().detach(), leaf().detach(), 1 << 18
+    set_options(Options(workspace_bytes=size))
+    before, count, levels = torch.cuda.memory_allocated(), 16, []
+    barrier = threading.Barrier(count, lambda: levels.append(torch.cuda.memory_allocated() - before))
 
-    def product() -> None:
-        out = left @ right
-        levels.append(torch.cuda.memory_allocated() - before - out.nbytes)
+    def products() -> None:
+        for _ in range(2):
+            left @ right
+            barrier.wait()
+        barrier.wait()  # a thread that ends gives its own on
 
-    set_options(Options(workspace_bytes=1 << 18))
-    threads = [threading.Thread(target=product) for _ in range(2)]
+    threads = [threading.Thread(target=products) for _ in range(count)]
     for each in threads:
         each.start()
+    for each in threads:
         each.join()
-    assert levels[0] in {0, 1 << 18}  # 0 where a thread that has ended left one
-    assert levels[1] == levels[0]  # the first one's was given on
+    assert levels[0] in range(size, count * size + 1, size)  # threads of earlier tests have left some
+    assert levels[1] == levels[2] == levels[0]
 
 
 def test_convolutions_take_a_workspace_and_give_it_back() -> None:

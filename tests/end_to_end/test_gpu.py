@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("deterministic"),
     pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation"),
+    pytest.mark.xfail(raises=autockpt.ProfilingError, reason="recording loses every allocation of a CUDA device"),
 ]
 
 PREDICTION_TOLERANCE = 0.02
@@ -28,7 +29,8 @@ def on_gpu(name: str) -> Case:
 def gradients(case: Case) -> list[torch.Tensor]:
     torch.manual_seed(3)
     case.forward()[1].backward()
-    found = [p.grad.clone() for p in case.model.parameters() if p.grad is not None]
+    # On the host: the peaks that are measured while both are kept are those of a step alone.
+    found = [p.grad.cpu() for p in case.model.parameters() if p.grad is not None]
     case.model.zero_grad()
     return found
 

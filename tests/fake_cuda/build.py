@@ -31,7 +31,9 @@ def built_library() -> Path:
     import torch
 
     if torch.version.cuda or torch.version.hip:
-        raise NoFakeDevice(f"torch {torch.__version__} was built with CUDA, and a device can only be added to one without")
+        raise NoFakeDevice(
+            f"torch {torch.__version__} was built with CUDA, and a device can only be added to one without"
+        )
     cache = Path(os.environ.get("FAKE_CUDA_CACHE") or Path(__file__).parents[2] / "build")
     built = cache / f"fake_cuda-{_key(torch.__version__)}.so"
     if built.exists():

@@ -28,7 +28,14 @@ COUNTED = (
     "inactive_split",
 )
 HOST_COUNTED = ("active_requests", "active_bytes", "allocations", "allocated_bytes")
-_NUMBERS = {"fake_exchange_device", "fake_stream", "fake_take_peak", "fake_limit_of", "fake_capturing", "fake_reporting"}
+_NUMBERS = {
+    "fake_exchange_device",
+    "fake_stream",
+    "fake_take_peak",
+    "fake_limit_of",
+    "fake_capturing",
+    "fake_reporting",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +93,7 @@ def library() -> Any:
     torch.ops.load_library(path)
     loaded = ctypes.CDLL(path)
     for name in _NUMBERS:
-        getattr(loaded, name).restype = ctypes.c_int64
+        getattr(loaded, f"fake_{name}").restype = ctypes.c_int64
     loaded.fake_seen.restype = ctypes.c_char_p
     return loaded
 

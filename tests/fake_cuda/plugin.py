@@ -1,4 +1,4 @@
-"""``pytest -p tests.fake_cuda.plugin --device fake-cuda``: what is marked ``gpu``, and tests/device, on the fake device.
+"""``pytest -p tests.fake_cuda.plugin --device fake-cuda``: what is marked ``gpu``, and tests/device, there.
 
 With ``--everything-there`` as well, tests that say nothing of a device make their tensors and models there too (as by
 ``torch.set_default_device``). They must be fit for that: many read the host's allocator or compare with host tensors.
@@ -26,7 +26,9 @@ MISSING = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", choices=["fake-cuda"], help="run what is marked gpu, and tests/device, on a fake CUDA device")
+    parser.addoption(
+        "--device", choices=["fake-cuda"], help="run what is marked gpu, and tests/device, on a fake CUDA device"
+    )
     parser.addoption("--fake-devices", type=int, default=2, help="how many fake devices there are, 1 or 2")
     parser.addoption("--everything-there", action="store_true", help="run all other tests there as well")
 
@@ -59,7 +61,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if may_need_device(collection_path) else True
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose what runs there, once conftest files have marked their tests."""
+    for item in items:
+        if installed() and (lacking := item.get_closest_marker("needs_kernels")):
+            item.add_marker(pytest.mark.skip(reason=f"the fake CUDA device cannot show it: {lacking.args[0]}"))
     if not config.getoption("--device") or config.getoption("--everything-there"):
         return
     chosen = [item for item in items if item.get_closest_marker("gpu") or item.get_closest_marker("fake_device")]

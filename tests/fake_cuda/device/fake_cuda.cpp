@@ -36,8 +36,9 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_scaled_dot_product_flash_attention_backward", &fake::flash_backward);
   m.impl("_scaled_dot_product_efficient_attention", &fake::efficient);
   m.impl("_scaled_dot_product_efficient_attention_backward", &fake::efficient_backward);
-  // Else these would be broken up into operators that only one of the two devices has.
-  for (auto name : {"convolution", "convolution_backward"})
+  // For these torch has a way round a missing kernel: other operators, which save other tensors and round otherwise.
+  for (auto name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
+                    "mish_backward", "native_channel_shuffle", "addr", "addr.out"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fake::run_on_host>());
 }
 
