@@ -28,14 +28,8 @@ COUNTED = (
     "inactive_split",
 )
 HOST_COUNTED = ("active_requests", "active_bytes", "allocations", "allocated_bytes")
-_NUMBERS = {
-    "fake_exchange_device",
-    "fake_stream",
-    "fake_take_peak",
-    "fake_limit_of",
-    "fake_capturing",
-    "fake_reporting",
-}
+_NUMBERS = ("exchange_device", "stream", "take_peak", "limit_of", "capturing", "reporting")
+"""Functions of the library that return a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
