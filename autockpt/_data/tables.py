@@ -66,7 +66,9 @@ class Recipe(Part, frozen=True, kw_only=True):
 
 
 class Argument(msgspec.Struct, frozen=True, array_like=True):
-    """One storage that came into a call or a torch function as an argument; an array in JSON.
+    """One way in which a storage came into a call or a torch function as an argument; an array in JSON.
+
+    There are two for one storage where a result comes as it is, and a view of it beside that.
 
     Attributes:
         tensor: index of the tensor, -1 for one that is older than the step (an input).

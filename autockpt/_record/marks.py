@@ -37,10 +37,7 @@ MarkKind = Literal[
 
 
 class Sources(NamedTuple):
-    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
-
-    Of several objects of one storage, who returned them all.
-    """
+    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index."""
 
     calls: tuple[int, ...] = ()
     functions: tuple[int, ...] = ()
@@ -78,7 +75,7 @@ class SeenCall:
         parent: the call whose code made it, -1 for the root.
         stop: one past the last call inside it.
         shapes: of what it was given and of its own parameters, as words that are equal for calls that are alike.
-        sources: for each storage that came in, who returned it.
+        ways: for each storage that came in, who returned its objects, those alike once.
         draws: whether a default generator moved.
         bound: qualified names of buffers inside it that were bound to other tensors.
         nested: whether a nested tensor was saved inside it.
@@ -92,7 +89,7 @@ class SeenCall:
     parent: int
     stop: int = 0
     shapes: str = ""
-    sources: tuple[Sources, ...] = ()
+    ways: tuple[tuple[Sources, ...], ...] = ()
     draws: bool = False
     bound: list[str] = field(default_factory=list)
     nested: bool = False
@@ -108,7 +105,7 @@ class SeenFunction:
         name: its short name.
         occurrence: which one of that name in the code of its call.
         call: that call.
-        sources: for each storage that came in, who returned it.
+        ways: for each storage that came in, who returned its objects, those alike once.
         draws: whether a default generator moved.
         unreadable: why a replay cannot hand out its result.
         unrepeatable: why it cannot run again by itself, as far as objects tell.
@@ -120,7 +117,7 @@ class SeenFunction:
     name: str
     occurrence: int
     call: int
-    sources: tuple[Sources, ...] = ()
+    ways: tuple[tuple[Sources, ...], ...] = ()
     draws: bool = False
     unreadable: str = ""
     unrepeatable: str = ""

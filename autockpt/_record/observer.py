@@ -156,7 +156,7 @@ class Observer:
         self.run.calls.append(call)
         self._open.append(index)
         with self._own_work() as stamp:
-            call.sources, keys = self._returned.given(arguments)
+            call.ways, keys = self._returned.given(arguments)
             check = self._checks.of_call(call, module, arguments)
             self.mark("enter", index, stamp, keys)
         try:
@@ -187,7 +187,7 @@ class Observer:
         self._counts[call, name] += 1
         self.run.functions.append(function)
         with self._own_work() as stamp:
-            function.sources, keys = self._returned.given(arguments)
+            function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
             self.mark("begin", index, stamp, keys)
         self._function = index

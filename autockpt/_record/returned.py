@@ -31,26 +31,23 @@ class Returned:
                 found.setdefault(key, []).append(tensor)
         return found
 
-    def given(self, arguments: object) -> tuple[tuple[Sources, ...], tuple[int, ...]]:
-        """Return where what a call is given comes from, and its storages."""
+    def given(self, arguments: object) -> tuple[tuple[tuple[Sources, ...], ...], tuple[int, ...]]:
+        """Return in which ways each storage comes to a call, and these storages."""
         storages = self._storages(arguments)
-        return tuple(map(self._sources, storages.values())), tuple(storages)
+        ways = (tuple(dict.fromkeys(map(self._sources, objects))) for objects in storages.values())
+        return tuple(ways), tuple(storages)
 
     def by(self, sources: Sources, output: object) -> tuple[int, ...]:
         """Remember who returned these very objects, and in which version; return their storages."""
         storages = self._storages(output)
         for tensor in (tensor for same_storage in storages.values() for tensor in same_storage):
-            known = self._sources([tensor])
-            both = Sources((*known.calls, *sources.calls), (*known.functions, *sources.functions))
+            known = self._sources(tensor)
+            both = Sources(*(tuple(sorted({*one, *other})) for one, other in zip(known, sources, strict=True)))
             self._known[id(tensor)] = (weakref.ref(tensor), private.version(tensor), both)
         return tuple(storages)
 
-    def _sources(self, objects: list[torch.Tensor]) -> Sources:
-        """Who returned every one of these very objects, unchanged since."""
-        chains: list[Sources] = []
-        for tensor in objects:
-            reference, version, sources = self._known.get(id(tensor), (None, 0, Sources()))
-            alive = reference is not None and reference() is tensor and version == private.version(tensor)
-            chains.append(sources if alive else Sources())
-        calls, functions = (set.intersection(*map(set, chain)) for chain in zip(*chains, strict=True))
-        return Sources(tuple(sorted(calls)), tuple(sorted(functions)))
+    def _sources(self, tensor: torch.Tensor) -> Sources:
+        """Who returned this very object, unchanged since."""
+        reference, version, sources = self._known.get(id(tensor), (None, 0, Sources()))
+        alive = reference is not None and reference() is tensor and version == private.version(tensor)
+        return sources if alive else Sources()

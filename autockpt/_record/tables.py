@@ -73,7 +73,7 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
                 exit=span.last.tick,
                 enter_seconds=at["enter", index],
                 exit_seconds=at["exit", index],
-                arguments=_arguments(flow, span, seen.sources),
+                arguments=_arguments(flow, span, seen.ways),
                 outputs=tuple(each for each in span.last.storages if each >= 0),
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
@@ -83,12 +83,13 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
     return tuple(records)
 
 
-def _arguments(flow: Flow, span: Span, sources: Sequence[Sources]) -> tuple[Argument, ...]:
+def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tuple[Argument, ...]:
     later = range(flow.ops_in(span).start, len(flow.ops))
     return tuple(
-        Argument(max(storage, -1), each.calls, flow.written([storage], later), each.functions)
-        for storage, each in zip(span.first.storages, sources, strict=True)
+        Argument(max(storage, -1), way.calls, flow.written([storage], later), way.functions)
+        for storage, each in zip(span.first.storages, ways, strict=True)
         if not flow.is_own(storage)
+        for way in each
     )
 
 
@@ -159,7 +160,7 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
         mutates=tuple(flow.mutates(function) for function in range(len(seen))),
         draws=tuple(each.draws or flow.draws_fakes(function) for function, each in enumerate(seen)),
         arguments=tuple(
-            _arguments(flow, span, each.sources) if alone or calls[each.call].stop > each.call + 1 else ()
+            _arguments(flow, span, each.ways) if alone or calls[each.call].stop > each.call + 1 else ()
             for each, span in zip(seen, spans, strict=True)
         ),
     )

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
+from .copies import Copies, copies_of
 from .leaves import kept_and_skipped
 from .profile_index import Index, Members
 from .replay_peak import replay_peak
@@ -123,21 +124,28 @@ def _restored(
     What saves hold instead goes into `held`: those that stay with autograd, and of those `needed` from the replay what
     is held for it, or was born in functions that are left alone.
     """
-    saves, held_anyway = index.profile.saves, frozenset(held)
+    saves, births = index.profile.saves, index.birth_node
+    # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
+    twice = {
+        t: copies_of(index, members, t) for t in held if births[t] not in alone and index.covers(members, births[t])
+    }
     until: dict[tuple[int, int], int] = {}
     for i in needed:
         tensor, node = saves.tensor[i], index.save_nodes[i]
         if tensor < 0:
             continue
-        birth = int(index.birth_node[tensor])
+        birth = int(births[tensor])
         # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
         cast = node if tensor in index.casts and birth != node and index.is_function(node) else -1
-        there = cast < 0 and (tensor in held or birth in alone)
-        if there:
+        if cast >= 0:
+            copies = Copies.MADE
+        elif tensor in twice:
+            copies = twice[tensor].get(index.member_of(members, node), Copies.HELD | Copies.MADE)
+        else:
+            copies = Copies.HELD if tensor in held or birth in alone else Copies.MADE
+        if Copies.HELD in copies:
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        # What the caller's code made of a member's result may be handed on beside it: then both are there at once.
-        beside = tensor in held_anyway and birth not in alone and index.covers(members, birth)
-        if not there or beside:
+        if Copies.MADE in copies:
             until[tensor, cast] = max(until.get((tensor, cast), 0), saves.release[i])
     for i in stays:
         if saves.tensor[i] >= 0:

@@ -159,10 +159,14 @@ class Index:
         """Saves made in the members."""
         return [i for part in self._slices(members, self._ordered_nodes) for i in self._order[part]]
 
+    def member_of(self, members: Members, node: int) -> int:
+        """The member in which a node lies; -1 if it lies in none."""
+        place = bisect.bisect_right(members, node) - 1
+        return members[place] if place >= 0 and node < self.nodes[members[place]].stop else -1
+
     def covers(self, members: Members, node: int) -> bool:
         """Whether a node lies in one of the members."""
-        place = bisect.bisect_right(members, node) - 1
-        return place >= 0 and node < self.nodes[members[place]].stop
+        return self.member_of(members, node) >= 0
 
     def born_in(self, members: Members, until: int) -> Ints:
         """Tensors born in the members before a tick."""
