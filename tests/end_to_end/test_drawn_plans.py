@@ -45,19 +45,7 @@ LONG = ("gpt2-vocabulary", "gpt2-cache")
 """Like others of the zoo, and slow."""
 
 
-HIGH = pytest.mark.xfail(
-    reason="what the model's own code slices between two members counts as held and as restored: up to 0.31 % too high",
-    strict=False,  # which plans are drawn follows from recorded seconds
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.sweep] * (name in LONG) + [HIGH] * (name == "gpt2-hidden-states"))
-        for name in ZOO
-    ],
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.sweep] * (name in LONG)) for name in ZOO])
 def test_the_judge_is_right_about_drawn_plans(name: str) -> None:
     plain = reference(name)
     candidates = find_candidates(plain.profile)
@@ -137,6 +125,14 @@ def test_a_replay_goes_on_to_what_saves_a_part_of_the_batch() -> None:
         planned = find_planned(plain.profile, Plan(segments=(segment,)))
         assert segments_of(planned, [0])[0].skip == skip
         check(plain, planned, [0])
+
+
+def test_what_a_member_is_given_from_outside_is_held_and_not_restored_beside_that() -> None:
+    """The model's own code slices what one member returned for the next, which saves the slice."""
+    plain = reference("gpt2-hidden-states")
+    calls = ("transformer#0", "lm_head#0", "#0/float#0", "#0/view#0", "#0/cross_entropy#0")
+    planned = find_planned(plain.profile, Plan(segments=(Segment(calls=calls),)))
+    check(plain, planned, [0])
 
 
 def check(plain: Reference, candidates: Candidates, chosen: list[int]) -> None:

@@ -14,7 +14,7 @@ from autockpt import Plan
 from autockpt.solvers import simulate
 from tests.doors import find_candidates, find_planned, segments_of
 from tests.end_to_end.clocks import retimed
-from tests.end_to_end.reference import Reference, reference
+from tests.end_to_end.reference import reference, timeless
 from tests.fuzz.units import without_host
 from tests.hosts import host
 from tests.zoo import Case, UNet
@@ -80,7 +80,7 @@ def test_a_model_that_calls_no_module_keeps_a_budget(wrapped: bool) -> None:
     """It had no candidates: whatever the budget, all was kept."""
     torch.manual_seed(0)
     model = nn.Sequential(Functional()) if wrapped else Functional()
-    plain = Reference(Case(model, {"input" if wrapped else "x": torch.randn(512, 64)}))
+    plain = timeless(Case(model, {"input" if wrapped else "x": torch.randn(512, 64)}))
     budget_bytes = int(0.5 * plain.plain_peak_bytes)
     plan = autockpt.solve(plain.profile, budget_bytes)
     with plain.under(plan):

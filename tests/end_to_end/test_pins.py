@@ -14,7 +14,7 @@ from torch import nn
 import autockpt
 from autockpt import Infeasible, Plan
 from autockpt.solvers import SOLVERS
-from tests.end_to_end.reference import Reference
+from tests.end_to_end.reference import Reference, timeless
 from tests.zoo import Case, gpt2, tokens
 
 KEEP, RECOMPUTE = ("*.attn", "transformer.h.2"), ("transformer.h.1.mlp", "*.0.ln_2", "transformer.ln_f#0")
@@ -22,7 +22,7 @@ KEEP, RECOMPUTE = ("*.attn", "transformer.h.2"), ("transformer.h.1.mlp", "*.0.ln
 
 @lru_cache(maxsize=1)
 def plain_step() -> Reference:
-    return Reference(Case(gpt2(n_layer=4).train(), tokens(500)))
+    return timeless(Case(gpt2(n_layer=4).train(), tokens(500)))
 
 
 @contextmanager

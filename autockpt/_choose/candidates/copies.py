@@ -7,6 +7,8 @@ replay      h.3 ──T'       T ────▶ lm_head        h.3 makes anothe
 from __future__ import annotations
 
 import enum
+import functools
+import operator
 
 from .profile_index import Index, Members
 
@@ -19,19 +21,21 @@ class Copies(enum.Flag):
     MADE = enum.auto()
     """Another, which the replay makes."""
 
+    EITHER = HELD | MADE
+    """Nothing tells which."""
+
 
 def copies_of(index: Index, members: Members, tensor: int) -> dict[int, Copies]:
     """Say which copies of a tensor that is born in a run each of its members is given; the one that bears it makes one.
 
-    Those that are told to get it from nowhere are left out.
+    Those that are told to get it from nowhere are given either.
     """
     bearer = index.member_of(members, int(index.birth_node[tensor]))
-    found = {bearer: Copies.MADE}
+    found = dict.fromkeys(members, Copies.EITHER) | {bearer: Copies.MADE}
     for member in members[members.index(bearer) + 1 :]:
-        for argument in index.nodes[member].arguments:
-            if argument.tensor == tensor:
-                # The last that returned this very object returned what it was given itself.
-                maker = max((source for source in index.sources(argument) if source in members), default=-1)
-                copies = found.get(maker, Copies.HELD | Copies.MADE) if maker >= 0 else Copies.HELD
-                found[member] = found.get(member, copies) | copies
+        ways = [each for each in index.nodes[member].arguments if each.tensor == tensor]
+        # The last that returned this very object returned what it was given itself.
+        makers = [max((source for source in index.sources(way) if source in members), default=-1) for way in ways]
+        copies = [found[maker] if maker >= 0 else Copies.HELD for maker in makers]
+        found[member] = functools.reduce(operator.or_, copies, Copies(0)) or Copies.EITHER
     return found

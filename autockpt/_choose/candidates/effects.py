@@ -14,7 +14,7 @@ Where a function is kept, what it made and saved stays from forward on instead, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
@@ -69,13 +69,16 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
     end, stays = saves.pack[last], set(inside).difference(slots)
     boundary = index.boundary(members)
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], tick + 1)
-    until = _restored(index, members, needed, stays, alone, held)
+    # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
+    born = (t for t in held if index.birth_node[t] not in alone and index.covers(members, index.birth_node[t]))
+    twice = {tensor: copies_of(index, members, tensor) for tensor in born}
+    until = _restored(index, members, needed, stays, alone, held, twice)
     buffers = tuple(
         dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
     )
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
     dead = [i for i in inside if saves.release[i] <= tick and nodes[i] not in alone]
-    peak_bytes = replay_peak(index, members, end, until, alone, dead)
+    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice)
     if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
         peak_bytes = max(peak_bytes, profile.generator_bytes)
     ends: dict[int, int] = defaultdict(int)
@@ -118,29 +121,27 @@ def _restored(
     stays: Iterable[int],
     alone: Collection[int],
     held: dict[int, int],
+    twice: Mapping[int, Mapping[int, Copies]],
 ) -> dict[tuple[int, int], int]:
     """Say until when each tensor that a replay brings back is needed, and the function that makes a cast of its own.
 
     What saves hold instead goes into `held`: those that stay with autograd, and of those `needed` from the replay what
-    is held for it, or was born in functions that are left alone.
+    is held for it, or was born in functions that are left alone. Of what stands `twice` a member saves the copy that it
+    is given.
     """
-    saves, births = index.profile.saves, index.birth_node
-    # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
-    twice = {
-        t: copies_of(index, members, t) for t in held if births[t] not in alone and index.covers(members, births[t])
-    }
+    saves = index.profile.saves
     until: dict[tuple[int, int], int] = {}
     for i in needed:
         tensor, node = saves.tensor[i], index.save_nodes[i]
         if tensor < 0:
             continue
-        birth = int(births[tensor])
+        birth = int(index.birth_node[tensor])
         # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
         cast = node if tensor in index.casts and birth != node and index.is_function(node) else -1
         if cast >= 0:
             copies = Copies.MADE
         elif tensor in twice:
-            copies = twice[tensor].get(index.member_of(members, node), Copies.HELD | Copies.MADE)
+            copies = twice[tensor][index.member_of(members, node)]
         else:
             copies = Copies.HELD if tensor in held or birth in alone else Copies.MADE
         if Copies.HELD in copies:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
+from .copies import Copies
 from .profile_index import Index, Members
 
 
@@ -17,12 +18,14 @@ def replay_peak(
     restored: Collection[tuple[int, int]],
     alone: Collection[int],
     dead: list[int],
+    twice: Mapping[int, Mapping[int, Copies]],
 ) -> int:
     """Highest level of what a replay bears, up to the last save.
 
     What functions make that are left `alone` is not borne. Restored tensors stay; a member's output stays until the
-    last member that takes it has run; what was saved by `dead` saves, of a part of the graph that died in forward, as
-    long as the replay has that part; everything else dies as it did in forward.
+    last member that takes it has run, but for those that take what is held of it instead, where it stands `twice`; what
+    was saved by `dead` saves, of a part of the graph that died in forward, as long as the replay has that part;
+    everything else dies as it did in forward.
     """
     copies = int(sum(index.bytes[tensor] for tensor, maker in restored if maker >= 0))
     nodes, saves = index.nodes, index.profile.saves
@@ -33,14 +36,19 @@ def replay_peak(
         return copies
     death = index.natural[born].copy()
     position = {int(tensor): i for i, tensor in enumerate(born)}
+
+    def is_made(tensor: int, member: int) -> bool:
+        return tensor not in twice or Copies.MADE in twice[tensor][member]
+
     for member in members:
         for tensor in nodes[member].outputs:
-            if tensor in position:
+            if tensor in position and is_made(tensor, member):
                 death[position[tensor]] = nodes[member].exit
     for member in members:
         for argument in nodes[member].arguments:
-            if argument.tensor in position and index.handed_on(argument, members):
-                death[position[argument.tensor]] = nodes[member].exit
+            tensor = argument.tensor
+            if tensor in position and index.handed_on(argument, members) and is_made(tensor, member):
+                death[position[tensor]] = nodes[member].exit
     ends = _graph_ends(index, members) if dead else {}
     for i in dead:
         tensor = saves.tensor[i]
