@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
+import itertools
+import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +23,9 @@ from autockpt import Plan, is_recomputing
 from tests.doors import Undo, install, take_back
 from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, summed
+
+PATIENCE_SECONDS = 600
+"""After which threads that wait for each other are said to; nothing that goes on takes so long."""
 
 
 def normalised(depth: int = 4) -> nn.Sequential:
@@ -30,85 +39,111 @@ def planned(model: nn.Module) -> nn.Module:
     return model
 
 
-def run_all(*targets: Callable[[], object]) -> list[BaseException]:
-    """Run each in a thread of its own to its end; return what they raised."""
+def run_all_here(*targets: Callable[[], object]) -> list[BaseException]:
+    """Run each in this thread; return what they raised."""
     errors: list[BaseException] = []
-
-    def guarded(target: Callable[[], object]) -> None:
+    for target in targets:
         try:
             target()
         except BaseException as error:
             errors.append(error)
+    return errors
+
+
+def run_all(*targets: Callable[[], object]) -> list[BaseException]:
+    """Run each in a thread of its own to its end; return what they raised."""
+    errors: list[BaseException] = []
 
     # Daemons, so that a deadlock fails the test and does not hang the run.
-    threads = [threading.Thread(target=guarded, args=(target,), daemon=True) for target in targets]
+    threads = [
+        threading.Thread(target=lambda target=target: errors.extend(run_all_here(target)), daemon=True)
+        for target in targets
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert not any(thread.is_alive() for thread in threads), "threads wait for each other"
     return errors
 
 
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Let threads take turns in the midst of everything."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
+FRAMES = str(Path(inspect.getfile(take_back)).parent)
+"""Where what runs and replays segments lies."""
 
 
-class Yielding(dict[str, Tensor | None]):
-    """Lets another thread run whenever it has lost entries, which would otherwise be rare."""
+@contextlib.contextmanager
+def at_every_line(look: Callable[[], object], *, again: bool) -> Iterator[None]:
+    """Let the thread stand still at every line of what runs and replays segments, and call `look` there.
+
+    Args:
+        look: what happens meanwhile.
+        again: whether also at lines at which it stood before.
+    """
+    stood: set[tuple[CodeType, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(FRAMES):
+            return None
+        line = frame.f_code, frame.f_lineno
+        if again or line not in stood:
+            stood.add(line)
+            look()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+    assert len(stood) > 100
+
+
+class Losing(dict[str, Tensor | None]):
+    """Calls something whenever it has lost entries."""
+
+    def __init__(self, entries: dict[str, Tensor | None], look: Callable[[], object]) -> None:
+        super().__init__(entries)
+        self.look = look
 
     def clear(self) -> None:
         super().clear()
-        time.sleep(0.001)
+        self.look()
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
-        time.sleep(0.001)
+        self.look()
 
     def pop(self, name: str, *default: Any) -> Any:
         value = super().pop(name, *default)
-        time.sleep(0.001)
+        self.look()
         return value
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_thread_that_saves_beside_the_training_finds_every_entry() -> None:
     """A replay emptied the dicts of buffers for a moment; a state_dict taken then missed entries, without a word."""
     plain = normalised()
     model = planned(copy.deepcopy(plain))
-    for module in model.modules():
-        module._buffers = Yielding(module._buffers)
     entries = list(plain.state_dict())
-    wrong: list[list[str]] = []
-    enough, taken = threading.Event(), []
-
-    def save() -> None:
-        try:
-            for _ in range(10_000):
-                found = list(model.state_dict())
-                if found != entries:
-                    wrong.append(found)
-            taken.append(10_000)
-        finally:
-            enough.set()
-
-    n_steps = 0
+    taken: list[list[str]] = []
+    n_steps = 2
 
     def train() -> None:
-        nonlocal n_steps
-        while not enough.is_set():
-            summed(model).backward()
-            n_steps += 1
+        with at_every_line(save, again=True):
+            for _ in range(n_steps):
+                summed(model).backward()
 
-    with counted_replays() as count:
-        assert run_all(save, train) == []
+    with ThreadPoolExecutor(1) as saver:
+
+        def save() -> None:
+            taken.append(saver.submit(lambda: list(model.state_dict())).result())
+
+        for module in model.modules():
+            module._buffers = Losing(module._buffers, save)
+        with counted_replays() as count:
+            assert run_all(train) == []
     assert count() == 4 * n_steps
-    assert taken and n_steps and wrong == []
+    assert [found for found in taken if found != entries] == []
     for _ in range(n_steps):
         summed(plain).backward()
     expected, left = plain.state_dict(), model.state_dict()
@@ -118,48 +153,149 @@ def test_a_thread_that_saves_beside_the_training_finds_every_entry() -> None:
         assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
 
 
-@pytest.mark.usefixtures("hasty")
-def test_threads_that_train_one_model_each_find_and_leave_every_entry() -> None:
+class Shared:
+    """A model that several threads train at once, with what all of them must find and leave.
+
+    Args:
+        training: whether forwards move its statistics.
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module, *, training: bool) -> None:
+        summed(model)  # statistics that are not those of a new module
+        self.model, self._plain = model.train(training), copy.deepcopy(model)
+        self._own, self._entries = dict(model.named_buffers()), list(model.state_dict())
+        twin = copy.deepcopy(model)
+        self._expected = torch.autograd.grad(summed(twin), list(twin.parameters()))
+        self._steps: queue.SimpleQueue[None] = queue.SimpleQueue()
+        planned(model)
+
+    def train(self) -> None:
+        """Take a step, and find the gradients of the plain one."""
+        found = torch.autograd.grad(summed(self.model), list(self.model.parameters()))
+        assert all(map(torch.equal, self._expected, found))
+        self._steps.put(None)
+
+    def check(self) -> None:
+        """Find the model's own buffers, as so many plain steps leave them."""
+        for _ in range(self._steps.qsize()):
+            summed(self._plain)
+        assert list(self.model.state_dict()) == self._entries
+        for name, buffer in self.model.named_buffers():
+            assert buffer is self._own[name] and torch.equal(buffer, self._plain.get_buffer(name)), name
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_thread_that_trains_while_another_stands_at_any_line_finds_and_leaves_every_entry(training: bool) -> None:
     """Replays in several threads took each other's scratch copies for the model's own buffers, or found none at all."""
-    model = normalised().eval()
-    summed(model.train())  # statistics that are not those of a new module
-    model.eval()
-    before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
-    entries = list(model.state_dict())
-    expected = torch.autograd.grad(summed(model), list(model.parameters()))
-    planned(model)
+    shared = Shared(normalised(2), training=training)
 
     def train() -> None:
-        for _ in range(100):
-            found = torch.autograd.grad(summed(model), list(model.parameters()))
-            assert all(map(torch.equal, expected, found))
+        with at_every_line(lambda: others.submit(shared.train).result(), again=False):
+            shared.train()
 
-    assert run_all(*[train] * 4) == []
-    assert list(model.state_dict()) == entries
-    for name, buffer in model.named_buffers():
-        own, value = before[name]
-        assert buffer is own and torch.equal(buffer, value), name
+    with ThreadPoolExecutor(1) as others:
+        assert run_all(train) == []
+    shared.check()
+
+
+class Posts:
+    """Places inside forwards and replays, at which threads that are told to stand still."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int, str, bool], tuple[threading.Event, threading.Event]] = {}
+
+    def __deepcopy__(self, _: object) -> Posts:
+        return self
+
+    def passed(self, name: str) -> None:
+        """Stand still where this thread is to, until it may go on."""
+        standing = self._told.pop((threading.get_ident(), name, is_recomputing()), None)
+        if standing is not None:
+            reached, on = standing
+            reached.set()
+            assert on.wait(PATIENCE_SECONDS)
+
+    @contextlib.contextmanager
+    def standing(self, work: Callable[[], object], place: tuple[str, bool]) -> Iterator[None]:
+        """Let a thread of its own do some work, and stand at a place as long as the block runs."""
+        reached, on, over = threading.Event(), threading.Event(), threading.Event()
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            self._told[(threading.get_ident(), *place)] = reached, on
+            errors.extend(run_all_here(work))
+            over.set()
+            reached.set()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert reached.wait(PATIENCE_SECONDS) and not over.is_set(), errors
+        try:
+            yield
+        finally:
+            on.set()
+            thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive() and errors == []
+
+
+class Post(nn.Module):
+    """A place: in the forwards that pass it, and in their replays."""
+
+    def __init__(self, posts: Posts, name: str) -> None:
+        super().__init__()
+        self.name, self.passed = name, posts.passed
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passed(self.name)
+        return x
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_threads_that_train_one_model_each_find_and_leave_every_entry(training: bool) -> None:
+    """Two stand at any two places, in their forwards or in their replays, while two more train."""
+    posts, names = Posts(), [f"{side} the norm of {block}" for block in range(2) for side in ("before", "behind")]
+    torch.manual_seed(0)
+    around = ((nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.GELU()) for _ in range(2))
+    parts = zip(around, names[::2], names[1::2], strict=True)
+    blocks = (
+        nn.Sequential(linear, Post(posts, one), norm, Post(posts, other), gelu)
+        for (linear, norm, gelu), one, other in parts
+    )
+    shared = Shared(nn.Sequential(*blocks), training=training)
+    places = list(itertools.product(names, (False, True)))
+    for one, other in itertools.product(places, places):
+        with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+            first.enter_context(posts.standing(shared.train, one))
+            second.enter_context(posts.standing(shared.train, other))
+            assert run_all(shared.train, shared.train) == []
+            first.close()  # the second still stands where it does
+    shared.check()
 
 
 class Slow(nn.Module):
-    """Is so slow in its replays that those of several threads overlap, if they may."""
+    """Is in its replays as long as those of other threads are."""
 
-    def __init__(self) -> None:
+    def __init__(self, barrier: threading.Barrier) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(WIDTH)
+        self.meet = barrier.wait
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(x).sin()
         if is_recomputing():
-            time.sleep(0.02)
+            self.meet(PATIENCE_SECONDS)
         return x.sin()
 
 
 def test_threads_that_run_backward_at_once_leave_the_models_own_buffers() -> None:
     """In training: every forward has run, and only replays meet."""
     torch.manual_seed(0)
-    plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), Slow(), nn.Linear(WIDTH, WIDTH))
-    model = planned(copy.deepcopy(plain))
+    plain, model = (
+        nn.Sequential(nn.Linear(WIDTH, WIDTH), Slow(threading.Barrier(4)), nn.Linear(WIDTH, WIDTH)) for _ in range(2)
+    )
+    model.load_state_dict(plain.state_dict())
+    planned(model)
     own = dict(model.named_buffers())
     for _ in range(3):
         losses = [summed(model) for _ in range(4)]
@@ -215,7 +351,7 @@ class Meeting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(x).sin()
         if is_recomputing():
-            self.meet(30)
+            self.meet(PATIENCE_SECONDS)
         return x.sin()
 
 
