@@ -9,6 +9,7 @@ import itertools
 import queue
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,21 +73,21 @@ FRAMES = str(Path(inspect.getfile(take_back)).parent)
 
 
 @contextlib.contextmanager
-def at_every_line(look: Callable[[], object], *, again: bool) -> Iterator[None]:
+def at_every_line(look: Callable[[], object], *, times: int) -> Iterator[None]:
     """Let the thread stand still at every line of what runs and replays segments, and call `look` there.
 
     Args:
         look: what happens meanwhile.
-        again: whether also at lines at which it stood before.
+        times: how often at one line.
     """
-    stood: set[tuple[CodeType, int]] = set()
+    stood: Counter[tuple[CodeType, int]] = Counter()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if not frame.f_code.co_filename.startswith(FRAMES):
             return None
         line = frame.f_code, frame.f_lineno
-        if again or line not in stood:
-            stood.add(line)
+        if stood[line] < times:
+            stood[line] += 1
             look()
         return trace
 
@@ -129,7 +130,7 @@ def test_a_thread_that_saves_beside_the_training_finds_every_entry() -> None:
     n_steps = 2
 
     def train() -> None:
-        with at_every_line(save, again=True):
+        with at_every_line(save, times=1000):
             for _ in range(n_steps):
                 summed(model).backward()
 
@@ -188,10 +189,10 @@ class Shared:
 @pytest.mark.parametrize("training", [False, True])
 def test_a_thread_that_trains_while_another_stands_at_any_line_finds_and_leaves_every_entry(training: bool) -> None:
     """Replays in several threads took each other's scratch copies for the model's own buffers, or found none at all."""
-    shared = Shared(normalised(2), training=training)
+    shared = Shared(normalised(1), training=training)
 
     def train() -> None:
-        with at_every_line(lambda: others.submit(shared.train).result(), again=False):
+        with at_every_line(lambda: others.submit(shared.train).result(), times=3):
             shared.train()
 
     with ThreadPoolExecutor(1) as others:
@@ -223,7 +224,8 @@ class Posts:
         errors: list[BaseException] = []
 
         def run() -> None:
-            self._told[(threading.get_ident(), *place)] = reached, on
+            mine = threading.get_ident(), *place
+            self._told[mine] = reached, on
             errors.extend(run_all_here(work))
             over.set()
             reached.set()
