@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import sys
-import time
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -92,35 +94,64 @@ class _Terminal(io.StringIO):
         return True
 
 
+class _Timer:
+    """A timer of no patience is over as it starts, and any other never."""
+
+    def __init__(self, patience_seconds: float, function: Callable[..., object], arguments: list[Any]) -> None:
+        self.patience_seconds, self.daemon, self.cancelled = patience_seconds, False, False
+        self.over = functools.partial(function, *arguments)
+
+    def start(self) -> None:
+        assert self.daemon
+        if not self.patience_seconds:
+            self.over()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[_Timer]:
+    """Take the timers that are made; none of them waits."""
+    made: list[_Timer] = []
+
+    def timer(*arguments: Any) -> _Timer:
+        made.append(_Timer(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(threading, "Timer", timer)
+    return made
+
+
 def working(monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, limit_seconds: float | None) -> str:
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr(sys, "stderr", stderr)
-    with progress("solving for 20 budgets", limit_seconds=limit_seconds, patience_seconds=0.01):
-        deadline = time.monotonic() + (5 if isinstance(stderr, _Terminal) else 0.1)
-        while not stderr.getvalue().endswith("\n") and time.monotonic() < deadline:
-            time.sleep(0.01)
-    return stderr.getvalue()
+    with progress("solving for 20 budgets", limit_seconds=limit_seconds, patience_seconds=0):
+        return stderr.getvalue()
 
 
-def test_what_takes_long_is_said_on_a_terminal_with_how_long_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_said_on_a_terminal_with_how_long_it_may_take(
+    monkeypatch: pytest.MonkeyPatch, timers: list[_Timer]
+) -> None:
     assert working(monkeypatch, _Terminal(), 60.0) == "solving for 20 budgets …, up\nto 60 s\n"
     assert working(monkeypatch, _Terminal(), None) == "solving for 20 budgets …\n"
     stderr = _Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
     with progress("solving", patience_seconds=60):
-        pass
+        assert timers[-1].patience_seconds == 60 and not timers[-1].cancelled
     assert stderr.getvalue() == ""
+    assert all(timer.cancelled for timer in timers)
 
 
+@pytest.mark.usefixtures("timers")
 def test_progress_is_quiet_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert working(monkeypatch, io.StringIO(), 60.0) == ""
     with click.Context(verb("solve")) as context:
         context.params["as_json"] = True
         stderr = _Terminal()
         monkeypatch.setattr(sys, "stderr", stderr)
-        with progress("solving", patience_seconds=0.01):
-            time.sleep(0.1)
-        assert stderr.getvalue() == ""
+        with progress("solving", patience_seconds=0):
+            assert stderr.getvalue() == ""
 
 
 def test_an_error_breaks_no_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
