@@ -122,5 +122,6 @@ def _units(model: nn.Module) -> Iterator[str]:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return iter(())
-    kinds = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+    # Another thread may be in the midst of importing it: then no module is of such a kind yet.
+    kinds = tuple(getattr(fsdp, kind) for kind in ("FSDPModule", "FullyShardedDataParallel") if hasattr(fsdp, kind))
     return (name for name, module in model.named_modules() if isinstance(module, kinds))

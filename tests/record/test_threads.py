@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import signal
+import itertools
+import sys
 import threading
-import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ from torch import nn
 import autockpt
 
 BATCH = torch.randn(64, 32)
+
+PATIENCE_SECONDS = 600
+"""After which threads that wait for each other are said to; nothing that goes on takes so long."""
 
 
 def stack() -> nn.Module:
@@ -43,11 +48,11 @@ def in_threads(*works: Callable[[], object]) -> None:
         except BaseException as error:
             raised.append(error)
 
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     assert raised == []
 
@@ -65,14 +70,40 @@ def test_two_models_are_planned_in_two_threads() -> None:
         models = [autockpt.apply(stack(), budget="min") for _ in range(2)]
 
         def train(model: nn.Module) -> None:
-            for _ in range(100):
+            while autockpt.plan_of(model) is None:
                 steps(model, 1)
-                if autockpt.plan_of(model) is not None:
-                    break
 
         in_threads(*(partial(train, model) for model in models))
         plans = [autockpt.plan_of(model) for model in models]
         assert all(plan is not None and plan.segments for plan in plans)
+    assert_torch_is_as_it_was()
+
+
+class Between(nn.Module):
+    """Does something once, in the midst of a forward or of a backward."""
+
+    def __init__(self, work: Callable[[], object], *, in_backward: bool) -> None:
+        super().__init__()
+        self.work, self.in_backward = [work], in_backward
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.in_backward and hidden.requires_grad:
+            hidden.register_hook(lambda _: self.work.pop()() if self.work else None)
+        elif self.work and not self.in_backward:
+            self.work.pop()()
+        return hidden
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+def test_a_model_that_takes_a_step_while_another_is_recorded_is_planned_later(in_backward: bool) -> None:
+    other = autockpt.apply(stack(), budget="min")
+    between = Between(lambda: in_threads(lambda: steps(other, 1)), in_backward=in_backward)
+    model = autockpt.apply(nn.Sequential(stack(), between, stack()), budget="min")
+    steps(model, 6)
+    assert not between.work
+    assert autockpt.plan_of(model) is not None and autockpt.plan_of(other) is None
+    steps(other, 6)
+    assert autockpt.plan_of(other) is not None
     assert_torch_is_as_it_was()
 
 
@@ -93,7 +124,7 @@ def test_other_threads_train_while_one_records() -> None:
 
     class Waiting(nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            assert trained.wait(30)
+            assert trained.wait(PATIENCE_SECONDS)
             return hidden
 
     planned = autockpt.apply(stack(), plan=autockpt.Plan.of(["1"]))
@@ -161,32 +192,43 @@ class Interrupt(BaseException):
     pass
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that comes in a __del__ is lost
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers that interrupt")
-def test_an_interrupted_recording_leaves_nothing_on() -> None:
-    def interrupt(*_: object) -> None:
-        raise Interrupt
+@contextmanager
+def watching_calls(then: Callable[[int], object]) -> Iterator[None]:
+    """Tell of every call of a Python function, by its number: at such places a signal is handled too."""
+    numbers = itertools.count()
 
-    model, rng = stack(), random.Random(0)
-    began = time.perf_counter()
-    autockpt.profile(model, BATCH)
-    seconds = time.perf_counter() - began
-    attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interrupted = 0
+    def look(_: FrameType, event: str, __: object) -> None:
+        if event == "call":
+            then(next(numbers))
+
+    sys.setprofile(look)
     try:
-        for _ in range(25):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, seconds))
-                autockpt.profile(model, BATCH)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Interrupt:
-                interrupted += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
+        yield
     finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted
+        sys.setprofile(None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that comes in a __del__ is lost
+def test_an_interrupted_recording_leaves_nothing_on() -> None:
+    model = stack()
+    autockpt.profile(model, BATCH)  # what is done once is done
+    counted: deque[int] = deque(maxlen=1)
+    with watching_calls(counted.append):
+        autockpt.profile(model, BATCH)
+    attributes = {name: sorted(vars(module)) for name, module in model.named_modules()}
+    interrupted = 0
+    for place in range(0, counted[0], counted[0] // 50):
+
+        def interrupt(number: int, place: int = place) -> None:
+            if number == place:
+                raise Interrupt
+
+        try:
+            with watching_calls(interrupt):
+                autockpt.profile(model, BATCH)
+        except Interrupt:
+            interrupted += 1
+        assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
+    assert interrupted > 25
     assert_torch_is_as_it_was()
     in_threads(lambda: autockpt.profile(model, BATCH))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -156,3 +158,11 @@ def test_two_processes(tmp_path: Path) -> None:
         for process in processes:
             process.terminate()
             process.join()
+
+
+def test_a_thread_that_imports_what_shards_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is only half imported has no classes yet: the step raised an AttributeError."""
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", ModuleType("torch.distributed.fsdp"))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    autockpt.apply(model, plan=autockpt.Plan.of(["1"]))
+    assert autockpt.plan_of(model) is not None
