@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from autockpt import Profile
-from autockpt._choose.candidates.products import multiplies
 from benchmarks.saved_bytes.problem import with_clock
+from tests.doors import multiplies
 
 OPERATOR_SECONDS, BYTE_SECONDS, PRODUCT_BYTE_SECONDS = 1e-5, 1e-9, 1e-8
 """What an operator takes, whatever it works on, and for each byte; the last where it multiplies or convolves."""
