@@ -27,16 +27,16 @@ from autockpt._choose.timeline import split_levels
 from autockpt._cli import demo as cli_demo
 from autockpt._cli import main as cli_main
 from autockpt._cli.doctor import TRIED_BYTES, Tried, examine
-from autockpt._cli.doctor import Device as DoctorDevice
 from autockpt._cli.doctor import Problem as DoctorProblem
 from autockpt._cli.doctor import Report as DoctorReport
+from autockpt._cli.doctor import SeenDevice as DoctorDevice
 from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
-from autockpt._data.devices import DEVICES, HostCosts
 from autockpt._data.goal import Pins
 from autockpt._data.keys import split_key
+from autockpt._data.rooflines import ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
@@ -64,8 +64,11 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify import Difference
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
-    from autockpt._record import clocks, observer, recorder, timing
-    from autockpt._record.clocks import Clock, HostClock
+    from autockpt._device import AllocatorTape, Clock, HostClock, device_of, planned_device, rounded
+    from autockpt._device import Event as AllocatorEvent
+    from autockpt._device import clock as device_clock
+    from autockpt._device.cpu import Cpu
+    from autockpt._record import observer, recorder, timing
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
@@ -74,8 +77,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import record_step
     from autockpt._record.step import Arguments, training_step
-    from autockpt._record.tape import CUDA_GRAIN_BYTES, AllocatorTape
-    from autockpt._record.tape import Event as AllocatorEvent
     from autockpt._run.batch import Forward, batch_of
     from autockpt._run.batch import Kind as BatchKind
     from autockpt._run.fitting import largest as largest_fitting

@@ -1,8 +1,8 @@
 """Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
 
-    solvers ◀─────── choose ◀─┐
-                data ◀─┤      run ◀── check ◀── show ◀── cli
-    torch_private ◀─ record ◀─┘
+            solvers ◀─────── choose ◀─┐
+                        data ◀─┤      run ◀── check ◀── show ◀── cli
+    torch_private ◀── device ◀─ record ◀─┘
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -27,13 +27,14 @@ LEFT_OF = {
     "solvers": set[str](),
     "_torch_private": set[str](),
     "_data": set[str](),
-    "_calls": {"_data", "_torch_private"},
-    "_record": {"_data", "_torch_private", "_calls"},
+    "_device": {"_data", "_torch_private"},
+    "_calls": {"_data", "_torch_private", "_device"},
+    "_record": {"_data", "_torch_private", "_device", "_calls"},
     "_choose": {"_data", "solvers"},
-    "_run": {"_data", "_torch_private", "_calls", "_record", "solvers", "_choose"},
-    "_check": {"_data", "_torch_private", "_calls", "_record", "solvers", "_choose", "_run"},
+    "_run": {"_data", "_torch_private", "_device", "_calls", "_record", "solvers", "_choose"},
+    "_check": {"_data", "_torch_private", "_device", "_calls", "_record", "solvers", "_choose", "_run"},
     "_show": {"_data", "_record", "solvers", "_choose", "_run", "_check"},
-    "_cli": {"_data", "_record", "solvers", "_choose", "_run", "_check", "_show"},
+    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_run", "_check", "_show"},
     "profiles": set(),
 }
 
@@ -55,7 +56,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_calls", "_record", "_run", "_check"}
+WITH_TORCH = {"_torch_private", "_device", "_calls", "_record", "_run", "_check"}
 """Rooms that may import torch at module level."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from .._device import device_of
+
 
 def why_unrepeatable(module: nn.Module) -> str:
     """Say why a call of a module cannot be replayed; empty where nothing is known against it."""
@@ -19,4 +21,5 @@ def why_unrepeatable(module: nn.Module) -> str:
 
 
 def _draws_in_cudnn(layers: nn.RNNBase) -> bool:
-    return bool(layers.dropout) and layers.num_layers > 1 and any(each.is_cuda for each in layers.parameters())
+    drops, devices = bool(layers.dropout) and layers.num_layers > 1, {each.device for each in layers.parameters()}
+    return drops and any(device_of(device).draws_inside_recurrent_layers for device in devices)

@@ -15,6 +15,8 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
+from .._device import Device, Level, device_of
+from .._device.present import device_in_use
 from .._record.alive import alive, each_storage
 
 
@@ -50,7 +52,7 @@ class Measurement:
 def measure(step: Callable[[], object], *, device: torch.device | str | None = None) -> Measurement:
     """Run one step and measure its peak.
 
-    On CUDA the allocator's own statistics are read. On a CPU every allocation and free of the step is
+    On a GPU the allocator's own statistics are read. On a CPU every allocation and free of the step is
     recorded (torch's profiler) and replayed in order, since adding up live tensors would miss the buffers
     inside kernels; what was alive before the step is what Python can see of it. Beside that stands by how much the
     process's resident memory rose (`Measurement.resident_bytes`).
@@ -71,30 +73,31 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
         >>> autockpt.measure(lambda: model(batch).sum().backward()).step_bytes >= 64 * 64 * 4
         True
     """
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-    device = torch.device(device)
+    found = device_of(torch.device(device) if device is not None else device_in_use())
     with private.ALONE, private.no_profiler_left():  # steps that other threads measure or record wait
-        return _on_cuda(step, device) if device.type == "cuda" else _on_cpu(step)
+        found.wait()
+        found.reset_peak()
+        before = found.level()
+        return _by_profiler(step) if before is None else _by_statistics(step, found, before)
 
 
-def _on_cuda(step: Callable[[], object], device: torch.device) -> Measurement:
+def _by_statistics(step: Callable[[], object], device: Device, before: Level) -> Measurement:
     """Read the allocator's own statistics."""
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    start_bytes, began = torch.cuda.memory_allocated(device), time.perf_counter()
+    began = time.perf_counter()
     step()
-    torch.cuda.synchronize(device)
+    device.wait()
+    seconds, after = time.perf_counter() - began, device.level()
+    assert after is not None
     return Measurement(
-        seconds=time.perf_counter() - began,
-        peak_bytes=torch.cuda.max_memory_allocated(device),
-        start_bytes=start_bytes,
-        end_bytes=torch.cuda.memory_allocated(device),
-        device=torch.cuda.get_device_name(device),
+        seconds=seconds,
+        peak_bytes=after.peak_bytes,
+        start_bytes=before.allocated_bytes,
+        end_bytes=after.allocated_bytes,
+        device=device.name,
     )
 
 
-def _on_cpu(step: Callable[[], object]) -> Measurement:
+def _by_profiler(step: Callable[[], object]) -> Measurement:
     """Record every allocation and free, and replay them in order over what was alive."""
     gc.collect()  # garbage from before the step must not be freed inside it
     private.make_room()
@@ -109,7 +112,7 @@ def _on_cpu(step: Callable[[], object]) -> Measurement:
     finally:
         seconds = time.perf_counter() - began
         highest = _resident_bytes(highest=True)
-        allocations = private.stop_memory_profiler(profiler)
+        allocations = private.stop_memory_profiler(profiler, "cpu")
         older.watched = []
     live = older.live
     level = start_bytes = peak_bytes = sum(live.values())

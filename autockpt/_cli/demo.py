@@ -44,6 +44,8 @@ def build() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """Make a GPT-2 with random weights and dropout, and a batch, on a GPU where there is one; torch gets one thread."""
     import torch
 
+    from .._device.present import best_device
+
     try:
         from transformers import GPT2Config, GPT2LMHeadModel, logging
     except ImportError:
@@ -56,7 +58,7 @@ def build() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=TOKENS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, use_cache=False
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best_device()
     model: torch.nn.Module = GPT2LMHeadModel(config).train().to(device)
     batch = torch.randint(VOCABULARY, (BATCH, TOKENS), generator=torch.Generator().manual_seed(1)).to(device)
     return model, {"input_ids": batch, "labels": batch}

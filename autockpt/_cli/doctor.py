@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from .. import __version__
+from .._data.host import physical_bytes
 from ..solvers.units import format_bytes
 from .screen import progress
 from .verb import Result, verb
@@ -38,8 +39,8 @@ FILLED = 0.5
 """Share of a device's memory below which what is free is worth a word."""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A CUDA device; None is free where it does not answer, and `error` is what it said instead."""
+class SeenDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """An accelerator; None is free where it does not answer, and `error` is what it said instead."""
 
     name: str
     capability: str
@@ -89,7 +90,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     torch: str | None = None
     cuda: str | None = None
     driver: str | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[SeenDevice, ...] = ()
     allocator: str | None = None
     settings: dict[str, str]
     libraries: dict[str, str]
@@ -116,15 +117,12 @@ def doctor() -> Result:
 
 def examine() -> Report:
     """Look at the machine, and record a small step on the CPU and on the first CUDA device."""
-    memory_bytes = None
-    with suppress(AttributeError, OSError, ValueError):  # not everywhere does the system say
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     report = Report(
         autockpt=__version__,
         python=platform.python_version(),
         system=", ".join([platform.system(), platform.machine(), " ".join(filter(None, platform.libc_ver()))]),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory_bytes=memory_bytes,
+        memory_bytes=physical_bytes(),
         driver=_driver(),
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
         libraries=dict(_libraries()),
@@ -202,27 +200,26 @@ def _of_torch() -> dict[str, Any]:
     """Return what a report has where torch is installed."""
     import torch
 
-    devices = [_device(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    from .._device import present
+
+    devices = tuple(
+        SeenDevice(
+            name=each.name,
+            capability=each.capability,
+            total_bytes=each.total_bytes,
+            free_bytes=each.free_bytes,
+            error=_line(each.error) if each.error is not None else "",
+        )
+        for each in present.described()
+    )
+    tried = dict.fromkeys(["cpu", *([str(present.best_device())] if devices and not devices[0].error else [])])
     return {
         "torch": str(torch.__version__),
-        "cuda": torch.version.cuda or torch.version.hip,
-        "devices": tuple(devices),
-        "allocator": torch.cuda.get_allocator_backend() if devices else None,
-        "tried": (_try("cpu"), *([_try("cuda:0")] if devices and not devices[0].error else [])),
+        "cuda": present.built_for(),
+        "devices": devices,
+        "allocator": present.allocator(),
+        "tried": tuple(map(_try, tried)),
     }
-
-
-def _device(number: int) -> Device:
-    import torch
-
-    found = torch.cuda.get_device_properties(number)
-    free_bytes, error = None, ""
-    try:
-        free_bytes = torch.cuda.mem_get_info(number)[0]
-    except RuntimeError as raised:  # all of its memory is taken, or it is broken
-        error = _line(raised)
-    capability, total_bytes = f"{found.major}.{found.minor}", found.total_memory
-    return Device(name=found.name, capability=capability, total_bytes=total_bytes, free_bytes=free_bytes, error=error)
 
 
 def _try(device: str) -> Tried:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from .._data.devices import DEVICES
+from .._data.rooflines import ROOFLINES
 from . import options
 from .source import record
 from .verb import Result, verb, write
@@ -26,7 +26,7 @@ from .verb import Result, verb, write
 )
 @click.option(
     "--device",
-    type=click.Choice(sorted(DEVICES)),
+    type=click.Choice(sorted(ROOFLINES)),
     metavar="NAME",
     help="With --mode fake: the device whose seconds to predict: h100.",
 )

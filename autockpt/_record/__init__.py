@@ -7,7 +7,7 @@ step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
-tape.py         allocations, frees and markers of a run, in order
+storage_tape.py allocations and frees where tensors have no memory
 marks.py        what the markers stand for
 observer.py     calls, functions, operators and saves, as markers
 returned.py     who returned which tensor
@@ -22,12 +22,13 @@ timing.py       forwards and steps of their own, for the seconds
 in_place.py     a user's own step, recorded
 timed.py        a user's own step, timed
 alive.py        what is alive of a class, found while other threads run
-clocks.py       time without waiting for the device, and stamps at the places that a forward passes
+stamps.py       stamps at the places that a forward passes
 fake.py         clock and model where nothing runs
 optimizer.py    which optimizer is meant, what it holds and what its step needs
 shadow.py       a step of an optimizer that changes and computes nothing
 
-`_calls` has what Python objects held (contents.py), and where saved tensors wait (spill.py, spilled.py).
+`_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls` has what Python objects held
+(contents.py), and where saved tensors wait (spill.py, spilled.py).
 """
 
 from __future__ import annotations

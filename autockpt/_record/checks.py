@@ -17,6 +17,7 @@ from .. import _torch_private as private
 from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
+from .._device.present import generators
 from . import refusals
 from .marks import SeenCall, SeenFunction
 
@@ -39,7 +40,7 @@ class Checks:
     """
 
     def __init__(self, model: torch.nn.Module, *, fake: bool) -> None:
-        self._generators = [] if fake else default_generators()
+        self._generators = [] if fake else generators()
         self._attributes = {module: _attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
 
@@ -133,12 +134,6 @@ def _bound(module: torch.nn.Module, buffers: Mapping[_Place, weakref.ref[torch.T
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     plain = one.layout == other.layout == torch.strided and private.fake_mode_of(one) is None
     return plain and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def default_generators() -> list[torch.Generator]:
-    """Those of the devices in use, whose states a replay puts back."""
-    cuda = torch.cuda.is_available() and private.cuda_in_use()
-    return [torch.default_generator, *(torch.cuda.default_generators if cuda else ())]
 
 
 def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:

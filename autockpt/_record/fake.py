@@ -17,10 +17,10 @@ from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
 from .._calls.spill import open_spill
-from .._data.devices import DEFAULT_DEVICE, DEVICES, Device
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
-from .clocks import Clock
+from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
+from .._device import Clock, planned_device
 from .left_over import nothing_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
@@ -28,7 +28,7 @@ from .routing import Given, routed_operators, tensors_in
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
-from .tape import StorageTape
+from .storage_tape import StorageTape
 from .timing import recorded_seconds
 
 NOTES = (
@@ -86,8 +86,8 @@ def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: 
         ProfilingError: there is no roofline of that name.
     """
     name = device or DEFAULT_DEVICE
-    if name not in DEVICES:
-        raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(DEVICES))}")
+    if name not in ROOFLINES:
+        raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(ROOFLINES))}")
     modes = map(private.fake_mode_of, (*step.model.parameters(), *step.model.buffers()))
     own = next((mode for mode in modes if mode is not None), None)
     mode = own or private.new_fake_mode()
@@ -98,11 +98,11 @@ def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: 
 def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name: str) -> Profile:
     model, inputs = step.model, Arguments(step.args, step.kwargs)
     with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
-        static = static_bytes(model, step.inputs(), sandbox.contents, step.held)
+        static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         step = training_step(model, batch, step.loss, hooks=step.hooks)
-        clock = RooflineClock(DEVICES[name])
+        clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
             run = watch_step(step, StorageTape(), clock, open_spill(step.device, step.inputs(), roomy=True))
         profile = build_profile(
@@ -110,7 +110,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
             step.device,
             run,
             recorded_seconds(run, clock, backward=True),
-            optimizer=optimizer_memory(optimizers, run.reached, "cuda"),  # as every named device
+            optimizer=optimizer_memory(optimizers, run.reached, planned_device()),
             static=static,
             notes=(*NOTES, *sandbox.notes()),
         )
@@ -120,7 +120,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
 class RooflineClock(Clock, routed_operators):
     """A clock that moves by what each operator would take on the device; a context around the run."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Roofline) -> None:
         super().__init__(self._on_operator)
         self._device = device
         self._now = 0.0

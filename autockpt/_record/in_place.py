@@ -26,15 +26,14 @@ from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._device import AllocatorTape, Event, device_of, rounded
 from .alive import beside_bytes
-from .clocks import clock_of
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
 from .ranks import bucket_bytes
 from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
-from .tape import AllocatorTape, Event
 from .timing import Seconds, recorded_seconds
 
 
@@ -86,9 +85,10 @@ class RecordedStep(SpilledStep):
         super().__init__(model, device, arguments)
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
-        self._static = static_bytes(model, tensors(arguments))
+        self._on = device_of(device)
+        self._static = static_bytes(model, self._on, tensors(arguments))
         self._bucket_bytes = bucket_bytes(model)
-        self._tape, self._clock = AllocatorTape(device), clock_of(device)
+        self._tape, self._clock = self._on.tape(), self._on.clock()
         self._observer = Observer(model, self._tape, self._clock, self.spill)
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
@@ -103,8 +103,9 @@ class RecordedStep(SpilledStep):
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
-        self._held_bytes = {key: storage.nbytes() for key, storage in storages.items()}
+        self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
         del around, gradients, others, held, storages
+        self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
@@ -167,7 +168,7 @@ class RecordedStep(SpilledStep):
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
             run=run,
-            seconds=recorded_seconds(run, self._clock, backward=self.device.type == "cpu"),
+            seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
             beside_bytes=self._beside_bytes,

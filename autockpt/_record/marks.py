@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from .._calls.spill import SpilledTensor
-from .tape import Event
+from .._device import Event
 
 MarkKind = Literal[
     "aside",

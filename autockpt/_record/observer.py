@@ -16,12 +16,12 @@ from .._calls.spill import Spill
 from .._calls.spilled import Pack, Unpack
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
+from .._device import Clock
 from .checks import Checks
-from .clocks import Clock
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
-from .tape import Tape
+from .storage_tape import Tape
 
 Hooked: TypeAlias = Callable[[Pack, Unpack], AbstractContextManager[Any]]
 

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .shadow import allocated, shadow_step, state_tensors, twin_of
+from .._device import Device, rounded
+from .shadow import shadow_step, state_tensors, twin_of
 
 Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
 """One optimizer, several that take their steps one after the other, or the name of a class in ``torch.optim``."""
@@ -75,7 +76,7 @@ def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> t
     return tuple(_given(each, model) for each in given)
 
 
-def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device_type: str) -> OptimizerMemory:
+def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device: Device) -> OptimizerMemory:
     """Say what optimizers hold and what their steps need besides.
 
     They are left as they are and nothing is computed: shadows of them take the steps. Exact but for buffers inside
@@ -84,12 +85,12 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device_
     Args:
         chosen: the optimizers.
         reached: which of the model's trainable parameters get a gradient in the training step.
-        device_type: where they train, ``cpu`` or ``cuda``.
+        device: where they train.
 
     Returns:
         The sum of what they hold, and the most that any of their steps needs: they take them one after the other.
     """
-    each = [_memory(one, frozenset(reached), device_type) for one in chosen]
+    each = [_memory(one, frozenset(reached), device) for one in chosen]
     return OptimizerMemory(
         state_bytes=sum(memory.state_bytes for memory in each),
         step_bytes=max((memory.step_bytes for memory in each), default=0),
@@ -146,7 +147,7 @@ def _given(optimizer: object, model: torch.nn.Module) -> Chosen:
     return Chosen(optimizer=optimizer, leaves=leaves, notes=(note,) if foreign else ())
 
 
-def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> OptimizerMemory:
+def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> OptimizerMemory:
     """What one optimizer needs."""
     optimizer, name = chosen.optimizer, type(chosen.optimizer).__name__
     existed = bool(optimizer.state)
@@ -159,13 +160,13 @@ def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> Optimi
     try:
         for fused in (False, True):
             groups = [group for group in optimizer.param_groups if bool(group.get("fused")) is fused]
-            held, needed = shadow_step(optimizer, groups, gets_gradient, device_type) if groups else (0, 0)
+            held, needed = shadow_step(optimizer, groups, gets_gradient, device) if groups else (0, 0)
             state_bytes += held
             step_bytes = max(step_bytes, 0 if fused else needed)  # fused kernels need nothing besides
     except Exception as error:  # whatever somebody's optimizer does with tensors that have no values
         known = "state" if existed else "options"
         return OptimizerMemory(
-            state_bytes=_known_bytes(optimizer, device_type),
+            state_bytes=_known_bytes(optimizer, device),
             source=f"{chosen.asked or name}, by its {known}: an estimate",
             notes=(
                 *chosen.notes,
@@ -179,7 +180,7 @@ def _memory(chosen: Chosen, reached: frozenset[int], device_type: str) -> Optimi
     return OptimizerMemory(state_bytes=state_bytes, step_bytes=step_bytes, source=source, notes=chosen.notes)
 
 
-def _known_bytes(optimizer: Optimizer, device_type: str) -> int:
+def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     """State that exists, or that the options imply: before the first step, and for a history at its full length."""
     held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
     storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
@@ -189,9 +190,9 @@ def _known_bytes(optimizer: Optimizer, device_type: str) -> int:
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
         if "history_size" in group:  # LBFGS: pairs; while its closure runs two directions, two gradients, q
             moments += 2 * group["history_size"] + 5
-        sizes = [allocated(parameter.nbytes, device_type) for parameter in group["params"] if parameter.requires_grad]
+        sizes = [rounded(device, parameter.nbytes) for parameter in group["params"] if parameter.requires_grad]
         total += moments * sum(sizes)
-    return max(total, sum(allocated(size, device_type) for size in storages.values()))
+    return max(total, sum(rounded(device, size) for size in storages.values()))
 
 
 def _said(error: Exception) -> str:

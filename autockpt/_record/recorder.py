@@ -6,6 +6,7 @@ import datetime
 import gc
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -17,8 +18,8 @@ from .._calls.spill import open_spill
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._device import Device, device_of, rounded
 from .._run.install import set_aside
-from .clocks import clock_of
 from .flow import Flow
 from .lifetimes import lifetimes
 from .marks import Run, SeenCall
@@ -26,9 +27,8 @@ from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, o
 from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes
-from .step import Loss, TrainingStep, training_step
+from .step import Loss, TrainingStep, refuse_unseen, training_step
 from .tables import make_tables
-from .tape import AllocatorTape
 from .timing import Seconds, recorded_seconds, timed_seconds
 
 Mode = Literal["measured", "fake"]
@@ -94,6 +94,7 @@ def profile(
 
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> Profile:
     """Record a step that runs; arguments, errors and what is put back as for `profile`."""
+    refuse_unseen(step.device)
     refuse_own_step(step.model)
     chosen = choose_optimizers(optimizer, step.model)
     if not step.model.training:
@@ -112,11 +113,13 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
 def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:
     """Watch the step, twice if the first forward of the model sets itself up, and time it."""
     gc.collect()  # garbage from before the step must not be freed inside it
-    clock = clock_of(step.device)
-    static = static_bytes(step.model, step.inputs(), sandbox.contents, step.held)
+    device = device_of(step.device)
+    clock = device.clock()
+    static = static_bytes(step.model, device, step.inputs(), sandbox.contents, step.held)
 
     def watch() -> Run:
-        spill, tape = open_spill(step.device, step.inputs(), roomy=True), AllocatorTape(step.device)
+        spill, tape = open_spill(step.device, step.inputs(), roomy=True), device.tape()
+        device.forget_workspaces()
         try:
             return watch_step(step, tape, clock, spill, changing=sandbox.remember)
         finally:
@@ -125,11 +128,11 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) 
     run = watch()
     if run.sets_itself_up:
         run = watch()
-    seconds = recorded_seconds(run, clock, backward=step.device.type == "cpu")
+    seconds = recorded_seconds(run, clock, backward=device.runs_at_once)
     with step.gradients_aside():
         seconds = timed_seconds(step, run, clock, seconds)
     sandbox.rewind()
-    optimizer = optimizer_memory(optimizers, run.reached, step.device.type)
+    optimizer = optimizer_memory(optimizers, run.reached, device)
     return build_profile(
         step.model, step.device, run, seconds, optimizer=optimizer, static=static, notes=sandbox.notes()
     )
@@ -161,14 +164,11 @@ def build_profile(
         static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
     )
     tables = make_tables(Flow(run, found), found, seconds)
-    generator_bytes = (
-        torch.default_generator.get_state().nbytes if device.type == "cpu" else 0
-    )  # CUDA's lie on the host
     changed = {name for call in tables["calls"] for name in call.buffers}
     return Profile(
         model=type(model).__name__,
         mode="measured",
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" and private.cuda_in_use() else device.type,
+        device=device_of(device).name,
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
@@ -177,7 +177,7 @@ def build_profile(
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=next(found.of_kind("forward_end")).tick,
-        generator_bytes=generator_bytes,
+        generator_bytes=device_of(device).generator_bytes,
         **tables,
         buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},
         notes=(
@@ -211,32 +211,36 @@ def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
 
 def static_bytes(
     model: torch.nn.Module,
+    device: Device | None,
     inputs: Sequence[torch.Tensor],
     contents: Contents | None = None,
     gradients: Iterable[torch.Tensor | None] = (),
 ) -> Static:
-    """Count what is there before a step, each storage once.
+    """Count what is there before a step, each storage once, as the allocator hands it out.
 
     Args:
         model: the model.
+        device: where it trains, of which alone memory counts; None to plan for one, where all counts as it is.
         inputs: the tensors of its batch.
         contents: what attributes, and what the loss closes over, hold besides; None where that is seen otherwise.
         gradients: that are there.
     """
+    counted = partial(storage_bytes, device)
     own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
-    devices = {parameter.device for parameter in model.parameters()}
     held = [each for _, each in contents.tensors] if contents is not None else []
-    others = [each for each in held if each.device in devices and private.storage_key(each) not in own]
+    others = [each for each in held if private.storage_key(each) not in own]
     return Static(
-        parameter_bytes=storage_bytes(model.parameters()),
-        buffer_bytes=storage_bytes(model.buffers()),
-        input_bytes=storage_bytes(inputs),
-        gradient_bytes=storage_bytes(each for each in gradients if each is not None),
-        other_bytes=storage_bytes(others),
+        parameter_bytes=counted(model.parameters()),
+        buffer_bytes=counted(model.buffers()),
+        input_bytes=counted(inputs),
+        gradient_bytes=counted(each for each in gradients if each is not None),
+        other_bytes=counted(others),
     )
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of some tensors, each storage once."""
+def storage_bytes(device: Device | None, tensors: Iterable[torch.Tensor]) -> int:
+    """Return what the allocator of a device handed out for those of some tensors that lie there, each storage once."""
     dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
-    return sum({private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in dense}.values())
+    own = dense if device is None else [tensor for tensor in dense if tensor.device == device.at]
+    sizes = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in own}
+    return sum(sizes.values()) if device is None else sum(rounded(device, size) for size in sizes.values())

@@ -26,7 +26,8 @@ GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
 MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths of its own"
 """Torch tells lengths apart by the tensor that they were given in."""
 
-DRAWS_ELSEWHERE = "draws random numbers on a device ({}) on which it is given no tensor"
+DRAWS = "draws random numbers on a device"
+DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
 IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"
 
@@ -54,7 +55,8 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
     others = {
         each for each in flow.buffers.intersection(span.first.storages) if not flow.buffer_names([each], seen.name)
     }
-    yield CAPTURED if call in captured else ""
+    yield from (reason for reason in seen.reasons if reason.startswith(DRAWS))
+    yield CAPTURED if call in captured else ""  # which what is made on another device than the tape's looks like, too
     yield IS_THE_ROOT if call and not seen.name else ""
     yield from (_of_op(flow, op) for op in ops)
     yield from seen.reasons

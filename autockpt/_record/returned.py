@@ -9,7 +9,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.values import tensors
 from .marks import Sources
-from .tape import Tape
+from .storage_tape import Tape
 
 
 class Returned:

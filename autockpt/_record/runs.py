@@ -9,11 +9,11 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.spill import Spill
-from .clocks import Clock
+from .._device import Clock, device_of
 from .marks import Run
 from .observer import Observer
 from .step import TrainingStep
-from .tape import Tape
+from .storage_tape import Tape
 
 
 def watch_step(
@@ -42,6 +42,7 @@ def watch_step(
                 outputs, scalar = step.forward()
             observer.end_forward()
             gradients = step.gradients(scalar)
+            device_of(step.device).settle(gradients)  # else they outlive their names on the tape
             observer.run.reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)
             copies = _copies_of_shared(gradients)
             observer.end()

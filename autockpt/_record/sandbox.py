@@ -12,7 +12,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.contents import Contents
 from .._calls.values import tensors
-from .checks import default_generators
+from .._device.present import generators
 
 _log = logging.getLogger("autockpt")
 
@@ -68,7 +68,7 @@ class Sandbox:
                 uncopied.append((name, tensor, tensor._version))
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
-        self.generators = list(dict.fromkeys((*default_generators(), *self.contents.generators)))
+        self.generators = list(dict.fromkeys((*generators(), *self.contents.generators)))
         self._states = [generator.get_state() for generator in self.generators]
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # those that are there belong to graphs of the caller's

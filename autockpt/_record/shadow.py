@@ -20,20 +20,18 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
+from .._device import Device, Event, rounded
 from .routing import Given, tensors_in
-from .tape import CUDA_GRAIN_BYTES, Event, StorageTape
+from .storage_tape import StorageTape
 
 Group = dict[str, Any]
-
-NUMBER_BYTES = 12
-"""What a number takes on a CPU while an operator computes with it: as it is, and as the tensors are."""
 
 FAR_STEP = 1000
 """A step far into training: some optimizers (RAdam) need more after their first steps."""
 
 
 def shadow_step(
-    optimizer: Optimizer, groups: Sequence[Group], gets_gradient: Callable[[torch.Tensor], bool], device_type: str
+    optimizer: Optimizer, groups: Sequence[Group], gets_gradient: Callable[[torch.Tensor], bool], device: Device
 ) -> tuple[int, int]:
     """Let a shadow of `optimizer` take its next step and one far into training.
 
@@ -41,7 +39,7 @@ def shadow_step(
         optimizer: stays as it is; neither its hooks nor patches of its ``step`` run.
         groups: which of its groups take part.
         gets_gradient: whether a parameter has a gradient when the step is taken.
-        device_type: where it trains, ``cpu`` or ``cuda``.
+        device: where it trains.
 
     Returns:
         Bytes of the state after the steps, and the most bytes that one of them needs besides.
@@ -60,18 +58,17 @@ def shadow_step(
         for key, gradient in gradients.items():  # which stay alive, also where the step drops them
             twins[key].grad = gradient
         tape.mark()
-        shadow = _shadow(optimizer, groups, twins, device_type)
+        shadow = _shadow(optimizer, groups, twins, device)
         tape.mark()
         tape.guard(optimizer)
         step(shadow)
         _go_far(shadow)
         step(shadow)
         tape.mark()
-    (held_bytes, _, last_bytes), peak_bytes = _levels(tape.events(), device_type)
+    (held_bytes, _, last_bytes), peak_bytes = _levels(tape.events(), device)
     needed_bytes = peak_bytes - last_bytes
-    if needed_bytes and device_type == "cpu":
-        needed_bytes += NUMBER_BYTES
-    return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device_type), needed_bytes
+    needed_bytes += device.number_bytes if needed_bytes else 0
+    return last_bytes - held_bytes + _counter_bytes(shadow, groups, twins, device), needed_bytes
 
 
 def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
@@ -85,11 +82,6 @@ def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return the tensors of an optimizer's state."""
     leaves = tree_leaves(list(optimizer.state.values()))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def allocated(size: int, device_type: str) -> int:
-    """Return what the allocator of a device hands out for so many bytes."""
-    return -(-size // CUDA_GRAIN_BYTES) * CUDA_GRAIN_BYTES if device_type == "cuda" else size
 
 
 class _ShadowTape(StorageTape):
@@ -119,7 +111,7 @@ class _ShadowTape(StorageTape):
 
 
 def _shadow(
-    optimizer: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device_type: str
+    optimizer: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device: Device
 ) -> Optimizer:
     """Return a shadow that trains the twins of the parameters in `groups`."""
     storages: dict[int, torch.UntypedStorage] = {}
@@ -147,19 +139,19 @@ def _shadow(
             shadow.state[twins[id(key)]] = hollow_state(key, values)
         elif not isinstance(key, torch.Tensor):
             shadow.state[key] = tree_map_only(torch.Tensor, counter, values)
-    shadow.param_groups = [_shadow_group(optimizer, group, twins, device_type) for group in groups]
+    shadow.param_groups = [_shadow_group(optimizer, group, twins, device) for group in groups]
     return shadow
 
 
 def _shadow_group(
-    optimizer: Optimizer, group: Group, twins: Mapping[int, torch.Tensor], device_type: str
+    optimizer: Optimizer, group: Group, twins: Mapping[int, torch.Tensor], device: Device
 ) -> dict[str, Any]:
     """Return a group of twins, whose options choose what the real one chooses on its device."""
     options = {key: value for key, value in group.items() if key != "params"}
     made: Group = tree_map_only(torch.Tensor, lambda tensor: tensor.item(), options)
     if (group.get("foreach", False), group.get("fused")) == (None, None) and not group.get("differentiable"):
         plain = group.get("capturable") or not isinstance(group.get("lr"), torch.Tensor)
-        made["foreach"] = plain and private.foreach_by_default(type(optimizer), group["params"], device_type)
+        made["foreach"] = plain and private.foreach_by_default(type(optimizer), group["params"], device.at.type)
     for option in ("fused", "capturable"):  # these want tensors on a device
         if group.get(option):
             made[option] = False
@@ -188,7 +180,7 @@ def _go_far(shadow: Optimizer) -> None:
             values["step"] = type(step)(FAR_STEP)
 
 
-def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
+def _levels(events: Iterable[Event], device: Device) -> tuple[list[int], int]:
     """Return the level at each marker, and the highest from the second marker on."""
     sizes: dict[int, int] = {}
     level_bytes = peak_bytes = 0
@@ -197,7 +189,7 @@ def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
         if event.kind == "mark":
             marked.append(level_bytes)
         elif event.kind == "alloc":
-            sizes[event.key] = allocated(event.bytes, device_type)
+            sizes[event.key] = rounded(device, event.bytes)
             level_bytes += sizes[event.key]
         else:
             level_bytes -= sizes.pop(event.key)
@@ -207,13 +199,13 @@ def _levels(events: Iterable[Event], device_type: str) -> tuple[list[int], int]:
 
 
 def _counter_bytes(
-    shadow: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device_type: str
+    shadow: Optimizer, groups: Sequence[Group], twins: Mapping[int, torch.Tensor], device: Device
 ) -> int:
     """Bytes of counters, which the shadow has for real, as far as the optimizer has them on its device."""
     total = 0
     for group in groups:
-        places = {device_type, "cpu"} if group.get("fused") or group.get("capturable") else {device_type}
+        places = {device.at.type, "cpu"} if group.get("fused") or group.get("capturable") else {device.at.type}
         leaves = tree_leaves([shadow.state.get(twins[id(parameter)], {}) for parameter in group["params"]])
         counters = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.device.type in places]
-        total += sum(allocated(counter.nbytes, device_type) for counter in counters)
+        total += sum(rounded(device, counter.nbytes) for counter in counters)
     return total

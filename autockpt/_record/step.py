@@ -12,6 +12,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
+from .._device import device_of
 from .loss import assumed_loss
 
 Loss = Callable[[Any], torch.Tensor]
@@ -196,6 +197,16 @@ def refuse_other(model: object) -> None:
     """
     if not isinstance(model, torch.nn.Module):
         raise NotApplicable(f"a model is a torch.nn.Module, and this is {model!r:.80}.")
+
+
+def refuse_unseen(device: torch.device) -> None:
+    """Refuse a device on which no allocation is reported.
+
+    Raises:
+        NotApplicable: it is such a one, and says what to do.
+    """
+    if why := device_of(device).why_never():
+        raise NotApplicable(why)
 
 
 def refuse_lazy(model: torch.nn.Module) -> None:

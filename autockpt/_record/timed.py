@@ -9,9 +9,10 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.spilled import SpilledStep
-from .clocks import Stamps, clock_of
+from .._device import device_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
+from .stamps import Stamps
 from .timing import STAMPED, Place, Seconds
 
 SPILLING = "spilling"
@@ -23,7 +24,7 @@ class TimedStep(SpilledStep):
 
     def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
         super().__init__(model, device, arguments)
-        self._clock = clock_of(device)
+        self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:

@@ -20,9 +20,10 @@ import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .clocks import Clock, Stamps
+from .._device import Clock, device_of
 from .marks import Run
 from .routing import patched_forwards, routed_functions
+from .stamps import Stamps
 from .step import TrainingStep
 
 REPEATS = 5
@@ -112,7 +113,7 @@ def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds)
     try:
         stamps_seconds = STAMP_SECONDS * sum(kind in STAMPED for kind, _ in every)
         # A device has to be kept from waiting for the host while it is stamped, and not while a step is timed.
-        if step.device.type == "cpu" and stamps_seconds <= CHEAP * recorded_forward:
+        if device_of(step.device).runs_at_once and stamps_seconds <= CHEAP * recorded_forward:
             at = fastest((*STAMPED, "backward_end"), retain=True)
             if at is not None and stamps_seconds <= CHEAP * at["forward_end", 0]:  # the recorded one may have warmed up
                 return Seconds(at=at, ops=recorded.ops, plain_seconds=at.pop(("backward_end", 0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -13,15 +13,19 @@ from .._choose.pins import refuse_pins
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins
 from .._data.plan import Plan
+from .._device import device_of
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
-from .._record.step import refuse_late_writes, refuse_lazy, refuse_other, refuse_untrainable
+from .._record.step import refuse_late_writes, refuse_lazy, refuse_other, refuse_unseen, refuse_untrainable
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
+from ..solvers.units import format_bytes
 from .frames import Checking
 from .governor import Governor
 from .install import govern, install, installed_plan, uninstall
 from .request import Request
+
+_log = logging.getLogger("autockpt")
 
 M = TypeVar("M", bound=torch.nn.Module)
 
@@ -129,12 +133,14 @@ def apply(
         install(model, plan, check)
         return model
     refuse_untrainable(model, loss)
+    goal = goal_for(model, budget, max_overhead)
+    _look_at_devices(model, goal)
     refuse_sharded(model)
     if inputs is None:
         refuse_late_writes(model)
     named(solver)  # before anything runs
     request = Request(
-        goal=goal_for(model, budget, max_overhead),
+        goal=goal,
         loss=loss,
         optimizer=optimizer,
         solver=solver,
@@ -184,8 +190,29 @@ def plan_of(model: torch.nn.Module) -> Plan | None:
 
 def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
     """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
-    total_bytes, memory = _memory(model)
-    return Goal.of(budget, max_overhead, total_bytes=total_bytes, memory=memory)
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        return Goal.of(budget, max_overhead)
+    device = device_of(parameter.device)
+    return Goal.of(budget, max_overhead, total_bytes=device.total_bytes(), memory=device.memory)
+
+
+def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
+    """Refuse a device that reports nothing; say so where there are several, or less memory than the budget."""
+    devices = list(dict.fromkeys(each.device for each in model.parameters() if each.requires_grad and not each.is_meta))
+    if devices:  # else it is given memory later, and refused in its first step
+        refuse_unseen(devices[0])
+        total_bytes, asked_bytes = device_of(devices[0]).total_bytes(), goal.budget_bytes
+        if devices[0].type != "cpu" and total_bytes and asked_bytes and asked_bytes > total_bytes:  # a CPU may swap
+            _log.warning(
+                "the budget of %s is more than %s has, which is %s: a step may run out of memory within it",
+                *(format_bytes(asked_bytes), devices[0], format_bytes(total_bytes)),
+            )
+    if len(devices) > 1:
+        _log.warning(
+            "parameters lie on %s; the budget is that of %s, and what a step holds elsewhere is not planned",
+            *(", ".join(map(str, devices)), devices[0]),
+        )
 
 
 def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
@@ -195,14 +222,3 @@ def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
             "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
         )
-
-
-def _memory(model: torch.nn.Module) -> tuple[int | None, str]:
-    """Bytes of memory where the model is, None if they are not known, and what memory that is."""
-    parameter = next(model.parameters(), None)
-    kind = "" if parameter is None else parameter.device.type
-    if parameter is not None and kind == "cuda":
-        return torch.cuda.get_device_properties(parameter.device).total_memory, "device memory"
-    if kind == "cpu" and hasattr(os, "sysconf"):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "physical memory"
-    return None, ""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .._calls.values import encode, kept_whole
+from .._device.present import kinds
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
 """Arguments that make a model do something else."""
@@ -141,9 +142,7 @@ def gradient_bytes(model: nn.Module) -> int:
 def _state_of(model: nn.Module) -> tuple[object, ...]:
     """What of a model and its surroundings decides how much it saves, beside its batch."""
     parameters = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
-    autocast = tuple(
-        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
-    )
+    autocast = tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds())
     return parameters, tuple((id(module), module.training) for module in model.modules()), autocast
 
 

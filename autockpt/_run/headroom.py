@@ -20,9 +20,9 @@ import torch
 from .._calls.values import decode, encode
 from .._calls.values import tensors as tensors_of
 from .._data.profile import Profile
+from .._device import device_of, rounded
 from .._record.fake import profile_fake
 from .._record.step import Arguments, Loss, training_step
-from .._record.tape import CUDA_GRAIN_BYTES
 from .._torch_private import quiet_fake_tensors
 from ..solvers.errors import AutockptError, BudgetError
 from .batch import Forward, by_name
@@ -75,17 +75,17 @@ def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, los
     pairs = [(origin, old, new) for (origin, old), (_, new) in zip(small, large, strict=True)]
     # Attention grows with the square of what the batch grows with.
     most = max((new / old for _, old, new in pairs), default=HEADROOM**2)
-    grain = 1 if profile.device == "cpu" else CUDA_GRAIN_BYTES
+    device = device_of(begins.device)
     found: dict[tuple[str, int], int] = {}
     for origin, old, new in pairs:
-        place = origin, _rounded(old, grain)
-        found[place] = max(found.get(place, 0), _rounded(new, grain))
-    weights = {_rounded(parameter.nbytes, grain) for parameter in begins.model.parameters()}
+        place = origin, rounded(device, old)
+        found[place] = max(found.get(place, 0), rounded(device, new))
+    weights = {rounded(device, parameter.nbytes) for parameter in begins.model.parameters()}
 
     def size_of(origin: str, size: int) -> int:
         if origin == STAYS or ((origin, size) not in found and size in weights):
             return size
-        return found.get((origin, size), _rounded(math.ceil(size * most), grain))
+        return found.get((origin, size), rounded(device, math.ceil(size * most)))
 
     sizes = tuple(starmap(size_of, _sizes(profile)))
     tensors = profile.tensors
@@ -172,10 +172,6 @@ def _sizes(profile: Profile) -> list[tuple[str, int]]:
         origin = made.get(tensor, "forward" if birth < profile.forward_ticks else "backward")
         found.append((STAYS if is_gradient or birth > over else origin, size))
     return found
-
-
-def _rounded(size: int, grain: int) -> int:
-    return -(-size // grain) * grain
 
 
 def _repeated(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

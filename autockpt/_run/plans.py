@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import torch
@@ -15,6 +13,7 @@ from torch.optim import Optimizer
 
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._device import device_of
 from .._record.in_place import Recorded
 from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.recorder import record_step
@@ -25,6 +24,7 @@ from ..solvers.units import format_bytes
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .frames import Nets
 from .headroom import enlarged, grown, headroom
+from .known import Known, Ready, covering
 from .refusing import refusing
 from .request import Request
 
@@ -40,46 +40,6 @@ MOST_UNPLANNED = 4
 """Kinds that are recorded before a plan; more is said."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Known:
-    """A kind of step that was recorded.
-
-    Attributes:
-        kind: the kind.
-        nodes: how many nodes of autograd its forwards made.
-        reached: which of the trainable parameters get a gradient, by their number.
-        recorded: what it was, until there is a profile.
-        profile: of it, once it is wanted.
-        tight: whether no plan holds a larger step to the budget.
-    """
-
-    kind: Kind
-    nodes: int = 0
-    reached: frozenset[int] = frozenset()
-    recorded: Recorded | None = None
-    profile: Profile | None = None
-    tight: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A plan, and the kind of step that it holds to the budget.
-
-    Attributes:
-        kind: the kind.
-        plan: the plan.
-        unfit: why it does not hold the step to the budget, where no plan does; else empty.
-        calls: how often a step of the kind calls each module, by name.
-        nets: what compares its replays.
-    """
-
-    kind: Kind
-    plan: Plan
-    calls: Mapping[str, int]
-    unfit: str = ""
-    nets: Nets | None = None
-
-
 class Plans:
     """What is known of a model's steps, and the plans that were made for them.
 
@@ -90,7 +50,6 @@ class Plans:
         current: the plan that is on the model, and what it is for.
         timed: whether seconds are known.
         numbers: whether whole numbers among the arguments make a kind of step.
-        error_bytes: by how much measured steps stood above what was foretold.
     """
 
     def __init__(self, request: Request) -> None:
@@ -99,7 +58,7 @@ class Plans:
         self._ready: list[Ready] = []
         self.current: Ready | None = None
         self.numbers = True
-        self.error_bytes = 0
+        self._error_bytes = 0  # by how much measured steps stood above what was predicted without it
         self._slower: float | None = None  # a timed step over what its recording told of seconds
         self._counted: OptimizerMemory | None = None  # in the newest plan
         self._stepped = self._all_reached = False  # whether optimizers had taken steps then; whether all is counted
@@ -124,7 +83,7 @@ class Plans:
 
     def ready(self, batch: Batch, gradient_bytes: int) -> Ready | None:
         """Return the plan for a step that begins so: the one that is on the model, where that can stay."""
-        return _covering((*filter(None, [self.current]), *self._ready), batch, gradient_bytes)
+        return covering((*filter(None, [self.current]), *self._ready), batch, gradient_bytes)
 
     def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -136,8 +95,13 @@ class Plans:
             step = training_step(model, Arguments(*begins.arguments), loss)
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
         profile = record_step(step, optimizer=self._request.optimizer)
-        self._known, self._slower, self._counted = [Known(kind=kind, profile=profile)], 1.0, OptimizerMemory()
-        self.current = self._ready_for(kind, profile, self._request.solve(profile))
+        self._known, self._slower = [Known(kind=kind, profile=profile)], 1.0
+        self._counted = OptimizerMemory(
+            state_bytes=profile.static.optimizer_bytes,
+            step_bytes=profile.optimizer_step_bytes,
+            source=profile.optimizer,
+        )
+        self.current = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
         self._ready = [self.current]
         return self.current
 
@@ -161,6 +125,11 @@ class Plans:
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""
         self._refused |= faults
+        self.forget_plans()
+
+    def count(self, error_bytes: int) -> None:
+        """Count from now on what a step was measured to hold above the predicted peak of the plan that is on."""
+        self._error_bytes += error_bytes
         self.forget_plans()
 
     def forget_plans(self) -> None:
@@ -210,7 +179,9 @@ class Plans:
         profile = self._profile(begins, known, memory)
         try:
             ready = self._with_headroom(begins, known, profile)
-            ready = ready or self._ready_for(known.kind, profile, self._request.solve(profile, bounded=first))
+            ready = ready or self._ready_for(
+                known.kind, profile, self._request.solve(profile, device_of(begins.device), bounded=first)
+            )
         except (Infeasible, TooCostly) as error:
             if first or self._request.strict:
                 raise
@@ -230,7 +201,8 @@ class Plans:
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
         calls = {call.name: call.occurrence + 1 for call in profile.calls}
         nets = Nets.of(plan, self._request.check, governed=True)
-        return Ready(kind=kind, plan=plan, calls=calls, unfit=unfit, nets=nets)
+        begin_bytes = profile.static.total_bytes - profile.static.gradient_bytes
+        return Ready(kind=kind, plan=plan, calls=calls, begin_bytes=begin_bytes, unfit=unfit, nets=nets)
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
@@ -238,7 +210,7 @@ class Plans:
         """What optimizers need that have been seen to step, or else the one that was told."""
         chosen = choose_optimizers(optimizers or self._request.optimizer, model)
         reached = range(len(list(model.parameters()))) if self._all_reached else known.reached
-        return optimizer_memory(chosen, reached, device.type)
+        return optimizer_memory(chosen, reached, device_of(device))
 
     def _profile(self, begins: Forward, known: Known, memory: OptimizerMemory) -> Profile:
         """The profile of a kind of step, with what optimizers need by now."""
@@ -250,7 +222,7 @@ class Plans:
         static = msgspec.structs.replace(
             known.profile.static,
             optimizer_bytes=memory.state_bytes,
-            other_bytes=known.profile.static.other_bytes + self.error_bytes,
+            other_bytes=known.profile.static.other_bytes + self._error_bytes,
         )
         return msgspec.structs.replace(
             refusing(known.profile, self._refused),
@@ -262,7 +234,7 @@ class Plans:
     def _recording(self, batch: Batch, gradient_bytes: int) -> Known | None:
         """The recording that covers a step that begins so, or else does with headroom."""
         roomy = (each for each in self._known if self._roomy(each).covers([batch], gradient_bytes))
-        return _covering(self._known, batch, gradient_bytes) or next(roomy, None)
+        return covering(self._known, batch, gradient_bytes) or next(roomy, None)
 
     def _roomy(self, known: Known) -> Kind:
         """A kind with headroom where recorded sizes vary."""
@@ -284,17 +256,9 @@ class Plans:
             return None
         large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
-            return self._ready_for(kind, large, request.solve(large, bounded=not self._ready))
+            return self._ready_for(kind, large, request.solve(large, device_of(begins.device), bounded=not self._ready))
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise
             known.tight = True  # the batch itself may fit
             return None
-
-
-T = TypeVar("T", Known, Ready)
-
-
-def _covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:
-    """The first whose kind covers a step that begins so."""
-    return next((each for each in among if each.kind.covers([batch], gradient_bytes)), None)

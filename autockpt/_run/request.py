@@ -12,11 +12,9 @@ from .._choose.solve import choose
 from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._device import Device
 from .._record.optimizer import Optimizers
 from .frames import Checking
-
-CACHING_MARGIN = 0.03
-"""Share of a budget left to CUDA's allocator, which keeps blocks that fit nothing and rounds what it asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +47,16 @@ class Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
 
-    def solve(self, profile: Profile, *, bounded: bool = True) -> Plan:
+    def solve(self, profile: Profile, device: Device, *, bounded: bool = True) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
             profile: of the step.
+            device: where it trains, whose allocator takes a margin of the budget.
             bounded: whether to work out how near the plan comes to what is possible.
         """
         budget_bytes, goal = self.goal.budget_bytes, self.goal
-        if budget_bytes is not None and profile.device != "cpu":
-            goal = Goal(budget=int((1 - CACHING_MARGIN) * budget_bytes))
+        if budget_bytes is not None and device.margin:
+            goal = Goal(budget=int((1 - device.margin) * budget_bytes))
         asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
         return choose(profile, asked, bounded=bounded)

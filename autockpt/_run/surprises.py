@@ -1,8 +1,6 @@
-"""What steps show that their plan does not count on: more calls than before, or more bytes than the budget."""
+"""What steps show that their plan does not count on."""
 
 from __future__ import annotations
-
-import torch
 
 from .._data.errors import ProfilingError
 from .batch import Kind
@@ -29,7 +27,6 @@ class Surprises:
         self.tries, self.unknown = 0, False
         self._waits, self._set_up, self._uncovered = 0, False, False  # such steps that were met
         self._nodes: dict[Kind, int] = {}  # the most of autograd
-        self._highest_bytes = 0
 
     @property
     def exhausted(self) -> bool:
@@ -85,17 +82,3 @@ class Surprises:
         first = changed and not self._set_up
         self._set_up = self._set_up or changed
         return first
-
-    def measured_above(self, budget_bytes: int | None, device: torch.device, *, planned: bool) -> int:
-        """Return by how much steps since the last time stood above the budget; 0 where none did, or none is seen.
-
-        Only CUDA's allocator tells; its statistics are the user's and are not reset.
-        """
-        if device.type != "cuda" or budget_bytes is None:
-            return 0
-        highest, before = torch.cuda.max_memory_allocated(device), max(budget_bytes, self._highest_bytes)
-        self._highest_bytes = max(self._highest_bytes, highest)
-        if not planned or highest <= before or self.exhausted:
-            return 0
-        self.tries += 1
-        return highest - budget_bytes

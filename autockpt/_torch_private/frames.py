@@ -97,7 +97,12 @@ def preserved_version(tensor: Tensor) -> AbstractContextManager[None]:
 
 def graph_is_alive(parameter: Tensor) -> bool:
     """Whether some graph leads to a parameter: its accumulator holds it, and is there as long as such a graph."""
-    count: int = parameter._use_count()  # type: ignore[attr-defined]
+    return held_elsewhere(parameter)
+
+
+def held_elsewhere(tensor: Tensor) -> bool:
+    """Whether something in C++ holds a tensor besides the Python object that was given."""
+    count: int = tensor._use_count()  # type: ignore[attr-defined]
     return count > 1
 
 
@@ -108,6 +113,19 @@ def storage_key(tensor: Tensor) -> int:
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key
+
+
+def _matmul_precision() -> str | None:
+    """Return what the older interface says of matrix products; None where the newer one contradicts it."""
+    try:
+        return str(_C._get_float32_matmul_precision())
+    except RuntimeError:
+        return None
+
+
+def _set_matmul_precision(precision: str | None) -> None:
+    if precision is not None:
+        _C._set_float32_matmul_precision(precision)
 
 
 def _precision(backend: str, operators: str) -> tuple[Any, Any]:
@@ -128,6 +146,7 @@ _FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
     (_C._get_mkldnn_enabled, _C._set_mkldnn_enabled),
     (_C._get_mkldnn_deterministic, _C._set_mkldnn_deterministic),
     (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),
+    (_matmul_precision, _set_matmul_precision),  # before those below, which it sets too
     _precision("mkldnn", "matmul"),
     _precision("mkldnn", "conv"),
 ]
@@ -271,9 +290,16 @@ plain_torch_function = _C._disabled_torch_function_impl
 """For subclasses whose instances torch functions treat as any tensor."""
 
 
-def cuda_in_use() -> bool:
-    """Whether this process has touched a CUDA device."""
-    return bool(torch.cuda.is_initialized())
+tries_kernels: Callable[[], bool] = _C._get_cudnn_benchmark
+"""Say whether cuDNN tries which kernel is fastest, in each thread anew: that of a replay may be another."""
+
+try_kernels: Callable[[bool], None] = _C._set_cudnn_benchmark
+"""Have cuDNN try which kernel is fastest, or not."""
+
+
+def captures_graph() -> bool:
+    """Whether a CUDA graph is being captured in the current stream."""
+    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
 def container_handlers(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -27,7 +29,7 @@ KINETO_LEVEL = "KINETO_LOG_LEVEL"
 CLOCK_KHZ = 1_500_000
 """Of a device that does not tell."""
 
-AllocationEvent = tuple[int, int, str, int | None]
+AllocationEvent: TypeAlias = tuple[int, int, str, int | None]
 """Address, change in bytes (negative for a free), device type, device index."""
 
 
@@ -121,13 +123,28 @@ def start_memory_profiler() -> MemoryProfiler:
     return running
 
 
-def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
-    """Stop a profiler of `start_memory_profiler`; return every allocation and free that it saw, in time order."""
+def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[AllocationEvent]:
+    """Stop a profiler of `start_memory_profiler`.
+
+    Args:
+        running: the profiler.
+        device_type: whose allocations are wanted.
+
+    Returns:
+        Every allocation and free that it saw on the CPU and on such devices, in time order.
+    """
     try:
         results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
     finally:
         _end_profiler()
         _log_level().value = running.log_level
+    if not results.trace_start_ns():  # another profiler came in between, and has taken all
+        return []
+    return _of_the_tree(results) if device_type == "cpu" else _of_the_trace(results)
+
+
+def _of_the_tree(results: Any) -> list[AllocationEvent]:
+    """Read the events of the CPU. Those of another device are there only where an operator is their parent."""
     found: list[tuple[int, AllocationEvent]] = []
     todo: list[Any] = list(results.experimental_event_tree())
     while todo:
@@ -140,6 +157,43 @@ def stop_memory_profiler(running: MemoryProfiler) -> list[AllocationEvent]:
             )
     found.sort(key=lambda entry: entry[0])
     return [event for _, event in found]
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    """An allocation or a free, as a saved trace has it."""
+
+    address: int = msgspec.field(name="Addr", default=0)
+    change_bytes: int = msgspec.field(name="Bytes", default=0)
+    device_type: int = msgspec.field(name="Device Type", default=0)
+    device_index: int = msgspec.field(name="Device Id", default=-1)
+
+
+class _Traced(msgspec.Struct, frozen=True):
+    """An event of a saved trace; the time is in microseconds."""
+
+    name: str = ""
+    ts: float = 0.0
+    args: _Memory | None = None
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    events: list[_Traced] = msgspec.field(name="traceEvents")
+
+
+def _of_the_trace(results: Any) -> list[AllocationEvent]:
+    """Read the events of all devices from the trace as it is saved: nothing else has them with their addresses."""
+    with tempfile.TemporaryDirectory(prefix="autockpt-") as folder:
+        path = Path(folder) / "trace.json"
+        results.save(str(path))
+        trace = msgspec.json.decode(path.read_bytes(), type=_Trace)
+    numbers: Any = torch._C._autograd.DeviceType.__members__
+    kinds = {int(number): name.lower() for name, number in numbers.items()}
+    memory = sorted((each for each in trace.events if each.name == "[memory]"), key=lambda event: event.ts)
+    return [
+        (each.args.address, each.args.change_bytes, kinds[each.args.device_type], each.args.device_index)
+        for each in memory
+        if each.args is not None
+    ]
 
 
 def _log_level() -> ctypes.c_int:
@@ -158,6 +212,13 @@ def _variable(name: str, value: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
+
+
+def forget_workspaces() -> None:
+    """Have cuBLAS give the workspaces of all threads back to the allocator; the next products take new ones."""
+    forget: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if forget is not None:
+        forget()
 
 
 def sleep_on(device: torch.device, seconds: float) -> None:
@@ -190,6 +251,11 @@ def outside_modes() -> Iterator[None]:
 def saving_node() -> int:
     """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
     return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+def node_number(node: Any) -> int:
+    """Return the sequence number of an autograd node; see `saving_node`."""
+    return int(node._sequence_nr())
 
 
 def reads_late_writes() -> bool:

@@ -105,7 +105,7 @@ def peak(case: Case) -> Peak:
         loss.backward()
         del outputs, loss
     finally:
-        events = private.stop_memory_profiler(profiler)
+        events = private.stop_memory_profiler(profiler, "cpu")
     gradients = {p.grad.untyped_storage().data_ptr() for p in case.model.parameters() if p.grad is not None}
     case.model.zero_grad()
     kind = _device(case).type

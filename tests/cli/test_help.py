@@ -11,7 +11,7 @@ from click.shell_completion import BashComplete
 
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import VERBS, Run, verb
-from tests.doors import DEVICES, cli_main
+from tests.doors import ROOFLINES, cli_main
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -46,7 +46,7 @@ def test_shells_complete() -> None:
     assert complete("solve", "p.json", "--solver", "") == [("plain", name) for name in sorted(SOLVERS)]
     assert complete("verify", "m:f", "--solver", "s") == [("plain", "speed"), ("plain", "sqrt")]
     assert complete("profile", "m:f", "--mode", "f") == [("plain", "fake")]
-    assert complete("profile", "m:f", "--device", "") == [("plain", name) for name in sorted(DEVICES)]
+    assert complete("profile", "m:f", "--device", "") == [("plain", name) for name in sorted(ROOFLINES)]
     assert complete("profile", "mo") == [("file", "mo")]
     assert complete("verify", "m:f", "--plan", "pl") == [("file", "pl")]
     assert complete("solve", "p.json", "--sec") == [("plain", "--seconds")]

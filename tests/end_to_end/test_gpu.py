@@ -13,7 +13,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.usefixtures("deterministic"),
     pytest.mark.filterwarnings("ignore:.*does not have a deterministic implementation"),
-    pytest.mark.xfail(raises=autockpt.ProfilingError, reason="recording loses every allocation of a CUDA device"),
 ]
 
 PREDICTION_TOLERANCE = 0.02

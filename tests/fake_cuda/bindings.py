@@ -84,6 +84,7 @@ def _of_memory() -> dict[str, Any]:
 
 def _of_pinned_memory() -> dict[str, Any]:
     return {
+        "_cuda_clearCublasWorkspaces": lambda: fake.call("forget_workspaces") and None,
         "_host_emptyCache": lambda: fake.call("empty_host_cache") and None,
         "_cuda_hostMemoryStats": fake.host_memory_stats,
         "_cuda_resetPeakHostMemoryStats": lambda: fake.call("reset_host_peaks") and None,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
-from tests.doors import HostCosts, clocks, profile_index, timing
+from tests.doors import HostCosts, device_clock, profile_index, timing
 
 __all__ = ["without_times"]
 
@@ -21,7 +21,7 @@ def without_times() -> Iterator[None]:
     looks = itertools.count()
     leisurely = SimpleNamespace(perf_counter=lambda: next(looks) * 1e-6, thread_time=lambda: next(looks) * 1e-6)
     with (
-        mock.patch.object(clocks, "time", leisurely),
+        mock.patch.object(device_clock, "time", leisurely),
         mock.patch.object(profile_index, "host_costs", lambda device: HOST),
         mock.patch.object(timing, "REPEATS", 1),
     ):

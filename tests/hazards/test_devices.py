@@ -16,10 +16,6 @@ from tests.run.frames.comparing import counted_replays
 from tests.run.frames.models import WIDTH, batch
 
 CUDA = pytest.mark.gpu
-UNSEEN = pytest.mark.xfail(
-    raises=AssertionError,
-    reason="a tape of the CPU does not see what a call makes on a device, and takes it for captured",
-)
 
 
 class Split(nn.Module):
@@ -77,7 +73,7 @@ def test_a_segment_over_two_devices_draws_the_same_numbers_on_both(device: str) 
         assert len(expected) == len(found) and all(map(torch.equal, expected, found))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[CUDA, UNSEEN])])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 def test_numbers_drawn_on_a_device_that_a_call_has_nothing_on_refuse_it(device: str) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Elsewhere(device), nn.Linear(WIDTH, WIDTH), nn.Tanh())
     torch.zeros(1, device=device)

@@ -41,7 +41,7 @@ def held(model: nn.Module, inputs: Any, **options: Any) -> Profile:
 def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
     """Record a forward that saves nothing: deaths are natural ones as they happen."""
     step = training_step(model, inputs, None)
-    tape = vars(recorder)["AllocatorTape"](step.device)
+    tape = vars(recorder)["device_of"](step.device).tape()
     observer = Observer(model, tape, HostClock(), _Dropped())
     with tape:
         with observer.watching():

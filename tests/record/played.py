@@ -16,7 +16,8 @@ from unittest import mock
 
 import torch
 
-from tests.doors import CUDA_GRAIN_BYTES, AllocatorTape, clocks, recorder
+from tests.doors import AllocatorTape, Clock, Cpu, HostClock, planned_device, recorder
+from tests.doors import rounded as rounded_on
 
 __all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "rounded"]
 
@@ -28,15 +29,14 @@ UNSPLIT_SHARE = 0.3
 
 def rounded(size: int) -> int:
     """The block for so many bytes."""
-    return -(-size // CUDA_GRAIN_BYTES) * CUDA_GRAIN_BYTES
+    return rounded_on(planned_device(), size)
 
 
 class _PlayedTape(AllocatorTape):
     """A tape whose device reports as CUDA does."""
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self._grain = CUDA_GRAIN_BYTES
+        super().__init__(device, grain_bytes=planned_device().grain_bytes)
         self._random = random.Random(0)
         self._late: int | None = None  # a number that another thread has drawn, and not written down yet
 
@@ -58,7 +58,9 @@ class _PlayedTape(AllocatorTape):
             if own.get(abs(change)) != pointer:
                 if change > 0:
                     whole = self._random.random() < UNSPLIT_SHARE
-                    handed[pointer] = rounded(change) + CUDA_GRAIN_BYTES * (whole and self._random.randint(1, 2000))
+                    handed[pointer] = rounded(change) + planned_device().grain_bytes * (
+                        whole and self._random.randint(1, 2000)
+                    )
                     change = handed[pointer]
                 else:
                     change = -handed.pop(pointer, rounded(-change))
@@ -68,7 +70,7 @@ class _PlayedTape(AllocatorTape):
         return super()._with_marks(played)
 
 
-class _LateClock(clocks.HostClock):
+class _LateClock(HostClock):
     """Stamps are objects that say nothing before they are asked for all together."""
 
     def stamp(self) -> object:
@@ -86,11 +88,20 @@ class _Stamp:
         self.reading = reading
 
 
+class _PlayedDevice(Cpu):
+    """The CPU, whose tape and clock are those of a device that the host runs ahead of."""
+
+    grain_bytes = planned_device().grain_bytes
+
+    def tape(self) -> AllocatorTape:
+        return _PlayedTape(self.at)
+
+    def clock(self) -> Clock:
+        return _LateClock()
+
+
 @contextlib.contextmanager
 def as_cuda() -> Iterator[None]:
     """Record steps on the CPU from what CUDA would have reported of them."""
-    with (
-        mock.patch.object(recorder, "AllocatorTape", _PlayedTape),
-        mock.patch.object(recorder, "clock_of", lambda _: _LateClock()),
-    ):
+    with mock.patch.object(recorder, "device_of", lambda _: _PlayedDevice()):
         yield

@@ -16,7 +16,14 @@ from torch.optim import Optimizer
 import autockpt
 from autockpt import Infeasible, ProfilingError
 from autockpt.solvers import simulate
-from tests.doors import OptimizerMemory, choose_optimizers, find_candidates, optimizer_memory
+from tests.doors import (
+    OptimizerMemory,
+    choose_optimizers,
+    device_of,
+    find_candidates,
+    optimizer_memory,
+    planned_device,
+)
 
 CASES: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (torch.optim.SGD, {}),
@@ -94,7 +101,9 @@ def measured_step(model: nn.Module, batch: torch.Tensor, optimizer: Optimizer) -
 
 def assert_steps_as_predicted(recorded: Recorded, optimizer: Optimizer) -> OptimizerMemory:
     """Hold the first two steps against the predicted peak and state, and return what was predicted."""
-    predicted = optimizer_memory(choose_optimizers(optimizer, recorded.model), range(100), "cpu")
+    predicted = optimizer_memory(
+        choose_optimizers(optimizer, recorded.model), range(100), device_of(torch.device("cpu"))
+    )
     *before, after = recorded.level_bytes
     for _ in range(2):
         held_bytes = state_bytes(optimizer)  # what is missing of the state grows in the optimizer's step
@@ -102,7 +111,9 @@ def assert_steps_as_predicted(recorded: Recorded, optimizer: Optimizer) -> Optim
         measured_bytes = measured_step(recorded.model, recorded.batch, optimizer)
         assert measured_bytes == pytest.approx(peak_bytes - recorded.static_bytes - held_bytes, rel=1e-3)
         assert state_bytes(optimizer) == predicted.state_bytes
-        again = optimizer_memory(choose_optimizers(optimizer, recorded.model), range(100), "cpu")
+        again = optimizer_memory(
+            choose_optimizers(optimizer, recorded.model), range(100), device_of(torch.device("cpu"))
+        )
         assert (again.state_bytes, again.step_bytes) == (predicted.state_bytes, predicted.step_bytes)
     return predicted
 
@@ -285,7 +296,7 @@ def test_on_a_gpu_all_parameters_are_updated_at_once_and_sizes_round_up() -> Non
     expected = {True: (2 * rounded_bytes + 4 * 512, 0), False: (2 * rounded_bytes, one_by_one)}
     for fused, needed in expected.items():
         optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
-        memory = optimizer_memory(choose_optimizers(optimizer, model), range(4), "cuda")
+        memory = optimizer_memory(choose_optimizers(optimizer, model), range(4), planned_device())
         assert (memory.state_bytes, memory.step_bytes) == needed
 
 

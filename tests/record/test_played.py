@@ -52,7 +52,7 @@ def test_the_host_gets_ahead_of_the_device_before_a_forward_is_timed() -> None:
 def test_an_allocator_that_reports_nothing_is_refused_by_name() -> None:
     with (
         mock.patch.object(AllocatorTape, "_with_marks", _without_allocations(AllocatorTape._with_marks)),
-        pytest.raises(ProfilingError, match="the allocator of cpu reports nothing"),
+        pytest.raises(ProfilingError, match="the allocator of cpu reported nothing"),
     ):
         autockpt.profile(torch.nn.Linear(4, 4), torch.randn(2, 4))
 

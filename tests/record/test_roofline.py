@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from tests.doors import DEVICES, RooflineClock, torch_private
+from tests.doors import ROOFLINES, RooflineClock, torch_private
 
-DEVICE = DEVICES["h100"]
+DEVICE = ROOFLINES["h100"]
 
 
 def seconds(run: Callable[[], object]) -> float:

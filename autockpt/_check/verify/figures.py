@@ -12,6 +12,7 @@ import torch
 from ... import _torch_private as private
 from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
+from ..._device import device_of
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
 from ..measure import measure
@@ -58,13 +59,9 @@ def _peak_bytes(step: TrainingStep) -> int | None:
 
 
 def _seconds(step: TrainingStep) -> float:
-    _wait(step.device)
+    device = device_of(step.device)
+    device.wait()
     began = time.perf_counter()
     _run(step)
-    _wait(step.device)
+    device.wait()
     return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

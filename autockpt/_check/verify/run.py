@@ -18,6 +18,7 @@ from ..._data.errors import NotApplicable
 from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan
+from ..._device import device_of
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
@@ -172,7 +173,7 @@ def _verify(runs: Runs) -> Verification:
     return Verification(
         verdict=verdict,
         model=type(step.model).__name__,
-        device=torch.cuda.get_device_name(step.device) if step.device.type == "cuda" else step.device.type,
+        device=device_of(step.device).name,
         torch_version=str(torch.__version__),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         steps=runs.steps,

@@ -13,6 +13,7 @@ are rehearsed or checked, and from then on in every frame of a segment that was 
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import pickle
 import random
@@ -27,6 +28,7 @@ import torch
 from ... import _torch_private
 from ..._calls.names import function_name
 from ..._calls.values import kept_whole
+from ..._device.present import current_stream, go_to, kinds
 
 _OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
@@ -76,9 +78,14 @@ def take_back(undo: Undo) -> None:
 
 
 class Around:
-    """Autocast, flags that choose kernels, and modes that see functions or operators, as they were around a forward."""
+    """What was on around a forward: autocast, flags that choose kernels, modes, context variables and the stream.
 
-    __slots__ = ("_autocast", "_flags", "_modes", "_operator_modes", "casts")
+    Attributes:
+        casts: whether autocast was on.
+        stream: that of the accelerator in use; None where there is none.
+    """
+
+    __slots__ = ("_autocast", "_context", "_flags", "_modes", "_operator_modes", "casts", "stream")
 
     def __init__(self, devices: Collection[torch.device]) -> None:
         self.casts = _torch_private.any_autocast_enabled()
@@ -86,12 +93,18 @@ class Around:
         self._flags = _torch_private.flags()
         self._modes = _torch_private.function_modes()
         self._operator_modes = _torch_private.of_the_user(_torch_private.dispatch_modes())
+        self._context = contextvars.copy_context()  # backward of a device runs in a thread that has none of them
+        self.stream = current_stream()
+
+    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a forward with the context variables that it had; those that it sets are gone afterwards."""
+        return self._context.copy().run(forward, *args, **kwargs)
 
     def put_back(self, undo: Undo) -> None:
         """Put all back; `undo` is given the calls that undo it."""
         if self.casts or _torch_private.any_autocast_enabled():
             # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
-            casts = _autocast({"cuda"} if _torch_private.cuda_in_use() else {kind for kind, *_ in self._autocast})
+            casts = _autocast({*kinds(), *(kind for kind, *_ in self._autocast)})
             undo.append((_set_autocast, (casts,)))
             _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
         flags = _torch_private.flags()
@@ -101,12 +114,16 @@ class Around:
             _torch_private.set_flags(self._flags)
         undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
         _torch_private.set_function_modes(self._modes)
-        now = _torch_private.dispatch_modes()
-        users = _torch_private.of_the_user(now)
+        modes = _torch_private.dispatch_modes()
+        users = _torch_private.of_the_user(modes)
         if users != self._operator_modes:
-            undo.append((_torch_private.set_dispatch_modes, (now,)))
-            others = [mode for mode in now if mode not in users]
+            undo.append((_torch_private.set_dispatch_modes, (modes,)))
+            others = [mode for mode in modes if mode not in users]
             _torch_private.set_dispatch_modes([*others, *self._operator_modes])
+        stream = current_stream()
+        if self.stream is not None and stream != self.stream:
+            undo.append((go_to, (stream,)))
+            go_to(self.stream)
 
 
 def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:

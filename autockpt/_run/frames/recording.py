@@ -86,9 +86,10 @@ class Recording:
         state.settle()
         call.end = len(frame.slots)
         call.random = needed(before, self._reached)
+        results = tensors(result)
         if frame.trial is not None:
-            frame.trial.ends(call)
-        for index, tensor in enumerate(tensors(result)):
+            frame.trial.ends(call, results)
+        for index, tensor in enumerate(results):
             self._know(tensor, Ref(number, index))
         return result
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ... import _torch_private
 from ..._calls.values import decode, encode, not_simple, tensors
 from ..._data.errors import ReplayError
+from ..._device.present import read_in
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
 from .hollow import Hollow
 from .leaves import Entry, Function, Leaf, called
@@ -121,11 +122,14 @@ class Replay:
         forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
         set_states(call.random)
         call.around.put_back(undo)
+        if call.around.stream is not None:
+            read_in(call.around.stream, [self._values[ref] for ref in call.refs])
         self._entry = 0
         thread.leaves = None if plain else self
         try:
             _torch_private.push_hooks(self._pack, _given)
-            result = forward(*args, **kwargs) if plain else called(self, call.key, forward, args, kwargs)
+            run = call.around.run
+            result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
                 self._stop("saved fewer tensors than its forward did")
             return result

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ... import _torch_private
 from ..._calls.values import tensors
 from ..._data.errors import NotApplicable
+from ..._device.present import also_drawn_from, captures_graph
 from .leaves import Function, FunctionWatch
 from .recording import Recording
 from .state import ModuleState
@@ -150,7 +151,7 @@ def _can_record() -> bool:
         and not _torch_private.foreign_checkpoint_active()
         and not _torch_private.parametrizations_are_cached()  # in forward; a replay would compute them anew
         and not _torch_private.is_tracing()
-        and not (_torch_private.cuda_in_use() and torch.cuda.is_current_stream_capturing())
+        and not captures_graph()
     )
 
 
@@ -176,8 +177,7 @@ def _function_member(
     given = tensors((args, kwargs))
     own = {id(buffer) for buffer in module._buffers.values()}
     state = ModuleState(None, (), [leaf for leaf in given if isinstance(leaf, nn.Parameter) or id(leaf) in own])
-    if _torch_private.cuda_in_use():  # it may draw there without being given a tensor on it
-        state.devices.add(torch.device("cuda", torch.cuda.current_device()))
+    state.devices.update(also_drawn_from())
     # A leaf is not run by its replay, and a plan that knows its buffers has no function that changes one.
     unknown = key not in scope.table.leaves and place.buffers is None
     every = set(map(id, module.buffers())) if unknown else ()
@@ -205,7 +205,9 @@ def _member(
         scope.begun.add(place.segment)
         scope.end_frame()
         recording = scope.recording = Recording(place.segment, table.nets)
-    scope.inside = True
+    scope.inside, tries = True, _torch_private.tries_kernels()
+    if tries:
+        _torch_private.try_kernels(False)
     try:
         return recording.run(key, forward, state, place, scope, args, kwargs)
     except BaseException:
@@ -214,3 +216,5 @@ def _member(
         raise
     finally:
         scope.inside = False
+        if tries:
+            _torch_private.try_kernels(True)

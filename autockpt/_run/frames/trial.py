@@ -8,7 +8,6 @@ differs       backward has those bytes, the call is kept      ReplayError, the c
 
 from __future__ import annotations
 
-import contextvars
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +22,7 @@ from .around import NUMPY, PYTHON, Generator
 from .hidden import Hidden
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
+from .unwritten import attentions, written
 from .witness import Witness, same, witness_of
 
 if TYPE_CHECKING:
@@ -59,15 +59,18 @@ class Proof:
             written after that.
         spilled: its bytes, where the replay is a rehearsal.
         stands: key of the call that saved it, where backward is to have these bytes; else empty.
+        node: number of the node that saved it.
+        requires_grad: whether a gradient flows through it.
     """
 
-    __slots__ = ("_saved", "_version", "made", "spilled", "stands", "witness")
+    __slots__ = ("_saved", "_version", "made", "node", "requires_grad", "spilled", "stands", "witness")
 
     def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
         self.witness = witness
         self.spilled = spilled
         self.stands = ""
         self.made: Witness | None = None
+        self.node, self.requires_grad = _torch_private.saving_node(), tensor.requires_grad
         self._saved = weakref.ref(tensor)
         self._version = _torch_private.version(tensor)
 
@@ -103,20 +106,24 @@ class Trial:
         compares: the same.
     """
 
-    __slots__ = ("compares", "nets", "others", "segment")
+    __slots__ = ("_attentions", "_since", "compares", "nets", "others", "segment")
 
     def __init__(self, nets: Nets, segment: int, *, compares: bool) -> None:
         self.nets, self.segment, self.compares = nets, segment, compares
         self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
+        self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
+        self._since = 0  # the first node of the call that runs
 
     def begins(self, call: Call) -> list[Generator]:
         """Look at what is there before a call's forward; return generators to watch besides the devices' own."""
-        drawn = self.nets.drawn_from(self.segment)
+        drawn, self._since = self.nets.drawn_from(self.segment), _torch_private.saving_node() + 1
         self.others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
         return self.others
 
-    def ends(self, call: Call) -> None:
+    def ends(self, call: Call, results: Sequence[Tensor]) -> None:
         """Look at what a call's forward has done."""
+        if self.compares:
+            self._attentions |= attentions(results, self._since)
         drawn = self.nets.drawn_from(self.segment)
         drawn += [each for each, _ in call.random if each in self.others and each not in drawn]
 
@@ -155,6 +162,7 @@ class Trial:
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
         wrong = [(number, slot) for number, slot in frame.alive() if not _proven(slot)]
+        wrong = written(wrong, frame.alive(), self._attentions) if wrong else wrong
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
@@ -204,8 +212,8 @@ class Rehearsal(Trial):
         self.others = list(dict.fromkeys([*super().begins(call), *self._hidden.generators]))
         return self.others
 
-    def ends(self, call: Call) -> None:
-        super().ends(call)
+    def ends(self, call: Call, results: Sequence[Tensor]) -> None:
+        super().ends(call, results)
         hidden, self._hidden = self._hidden, None
         if hidden is not None and (lost := hidden.lost()):
             self._why[call.key] = CHANGES.format(lost[0])
@@ -223,7 +231,7 @@ class Rehearsal(Trial):
         hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
         try:
             if not self._why or _needs(frame):
-                contextvars.copy_context().run(replay.run)
+                replay.run()
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

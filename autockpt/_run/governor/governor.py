@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from ... import _torch_private
 from ..._calls.spilled import SpilledStep
 from ..._data.errors import NotApplicable, ProfilingError
+from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives, refuse_sharded
 from ..._record.timed import TimedStep
@@ -31,8 +32,9 @@ from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, patched_forward
 from ..install import cover, replan, uninstall
+from ..known import Ready
 from ..optimizer_steps import OptimizerSteps
-from ..plans import Plans, Ready
+from ..plans import Plans
 from ..refusing import told
 from ..request import Request
 from ..said import EVAL, FAILED, HOOKS, LATER, OTHER_CALLS, REPLACED, UNCOVERED, UNHOOKED, UNPLANNED, UNSEEN, Said
@@ -40,6 +42,7 @@ from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
 from .decision import Decision, Situation, decide
+from .measured import Measured
 from .step import Step
 
 _log = logging.getLogger("autockpt")
@@ -114,12 +117,12 @@ class Governor:
 
     def pause(self, model: nn.Module, arguments: object) -> None:
         """End what is being recorded, if its backward has come: the model does something else than train now."""
-        if (step := self._step) is None or step.way is None:
-            return
-        if step.is_here() and step.backward:
-            self._end(arguments)
-        elif not step.is_alive():
-            self._drop()
+        if (step := self._step) is not None:
+            step.over()
+            if step.way is not None and step.is_here() and step.backward:
+                self._end(arguments)
+            elif step.way is not None and not step.is_alive():
+                self._drop()
 
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
@@ -149,7 +152,7 @@ class Governor:
     def _begin(self, begins: Forward, batch: Batch) -> Step:
         """Begin a step: decide how it runs, and prepare that."""
         model, device, plans = begins.model, begins.device, self._plans
-        self._end(begins.arguments)
+        ended = self._end(begins.arguments)
         self.listen(model)
         held_bytes = gradient_bytes(model)
         ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
@@ -160,7 +163,7 @@ class Governor:
                 timed=plans.timed,
                 planned=ready is not None,
                 unfit=ready.unfit if ready is not None else "",
-                surprise=self._surprise(model, device),
+                surprise=self._surprise(model, device, ended),
             )
         )
         if decision.what == "Replan":
@@ -179,15 +182,16 @@ class Governor:
                 self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
             else:
                 plans.current = ready
+        elif ready is not None:  # it was rehearsed in a step before
+            step.measured = Measured(device_of(device), ready, held_bytes)
         self._step = step
         return step
 
     def _recording(self, begins: Forward) -> SpilledStep:
         """Record the step that begins, if that can be done now; else it is only spilled."""
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            raise NotApplicable(
-                "a CUDA graph is being captured, and no step can be recorded inside it. Train three steps before."
-            )
+        device = device_of(begins.device)
+        if why := device.why_never() or device.why_not_now():
+            raise NotApplicable(why)
         refuse_sharded(begins.model)
         self._said.once(*self._switches.off(begins.model))
         try:
@@ -211,11 +215,11 @@ class Governor:
             self._said.once(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
         return ready
 
-    def _end(self, arguments: object) -> None:
-        """End the step that was under way, as something else begins that has these arguments."""
+    def _end(self, arguments: object) -> Step | None:
+        """End the step that was under way, as something else begins that has these arguments; return it."""
         step, self._step = self._step, None
         if step is None:
-            return
+            return None
         strangers = self.handle.table.strangers.take_met()
         if step.backward:
             self._said.once(OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes, strangers=strangers))
@@ -231,6 +235,7 @@ class Governor:
                     self._said.once(f"{FAILED if self._idle else LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
+        return step
 
     def _learn(self, step: Step, recorded: Recorded, *, foreign: bool) -> None:
         """Remember what was recorded, unless hooks of the user's were on."""
@@ -247,30 +252,32 @@ class Governor:
                 self._plans.forget_plans()
             self._said.once(UNPLANNED, where=self._plans.late)
 
-    def _surprise(self, model: nn.Module, device: torch.device) -> str:
-        """Say what the last step showed that the plan does not count on; empty where nothing."""
+    def _surprise(self, model: nn.Module, device: torch.device, last: Step | None) -> str:
+        """Say what the `last` step showed that the plan does not count on; empty where nothing."""
         if (nets := self.handle.table.nets) is not None and (faults := nets.take_faults()):
             self._said.once(told(faults))
             self._plans.refuse(faults)
             return "some calls cannot be replayed"
-        budget_bytes, planned = self._request.goal.budget_bytes, self._plans.current is not None
-        above_bytes = self._surprises.measured_above(budget_bytes, device, planned=planned)
-        if above_bytes:
-            self._plans.error_bytes += above_bytes
-            return f"a step measured {format_bytes(above_bytes)} more than the budget"
+        if last is not None and last.measured is not None and not self._surprises.exhausted:
+            above_bytes, error_bytes = last.measured.above(self._request.goal.budget_bytes)
+            if above_bytes:
+                self._surprises.tries += 1
+                self._plans.count(error_bytes)
+                return f"a step measured {format_bytes(above_bytes)} more than the budget"
         grown = self._optimizers.grown()
         counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has taken a step on the model's parameters."""
-        step = self._step
-        if step is not None and step.way is not None:
-            step.way.optimizer_stepped(optimizer)
+        if (step := self._step) is not None:
+            step.over()
+            if step.way is not None:
+                step.way.optimizer_stepped(optimizer)
             if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
                 self._end(())
-        if step is not None and step.ends_twice(optimizer) and not self._idle:
-            self._unseen.again()
+            if step.ends_twice(optimizer) and not self._idle:
+                self._unseen.again()
         self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:

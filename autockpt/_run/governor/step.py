@@ -16,6 +16,7 @@ from ..._calls.values import tensors
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
+from .measured import Measured
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Step:
         outputs: what tells of each forward's graph whether it is alive.
         running: whether one of its forwards is.
         thread: that runs it.
+        measured: what measures it, where it runs under a plan that was rehearsed.
         optimizers: that have taken a step since its first forward, by id.
     """
 
@@ -49,6 +51,7 @@ class Step:
     running: bool = False
     thread: threading.Thread = field(default_factory=threading.current_thread)
     carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
+    measured: Measured | None = None
     optimizers: set[int] = field(default_factory=set)
 
     @property
@@ -77,6 +80,11 @@ class Step:
         before = id(optimizer) in self.optimizers
         self.optimizers.add(id(optimizer))
         return before
+
+    def over(self) -> None:
+        """Note that it may be over: an optimizer has stepped, or the model does something else than train."""
+        if self.backward and self.measured is not None:
+            self.measured.ends()
 
     def counting_on(self) -> AbstractContextManager[None]:
         """Return a context in which calls of a further forward are numbered after those of the earlier ones."""

@@ -60,6 +60,7 @@ void fake_empty_host_cache() { pinned.empty_cache(); }
 
 void fake_set_mib(int64_t bytes) { mib = bytes; }
 void fake_set_workspace(int64_t bytes) { workspace_bytes = bytes; }
+void fake_forget_workspaces() { forget_workspaces(); }
 void fake_set_scratch(int64_t bytes) { scratch_bytes = bytes; }
 void fake_set_attention(int64_t kind) { attention = kind; }
 void fake_set_reports(int64_t on) { reports = on; }

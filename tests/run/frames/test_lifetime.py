@@ -45,7 +45,7 @@ def events(step: Callable[[], Any]) -> list[int]:
     profiler = torch_private.start_memory_profiler()
     step()
     level, levels = 0, [0]
-    for _, change, _, _ in torch_private.stop_memory_profiler(profiler):
+    for _, change, _, _ in torch_private.stop_memory_profiler(profiler, "cpu"):
         level += change
         levels.append(level)
     return levels

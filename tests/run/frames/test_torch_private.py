@@ -274,8 +274,8 @@ def test_the_generator_behind_a_device() -> None:
         assert torch_private.default_generator(torch.device("cuda")) is torch.cuda.default_generators[0]
 
 
-def test_cuda_is_in_use_only_when_it_is() -> None:
-    assert torch_private.cuda_in_use() == torch.cuda.is_initialized()
+def test_no_graph_is_captured() -> None:
+    assert not torch_private.captures_graph()
 
 
 def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
@@ -387,7 +387,7 @@ before, old = level.value, [torch.ones(1000)]
 running = torch_private.start_memory_profiler()
 old.clear()
 new = torch.ones(1000)
-assert [change for _, change, *_ in torch_private.stop_memory_profiler(running)] == [4000]
+assert [change for _, change, *_ in torch_private.stop_memory_profiler(running, 'cpu')] == [4000]
 assert level.value == before and "KINETO_LOG_LEVEL" not in os.environ
 print(before)
 """
@@ -480,3 +480,37 @@ def test_a_node_that_reads_what_was_written_late_is_told() -> None:
     told.clear()
     plain.sum().backward()
     assert told == [False] and not torch_private.reads_late_writes()
+
+
+mkldnn: Any = torch.backends.mkldnn
+
+
+def test_flags_that_the_older_interface_has_set_can_be_read_by_it_after_they_were_put_back() -> None:
+    """The newer one alone would leave the two in contradiction, and torch raises where the older one is read."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        forward = torch_private.flags()
+        torch.set_float32_matmul_precision("highest")
+        now = torch_private.flags()
+        torch_private.set_flags(forward)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert mkldnn.matmul.fp32_precision == "tf32"
+        torch_private.set_flags(now)
+        assert torch.get_float32_matmul_precision() == "highest"
+        torch.backends.cuda.matmul.allow_tf32 = False
+        assert torch.backends.cuda.matmul.allow_tf32 is False
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_flags_that_the_newer_interface_has_set_stay_as_they_are() -> None:
+    precision = mkldnn.matmul.fp32_precision
+    try:
+        forward = torch_private.flags()
+        mkldnn.matmul.fp32_precision = "tf32"
+        torch_private.set_flags(forward)
+        assert mkldnn.matmul.fp32_precision == precision
+        assert torch_private.flags() == forward
+    finally:
+        mkldnn.matmul.fp32_precision = precision

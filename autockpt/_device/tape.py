@@ -8,32 +8,23 @@ allocator's own stream of events, in exactly the right place, with no clock to b
 
 Markers come from every thread, and from finalizers in the middle of another marker. So each has a size of its own, by
 which it is found again, whatever the order in which Python wrote them down.
-
-Tensors without memory are in no allocator's stream: theirs is a tape of storages as operators make them and Python lets
-them go.
 """
 
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import torch
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
-from .routing import Given, routed_operators, tensors_in
 
 MARK_BYTES = 4097
 """Size of marker allocation 0; marker i is 2 i bytes larger. Odd: no tensor of 2, 4 or 8 byte elements has it."""
-
-CUDA_GRAIN_BYTES = 512
-"""CUDA's allocator hands out multiples of this, and more where it does not split a block that it has."""
 
 OUT_OF_ORDER = 256
 """How many markers may overtake one. An allocation that looks like a marker of another time is the user's own."""
@@ -46,9 +37,6 @@ class Event:
     kind: Literal["alloc", "free", "mark"]
     key: int
     bytes: int = 0
-
-
-_BACKEND = "Train with torch's own: PYTORCH_CUDA_ALLOC_CONF without backend:cudaMallocAsync."
 
 
 class _Asked(NamedTuple):
@@ -65,22 +53,25 @@ def storage_address(tensor: torch.Tensor) -> int:
         return 0
     if not private.storage_key(tensor):  # stands for another one, inside a transform of `torch.func`
         return 0
-    return tensor.untyped_storage().data_ptr()
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # a subclass that wraps tensors, and has no memory of its own
+        return 0
 
 
 class AllocatorTape:
     """A tape made of the allocator's own events, so that buffers inside kernels count.
 
     Args:
-        device: whose allocations are recorded, ``cpu`` or a CUDA device.
+        device: whose allocations are recorded.
+        grain_bytes: its allocator hands out multiples of this, and more where it does not split a block that it has.
 
     Raises:
         ProfilingError: on entering, if somebody else's profiler is running.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._grain = CUDA_GRAIN_BYTES if device.type == "cuda" else 1
+    def __init__(self, device: torch.device, *, grain_bytes: int = 1) -> None:
+        self._device, self._grain_bytes = device, grain_bytes
         self._numbers = itertools.count()
         self._addresses: dict[int, int] = {}  # by number of the marker
         self._asked: list[_Asked] = []
@@ -104,7 +95,7 @@ class AllocatorTape:
     ) -> None:
         assert self._profiler is not None
         profiler, self._profiler = self._profiler, None
-        allocations = private.stop_memory_profiler(profiler)
+        allocations = private.stop_memory_profiler(profiler, self._device.type)
         if kind is None:
             self._events = self._with_marks(allocations)
 
@@ -122,8 +113,8 @@ class AllocatorTape:
     def key(self, tensor: torch.Tensor) -> int:
         """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
         address = storage_address(tensor)
-        if address and self._grain > 1:
-            rounded = -(-tensor.untyped_storage().nbytes() // self._grain) * self._grain
+        if address and self._grain_bytes > 1:
+            rounded = -(-tensor.untyped_storage().nbytes() // self._grain_bytes) * self._grain_bytes
             self._asked.append(_Asked(len(self._addresses), address, rounded))
         return address
 
@@ -172,49 +163,7 @@ class AllocatorTape:
             )
         if not any(event.kind == "alloc" for event in events):
             raise ProfilingError(
-                f"the allocator of {self._device} reports nothing, so what a step holds cannot be seen. "
-                f"{_BACKEND if self._device.type == 'cuda' else 'Steps are recorded on the CPU and on CUDA devices.'}"
+                f"the allocator of {self._device} reported nothing, so what the step held was not seen. "
+                "`autockpt doctor` says what is reported on this machine."
             )
         return events
-
-
-class StorageTape(routed_operators):
-    """A tape of storages as operators make them and Python lets them go."""
-
-    def __init__(self) -> None:
-        super().__init__(self._on_operator)
-        self._events: list[Event] = []
-        self._live: dict[int, weakref.ref[Any]] = {}
-        self._marks = 0
-
-    def mark(self) -> int:
-        self._events.append(Event("mark", self._marks))
-        self._marks += 1
-        return self._marks - 1
-
-    def key(self, tensor: torch.Tensor) -> int:
-        return private.storage_key(tensor)
-
-    def events(self) -> list[Event]:
-        return [*self._events]
-
-    def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
-        known = {*map(self.key, tensors_in(given))}
-        output = run()
-        for tensor in tensors_in(output):
-            if (key := self.key(tensor)) not in known and key not in self._live:
-                self._born(key, tensor.untyped_storage())
-        return output
-
-    def _born(self, key: int, storage: torch.UntypedStorage) -> None:
-        if storage.nbytes():
-            self._live[key] = weakref.ref(storage, lambda _: self._gone(key))
-            self._events.append(Event("alloc", key, storage.nbytes()))
-
-    def _gone(self, key: int) -> None:
-        self._live.pop(key, None)
-        self._events.append(Event("free", key))
-
-
-Tape: TypeAlias = AllocatorTape | StorageTape
-"""Where a run is recorded; used as a context around the run."""

@@ -1,0 +1,46 @@
+"""Devices: the only room that knows their kinds by name.
+
+base.py      `Device`: what the rest of the library asks
+cpu.py, cuda.py, other.py   one file a kind
+present.py   which devices this process uses
+tape.py      allocations and frees of a device, in order
+clock.py     time without waiting for the device
+
+A new kind is a file here and a line in `device_of`. Seconds of devices that are not there come from
+`_data/rooflines.py`, which needs no torch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .base import Device, Level, rounded
+from .clock import Clock, HostClock
+from .cpu import Cpu
+from .cuda import Cuda
+from .other import Other
+from .tape import AllocatorTape, Event
+
+__all__ = [
+    "AllocatorTape",
+    "Clock",
+    "Device",
+    "Event",
+    "HostClock",
+    "Level",
+    "device_of",
+    "planned_device",
+    "rounded",
+]
+
+
+def device_of(at: torch.device) -> Device:
+    """Return what is known of a device of torch's."""
+    if at.type == "cpu":
+        return Cpu()
+    return Cuda(at) if at.type == "cuda" else Other(at)
+
+
+def planned_device() -> Device:
+    """Return a device that is planned for and need not be there: every one that has a roofline is of this kind."""
+    return Cuda(torch.device("cuda", 0))

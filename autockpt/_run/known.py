@@ -1,0 +1,63 @@
+"""What is known of one kind of step: its recording, and a plan for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._record.in_place import Recorded
+from .batch import Batch, Kind
+from .frames import Nets
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """A kind of step that was recorded.
+
+    Attributes:
+        kind: the kind.
+        nodes: how many nodes of autograd its forwards made.
+        reached: which of the trainable parameters get a gradient, by their number.
+        recorded: what it was, until there is a profile.
+        profile: of it, once it is wanted.
+        tight: whether no plan holds a larger step to the budget.
+    """
+
+    kind: Kind
+    nodes: int = 0
+    reached: frozenset[int] = frozenset()
+    recorded: Recorded | None = None
+    profile: Profile | None = None
+    tight: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A plan, and the kind of step that it holds to the budget.
+
+    Attributes:
+        kind: the kind.
+        plan: the plan.
+        begin_bytes: what stands as such a step begins, its gradients apart, predicted.
+        unfit: why it does not hold the step to the budget, where no plan does; else empty.
+        calls: how often a step of the kind calls each module, by name.
+        nets: what compares its replays.
+    """
+
+    kind: Kind
+    plan: Plan
+    calls: Mapping[str, int]
+    begin_bytes: int = 0
+    unfit: str = ""
+    nets: Nets | None = None
+
+
+T = TypeVar("T", Known, Ready)
+
+
+def covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:
+    """The first whose kind covers a step that begins so."""
+    return next((each for each in among if each.kind.covers([batch], gradient_bytes)), None)

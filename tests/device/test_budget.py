@@ -1,0 +1,136 @@
+"""A budget on a device: every step within it by the allocator's own counter, and bit for bit the plain one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autockpt
+from tests.device.twin import Batch, Outcome, Run, adamw, blocks, loss_of, outcome, plain_and_planned
+from tests.fake_cuda.device import Options, set_options
+
+LEAST = 0.995
+"""Predicted over measured peak of a planned step, at the least."""
+
+MIB = 1 << 20
+
+
+def hold(found: Outcome, least: float = LEAST) -> None:
+    """Every step is the plain one and within the budget; there is a plan, and its peak is foretold."""
+    assert outcome(found) == [True] * len(found.plain.gradients)
+    assert [peak for peak in found.planned.peaks if peak > found.budget_bytes] == []
+    assert found.plan is not None
+    assert found.plan.segments
+    assert found.plan.peak_bytes is not None
+    assert least <= found.plan.peak_bytes / found.planned.peaks[-1] <= 1.0 + 1e-3
+
+
+@pytest.mark.parametrize("workspace_bytes", [1 << 16, 8 * MIB], ids=["64 KiB", "8 MiB"])
+def test_workspaces_of_both_threads_are_in_the_prediction(workspace_bytes: int) -> None:
+    set_options(Options(workspace_bytes=workspace_bytes))
+    hold(plain_and_planned(lambda: blocks(8)))
+
+
+@pytest.mark.parametrize("attention", ["flash", "efficient", "math"])
+@pytest.mark.parametrize("length", [32, 33])
+def test_attention_that_saves_what_nobody_wrote_is_recomputed(
+    attention: Literal["flash", "efficient", "math"], length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_options(Options(attention=attention))
+    found = plain_and_planned(lambda: transformer(length))
+    hold(found)
+    assert not [each.message for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.project, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        batch, length, width = input.shape
+        q, k, v = self.project(self.norm(input)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        made: torch.Tensor = input + self.out(functional.gelu(mixed.transpose(1, 2).reshape(batch, length, width)))
+        return made
+
+
+def transformer(length: int) -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Attention() for _ in range(4))).cuda(), {"input": torch.randn(32, length, 64).cuda()}
+
+
+def test_apply_with_inputs_measures_no_step_of_its_own_recording(caplog: pytest.LogCaptureFixture) -> None:
+    """Its recording ran plain steps, whose peak the statistics keep: no planned step stood so high."""
+    caplog.set_level(logging.INFO, "autockpt")
+
+    def apply(run: Run, budget_bytes: int) -> None:
+        autockpt.apply(run.model, budget=budget_bytes, inputs=run.batch, loss=loss_of, optimizer=run.optimizer)
+
+    hold(plain_and_planned(blocks, apply=apply))
+    assert not [each.message for each in caplog.records if "planned in" in each.message]
+
+
+def test_a_validation_pass_between_steps_is_no_part_of_a_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autockpt")
+
+    def loop(run: Run) -> None:
+        for _ in range(7):
+            with run.step():
+                loss_of(run.model(**run.batch)).backward()
+                if run.optimizer is not None:
+                    run.optimizer.step()
+            run.model.eval()
+            with torch.no_grad():
+                run.model(run.batch["input"].repeat(16, 1))
+            run.model.train()
+
+    hold(plain_and_planned(blocks, loop))
+    assert len([each for each in caplog.records if "planned in" in each.message]) == 1
+
+
+def test_tensors_of_the_loop_between_steps_are_no_part_of_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autockpt")
+    model, batch = blocks()
+    optimizer = adamw(model)
+    autockpt.apply(model, budget=int(25e6))
+    held = []
+    for step in range(8):
+        loss_of(model(**batch)).backward()
+        optimizer.step()
+        model.zero_grad()
+        if step > 3:
+            held.append(torch.ones(8 * MIB, device="cuda"))
+    assert len([each for each in caplog.records if "planned in" in each.message]) == 1
+
+
+def test_a_recording_of_its_own_counts_no_parameter_twice() -> None:
+    """Autograd's thread holds the gradients of a backward until it gets the interpreter: they are no workspaces."""
+    set_options(Options(workspace_bytes=0))
+    for _ in range(6):
+        model, batch = blocks(dropout=0.0)
+        assert autockpt.profile(model, batch).static.other_bytes == 0
+
+
+def test_what_stands_is_counted_as_the_allocator_hands_it_out() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5)).cuda()
+    static = autockpt.profile(model, torch.randn(7, 3).cuda()).static
+    assert (static.parameter_bytes, static.buffer_bytes, static.input_bytes) == (4 * 512, 3 * 512, 512)
+
+
+def test_a_given_optimizer_is_counted_before_its_first_step(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autockpt")
+    model, batch = blocks()
+    optimizer = adamw(model)
+    autockpt.apply(model, budget=int(25e6), inputs=batch, optimizer=optimizer)
+    for _ in range(3):
+        loss_of(model(**batch)).backward()
+        optimizer.step()
+        model.zero_grad()
+    assert not [each.message for each in caplog.records if "planned in" in each.message]

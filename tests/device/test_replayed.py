@@ -1,0 +1,129 @@
+"""What a replay finds in autograd's own thread is what its forward found: streams, context variables, thread locals."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import autockpt
+from tests.device.twin import Batch, blocks, outcome, plain_and_planned
+from tests.fake_cuda.device import watching
+
+SCALE = contextvars.ContextVar("SCALE", default=1.0)
+LOCAL = threading.local()
+
+
+class Scaled(nn.Module):
+    """Reads a context variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+    def forward(self, input: Tensor) -> Tensor:
+        made: Tensor = self.inner(input * SCALE.get())
+        return made.tanh() * SCALE.get()
+
+
+class Outer(nn.Module):
+    """Sets it around its forward, as autocast-like contexts of libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Scaled() for _ in range(5)))
+
+    def forward(self, input: Tensor) -> Tensor:
+        token = SCALE.set(0.5)
+        try:
+            made: Tensor = self.blocks(input)
+        finally:
+            SCALE.reset(token)
+        return made
+
+
+def scaled() -> tuple[nn.Module, Batch]:
+    torch.manual_seed(0)
+    return Outer().cuda(), {"input": torch.randn(256, 64).cuda()}
+
+
+def test_a_context_variable_has_the_value_that_forward_found(caplog: pytest.LogCaptureFixture) -> None:
+    """Backward of a device runs in a thread of autograd's, where no context variable is set."""
+    found = plain_and_planned(scaled)
+    assert outcome(found) == [True] * 6
+    assert found.plan is not None
+    assert found.plan.segments
+    assert caplog.messages == []
+
+
+class Local(nn.Module):
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.gelu(input * getattr(LOCAL, "scale", 1.0)).sin()
+
+
+def test_a_thread_local_that_backward_cannot_see_keeps_its_call_and_names_it(caplog: pytest.LogCaptureFixture) -> None:
+    def build() -> tuple[nn.Module, Batch]:
+        torch.manual_seed(0)
+        inner = (nn.Sequential(nn.Linear(64, 256), Local(), nn.Linear(256, 64)) for _ in range(5))
+        return nn.Sequential(*inner).cuda(), {"input": torch.randn(256, 64).cuda()}
+
+    LOCAL.scale = 0.5
+    try:
+        plan = autockpt.Plan.of([f"{number}.1" for number in range(5)])
+        found = plain_and_planned(build, apply=lambda run, _: autockpt.apply(run.model, plan=plan))
+    finally:
+        del LOCAL.scale
+    assert outcome(found) == [True] * 6
+    assert any("saved other values in its replay than in its forward" in each for each in caplog.messages)
+
+
+class Beside(nn.Module):
+    """Every second block runs in a stream of its own; the third switches inside its own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks(6, width=64, rows=1)[0].children())
+        self.stream = torch.cuda.Stream()
+
+    def forward(self, input: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            if number % 2:
+                here = torch.cuda.current_stream()
+                self.stream.wait_stream(here)
+                with torch.cuda.stream(self.stream):
+                    made = block(input)
+                here.wait_stream(self.stream)
+                made.record_stream(here)
+                input = made
+            else:
+                input = block(input)
+        return input
+
+
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*stream")
+def test_a_model_with_a_stream_of_its_own_trains_as_plainly() -> None:
+    def build() -> tuple[nn.Module, Batch]:
+        torch.manual_seed(0)
+        return Beside().cuda(), {"input": torch.randn(256, 64).cuda()}
+
+    found = plain_and_planned(build, share=0.5)
+    assert outcome(found) == [True] * 6
+    assert found.plan is not None
+    assert found.plan.segments
+
+
+def test_a_replay_runs_on_the_stream_of_its_forward() -> None:
+    """Segments whose calls ran on the side stream are replayed there, whatever stream the asking node has."""
+    torch.manual_seed(0)
+    model, batch = Beside().cuda(), {"input": torch.randn(256, 64).cuda()}
+    plan = autockpt.Plan.of([["blocks.1#0"], ["blocks.3#0"]])
+    autockpt.apply(model, plan=plan)
+    outputs = model(**batch)
+    with watching() as backward:
+        outputs.square().mean().backward()
+    replayed = [each.stream for each in backward if each.operator == "aten::gelu"]
+    assert replayed == [model.stream.stream_id] * 2

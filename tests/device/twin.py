@@ -1,0 +1,151 @@
+"""The same training run plain and under a budget on a device, told by the allocator's own counter."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from tests.doors import torch_private
+from tests.fake_cuda.device import take_peak
+
+__all__ = ["Batch", "Loop", "Outcome", "Run", "blocks", "loss_of", "outcome", "plain_and_planned"]
+
+Batch = dict[str, Any]
+Optimizers = Callable[[nn.Module], torch.optim.Optimizer | None]
+
+
+@dataclass
+class Run:
+    """One training run, and what it noted of each step.
+
+    Args:
+        model: what trains.
+        batch: its first batch.
+        optimizer: what trains it.
+        base_bytes: what stood before there was a model. Workspaces of libraries are not in it.
+        gradients: of each step.
+        peaks: highest level of each step above that.
+        standing_bytes: level above that as the last step was over.
+    """
+
+    model: nn.Module
+    batch: Batch
+    optimizer: torch.optim.Optimizer | None
+    base_bytes: int
+    gradients: list[list[Tensor]] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    standing_bytes: int = 0
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Note one step: its peak, and the gradients that it leaves."""
+        take_peak()
+        yield
+        self.peaks.append(take_peak() - self.base_bytes)
+        self.gradients.append([p.grad.cpu() for p in self.model.parameters() if p.grad is not None])
+        self.model.zero_grad()
+        self.standing_bytes = torch.cuda.memory_allocated() - self.base_bytes
+
+
+Loop = Callable[[Run], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A plain run and a planned one."""
+
+    plain: Run
+    planned: Run
+    budget_bytes: int
+    plan: autockpt.Plan | None
+
+
+def loss_of(outputs: Any) -> Tensor:
+    """The loss that a model of transformers works out, or that of its result."""
+    loss = getattr(outputs, "loss", None)
+    return loss if isinstance(loss, Tensor) else outputs.float().square().mean()
+
+
+def blocks(number: int = 6, width: int = 128, rows: int = 512, dropout: float = 0.1) -> tuple[nn.Module, Batch]:
+    """A model of plain blocks, and a batch, on the device."""
+    torch.manual_seed(0)
+    made = (
+        nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * width, width))
+        for _ in range(number)
+    )
+    return nn.Sequential(*made).cuda().train(), {"input": torch.randn(rows, width).cuda()}
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def plainly(run: Run, steps: int = 6) -> None:
+    """The plainest loop."""
+    for _ in range(steps):
+        with run.step():
+            outputs = run.model(**run.batch)  # held as long as most loops do
+            loss_of(outputs).backward()
+            if run.optimizer is not None:
+                run.optimizer.step()
+            del outputs
+
+
+def plain_and_planned(
+    build: Callable[[], tuple[nn.Module, Batch]],
+    loop: Loop = plainly,
+    *,
+    share: float = 0.6,
+    optimizer: Optimizers = adamw,
+    apply: Callable[[Run, int], object] | None = None,
+) -> Outcome:
+    """Train twice, the second time within a share of what a plain step adds to what stands.
+
+    Args:
+        build: Makes the model and its batch, the same each time.
+        loop: Trains.
+        share: Of the bytes between what stands and the plain peak.
+        optimizer: Makes what trains the model.
+        apply: Puts the budget on; `autockpt.apply` where nothing else is said.
+    """
+    plain = _trained(build, loop, optimizer, None)
+    standing, peak = plain.standing_bytes, max(plain.peaks[1:])
+    plain.model, plain.optimizer, plain.batch = nn.Identity(), None, {}
+    budget_bytes = int(standing + share * (peak - standing))
+    apply = apply or (lambda run, budget: autockpt.apply(run.model, budget=budget))
+    planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes))
+    plan = autockpt.plan_of(planned.model)
+    return Outcome(plain=plain, planned=planned, budget_bytes=budget_bytes, plan=plan)
+
+
+def _trained(
+    build: Callable[[], tuple[nn.Module, Batch]],
+    loop: Loop,
+    optimizer: Optimizers,
+    prepare: Callable[[Run], object] | None,
+) -> Run:
+    gc.collect()
+    torch_private.forget_workspaces()
+    base_bytes = torch.cuda.memory_allocated()
+    model, batch = build()
+    run = Run(model, batch, optimizer(model), base_bytes)
+    if prepare is not None:
+        prepare(run)
+    torch.manual_seed(1)
+    loop(run)
+    return run
+
+
+def outcome(found: Outcome) -> list[bool]:
+    """Whether each step of a planned run made bit for bit what the plain one did."""
+    return [
+        len(one) == len(other) and all(map(torch.equal, one, other))
+        for one, other in zip(found.plain.gradients, found.planned.gradients, strict=True)
+    ]
