@@ -64,7 +64,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify import Difference
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
-    from autockpt._device import AllocatorTape, Clock, HostClock, device_of, planned_device, rounded
+    from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
     from autockpt._device.cpu import Cpu

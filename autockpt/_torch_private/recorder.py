@@ -133,12 +133,14 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
     Returns:
         Every allocation and free that it saw on the CPU and on such devices, in time order.
     """
+    results: Any = None
     try:
-        results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
     finally:
         _end_profiler()
         _log_level().value = running.log_level
-    if not results.trace_start_ns():  # another profiler came in between, and has taken all
+    if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all
         return []
     return _of_the_tree(results) if device_type == "cpu" else _of_the_trace(results)
 

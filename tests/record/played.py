@@ -11,15 +11,16 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import torch
 
-from tests.doors import AllocatorTape, Clock, Cpu, HostClock, planned_device, recorder
+from tests.doors import AllocatorTape, Clock, Cpu, Device, HostClock, planned_device, recorder
 from tests.doors import rounded as rounded_on
 
-__all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "rounded"]
+__all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "recording_on", "rounded"]
 
 WORKSPACES, WORKSPACE_BYTES = 5, 8 * 2**20
 
@@ -100,8 +101,13 @@ class _PlayedDevice(Cpu):
         return _LateClock()
 
 
+def recording_on(device: Device) -> AbstractContextManager[object]:
+    """Record steps on a device of the tests' own."""
+    return mock.patch.object(recorder, "device_of", lambda _: device)
+
+
 @contextlib.contextmanager
 def as_cuda() -> Iterator[None]:
     """Record steps on the CPU from what CUDA would have reported of them."""
-    with mock.patch.object(recorder, "device_of", lambda _: _PlayedDevice()):
+    with recording_on(_PlayedDevice()):
         yield

@@ -10,9 +10,9 @@ import torch
 
 import autockpt
 from autockpt import ProfilingError
-from tests.doors import AllocatorTape, HostClock, recorder
+from tests.doors import AllocatorTape, Cpu, HostClock
 from tests.fuzz.timeless import without_times
-from tests.record.played import WORKSPACE_BYTES, WORKSPACES, as_cuda, rounded
+from tests.record.played import WORKSPACE_BYTES, WORKSPACES, as_cuda, recording_on, rounded
 from tests.record.small import MODELS
 from tests.record.test_spill import recorded
 
@@ -43,7 +43,11 @@ def test_the_host_gets_ahead_of_the_device_before_a_forward_is_timed() -> None:
         def get_ahead(self, seconds: float) -> None:
             self.ahead.append(seconds)
 
-    with mock.patch.object(recorder, "clock_of", lambda _: Clock()):
+    class Ahead(Cpu):
+        def clock(self) -> Clock:
+            return Clock()
+
+    with recording_on(Ahead()):
         autockpt.profile(torch.nn.Linear(4, 4), torch.randn(2, 4))
     first, *others = Clock.ahead
     assert first == 0 and others and all(seconds > 0 for seconds in others)
