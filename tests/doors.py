@@ -57,8 +57,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room
     from autockpt import _torch_private as torch_private
     from autockpt._calls.names import function_name
-    from autockpt._calls.spill import Spill, SpilledTensor, open_spill
-    from autockpt._calls.spilled import SpilledStep
+    from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.unrepeatable import why_unrepeatable
     from autockpt._calls.values import decode, encode, tensors
     from autockpt._check.verify import Difference
@@ -112,3 +111,15 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._run.install import govern, governor_of, install, installed_plan, replan, set_aside, uninstall
     from autockpt._run.max_batch import Throughput
     from autockpt._run.optimizer_steps import OptimizerSteps
+    from autockpt._stash import arenas as stash_arenas
+    from autockpt._stash import open_stash
+    from autockpt._stash import pieces as stash_pieces
+    from autockpt._stash.arenas import Arenas, Cursor
+    from autockpt._stash.base import NoRoom, Spill, SpilledTensor, Token
+    from autockpt._stash.file import FileStash
+    from autockpt._stash.free_list import FreeList
+    from autockpt._stash.host import HostStash
+    from autockpt._stash.memory import HostMemory, pageable
+    from autockpt._stash.memory import Room as HostRoom
+    from autockpt._stash.memory import room as host_room
+    from autockpt._stash.spilled_step import SpilledStep

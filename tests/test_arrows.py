@@ -29,10 +29,11 @@ LEFT_OF = {
     "_data": set[str](),
     "_device": {"_data", "_torch_private"},
     "_calls": {"_data", "_torch_private", "_device"},
-    "_record": {"_data", "_torch_private", "_device", "_calls"},
+    "_stash": {"_data", "_torch_private", "_device", "_calls"},
+    "_record": {"_data", "_torch_private", "_device", "_calls", "_stash"},
     "_choose": {"_data", "solvers"},
-    "_run": {"_data", "_torch_private", "_device", "_calls", "_record", "solvers", "_choose"},
-    "_check": {"_data", "_torch_private", "_device", "_calls", "_record", "solvers", "_choose", "_run"},
+    "_run": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose"},
+    "_check": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_run"},
     "_show": {"_data", "_record", "solvers", "_choose", "_run", "_check"},
     "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_run", "_check", "_show"},
     "profiles": set(),
@@ -56,7 +57,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_record", "_run", "_check"}
+WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_record", "_run", "_check"}
 """Rooms that may import torch at module level."""
 
 

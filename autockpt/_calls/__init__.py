@@ -3,7 +3,6 @@
 values.py        arguments and results, taken apart into containers and tensors
 names.py         how a torch function is called in plans and profiles
 contents.py      what the Python objects around them hold: found, compared, put back
-spill.py         saved tensors that wait where there is room
-spilled.py       a forward of the user's whose saved tensors wait so
+layout.py        how a tensor's elements lie in memory, and the bytes there
 unrepeatable.py  modules of which torch does something that no replay can see
 """

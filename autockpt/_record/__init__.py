@@ -28,7 +28,7 @@ optimizer.py    which optimizer is meant, what it holds and what its step needs
 shadow.py       a step of an optimizer that changes and computes nothing
 
 `_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls` has what Python objects held
-(contents.py), and where saved tensors wait (spill.py, spilled.py).
+(contents.py). In `_stash` saved tensors wait.
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
-from .._calls.spill import open_spill
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
 from .._device import Clock, planned_device
+from .._stash import open_stash
+from .._stash.base import Spill
 from .left_over import nothing_left_over
 from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
@@ -104,7 +105,8 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         step = training_step(model, batch, step.loss, hooks=step.hooks)
         clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
-            run = watch_step(step, StorageTape(), clock, open_spill(step.device, step.inputs(), roomy=True))
+            spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
+            run = watch_step(step, StorageTape(), clock, spill)
         profile = build_profile(
             model,
             step.device,

@@ -3,7 +3,7 @@
     forward, watched · the user's loss · backward · optimizer · ... · the next forward
     ├── tape ───────────────────────────────────────────────────┤
 
-What forward saves waits elsewhere (`spilled.py`), so that the step holds no more than the deepest plan does.
+What forward saves waits elsewhere (`SpilledStep`), so that the step holds no more than the deepest plan does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._calls.contents import Contents
-from .._calls.spilled import SpilledStep
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._stash.spilled_step import SpilledStep
 from .alive import beside_bytes
 from .marks import Run
 from .observer import Observer

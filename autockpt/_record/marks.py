@@ -16,8 +16,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from .._calls.spill import SpilledTensor
 from .._device import Event
+from .._stash.base import SpilledTensor
 
 MarkKind = Literal[
     "aside",

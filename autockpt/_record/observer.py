@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
-from .._calls.spill import Spill
-from .._calls.spilled import Pack, Unpack
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
+from .._stash.base import Spill
+from .._stash.spilled_step import Pack, Unpack
 from .checks import Checks
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .returned import Returned

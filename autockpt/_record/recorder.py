@@ -14,12 +14,13 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.contents import Contents
-from .._calls.spill import open_spill
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._run.install import set_aside
+from .._stash import open_stash
+from .._stash.base import Spill
 from .flow import Flow
 from .lifetimes import lifetimes
 from .marks import Run, SeenCall
@@ -118,7 +119,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) 
     static = static_bytes(step.model, device, step.inputs(), sandbox.contents, step.held)
 
     def watch() -> Run:
-        spill, tape = open_spill(step.device, step.inputs(), roomy=True), device.tape()
+        spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
+        tape = device.tape()
         device.forget_workspaces()
         try:
             return watch_step(step, tape, clock, spill, changing=sandbox.remember)

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 
 from .. import _torch_private as private
-from .._calls.spill import Spill
 from .._device import Clock, device_of
+from .._stash.base import Spill
 from .marks import Run
 from .observer import Observer
 from .step import TrainingStep

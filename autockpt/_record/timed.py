@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
-from .._calls.spilled import SpilledStep
 from .._device import device_of
+from .._stash.spilled_step import SpilledStep
 from .marks import Run
 from .routing import patched_forwards, routed_functions
 from .stamps import Stamps

@@ -59,6 +59,7 @@ from .recorder import (
     active_data_parallel,
     after_backward,
     cached_weights,
+    empty_pinned_cache,
     fake_mode_of,
     forget_empty_hooks,
     forget_workspaces,

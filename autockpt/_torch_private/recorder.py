@@ -328,3 +328,11 @@ def cached_weights() -> dict[Any, Any]:
     """Return what torch's ``parametrize.cached()`` holds now."""
     cache: dict[Any, Any] = torch.nn.utils.parametrize._cache
     return cache
+
+
+def empty_pinned_cache() -> None:
+    """Give back the pinned memory that torch keeps for later requests, where torch can."""
+    public = getattr(torch.accelerator, "empty_host_cache", None)  # newer than the oldest torch that we run on
+    empty = public or getattr(torch._C, "_host_emptyCache", None)
+    if empty is not None and torch.accelerator.is_available():
+        empty()

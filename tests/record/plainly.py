@@ -34,7 +34,7 @@ class _Dropped(_Held):
 
 def held(model: nn.Module, inputs: Any, **options: Any) -> Profile:
     """Record a step that holds all that it saves: births and deaths are those of the plain step as they happen."""
-    with mock.patch.object(recorder, "open_spill", lambda *_, **__: _Held()):
+    with mock.patch.object(recorder, "Spill", lambda *_: _Held()):
         return autockpt.profile(model, inputs, **options)
 
 

@@ -14,8 +14,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from ..._calls.spill import NoRoom, Spill, open_spill
 from ..._data.plan import Plan
+from ..._stash import open_stash
+from ..._stash.base import NoRoom, Spill
 from .around import Generator
 from .trial import Rehearsal, Trial
 
@@ -85,7 +86,7 @@ class Nets:
         """
         spill = self._spill() if self._spill is not None else None
         if spill is None:
-            spill = open_spill(device, ())
+            spill = Spill(open_stash(device), device, ())
             self._spill = weakref.ref(spill)
         return spill
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from ..._calls.spilled import SpilledStep
 from ..._calls.unrepeatable import why_unrepeatable
 from ..._calls.values import tensors
+from ..._stash.spilled_step import SpilledStep
 
 
 @dataclass(slots=True)

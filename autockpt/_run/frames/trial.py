@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.spill import NoRoom, Spill, SpilledTensor
 from ..._data.errors import ReplayError
+from ..._stash.base import NoRoom, Spill, SpilledTensor
 from .around import NUMPY, PYTHON, Generator
 from .hidden import Hidden
 from .replay import Replay

@@ -18,7 +18,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from ..._calls.spill import bytes_of, flat, is_dense, told_by_bytes
+from ..._calls.layout import bytes_of, flat, is_dense, told_by_bytes
 
 COLUMNS = 1021
 """A prime: rows of a tensor have round lengths, and so do not fall on the same columns. Their sums fit into a cache."""

@@ -21,12 +21,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ... import _torch_private
-from ..._calls.spilled import SpilledStep
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives, refuse_sharded
 from ..._record.timed import TimedStep
+from ..._stash.spilled_step import SpilledStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes

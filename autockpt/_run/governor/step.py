@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..._calls.spilled import SpilledStep
 from ..._calls.values import tensors
+from ..._stash.spilled_step import SpilledStep
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision

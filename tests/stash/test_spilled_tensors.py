@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tests.doors import SpilledTensor, open_spill
+from tests.doors import Spill, SpilledTensor, open_stash
+
+CPU = torch.device("cpu")
+
+
+def spill_of(*held: Tensor, roomy: bool = False) -> Spill:
+    return Spill(open_stash(CPU, roomy=roomy), CPU, held)
+
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "whole": lambda x: x,
@@ -30,7 +37,7 @@ def test_a_tensor_comes_back_as_it_was(dtype: torch.dtype, view: str, roomy: boo
     if dtype.is_complex:
         tensor = tensor.conj()
     kept, was = tensor.clone(), (tensor.stride(), tensor.is_conj(), tensor.dtype)
-    spill = open_spill(torch.device("cpu"), (), roomy=roomy)
+    spill = spill_of(roomy=roomy)
     waiting = spill.take(tensor)
     if not isinstance(waiting, SpilledTensor):
         assert not tensor.numel() and waiting is tensor
@@ -49,14 +56,14 @@ def test_what_bytes_do_not_tell_stays_as_it_is() -> None:
 
     batch, negative = torch.ones(2), torch.ones(2, dtype=torch.complex64).conj().imag
     odd = [torch.eye(2).to_sparse(), torch.ones(2).as_subclass(Named), negative, torch.ones(2, device="meta")]
-    spill = open_spill(torch.device("cpu"), (batch,))
+    spill = spill_of(batch)
     assert all(spill.take(tensor) is tensor for tensor in (*odd, batch, batch[:1]))
 
 
 @pytest.mark.parametrize("roomy", [True, False], ids=["memory", "file"])
 def test_each_tensor_is_written_as_it_is_when_it_is_saved(roomy: bool) -> None:
     """Views made by a kernel count their versions apart: what one writes the other's does not tell (a native GRU)."""
-    spill = open_spill(torch.device("cpu"), (), roomy=roomy)
+    spill = spill_of(roomy=roomy)
     tensor = torch.zeros(3)
     saves = [spill.take(tensor), spill.take(tensor.add_(1)), spill.take(tensor.data), spill.take(tensor.detach())]
     tensor.data.add_(1)
@@ -71,7 +78,7 @@ def test_in_memory_one_third_of_a_storage_takes_no_more_than_that() -> None:
 
     tracemalloc.start()
     try:
-        spill = open_spill(torch.device("cpu"), (), roomy=True)
+        spill = spill_of(roomy=True)
         waiting = spill.take(queries)
         assert isinstance(waiting, SpilledTensor)
         assert queries.nbytes <= tracemalloc.get_traced_memory()[1] < 2 * queries.nbytes

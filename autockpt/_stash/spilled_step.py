@@ -10,9 +10,10 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._calls.values import tensors
 from .._data.errors import NotApplicable
-from .spill import SpilledTensor, open_spill
-from .values import tensors
+from . import open_stash
+from .base import Spill, SpilledTensor
 
 LATE_WRITES = (
     "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
@@ -42,12 +43,13 @@ class SpilledStep:
         unhooked: whether forward switched hooks on saved tensors off for a while.
 
     Raises:
-        NoRoom: there is no temporary folder; later, where the file takes no more.
+        NoRoom: there is no temporary folder; later, where the stash takes no more.
     """
 
     def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
         self.device, self.model, self.foreign, self.unhooked = device, model, False, False
-        self.spill = open_spill(device, [*tensors(arguments), *model.parameters(), *model.buffers()])
+        held = [*tensors(arguments), *model.parameters(), *model.buffers()]
+        self.spill = Spill(open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         """Run one of its forwards: ``run()`` is the model's own."""

@@ -1,0 +1,42 @@
+"""How the elements of a strided tensor lie in memory, and the bytes there."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from .. import _torch_private as private
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first element to its last."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether nothing lies between a tensor's elements, as values do between queries and keys."""
+    return span_bytes(tensor) <= tensor.nbytes
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the host, in place."""
+    return memoryview((ctypes.c_char * span_bytes(tensor)).from_address(tensor.data_ptr())).cast("B")
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, in place, as a tensor."""
+    begin, empty = tensor.storage_offset() * tensor.itemsize, torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), begin, (span_bytes(tensor),), (1,))
+
+
+def told_by_bytes(tensor: torch.Tensor) -> bool:
+    """Whether bytes, type, sizes and strides are all that there is to a tensor."""
+    return (
+        (type(tensor) in (torch.Tensor, torch.nn.Parameter) or private.fake_mode_of(tensor) is not None)
+        and tensor.layout == torch.strided
+        and not (tensor.is_neg() or tensor.is_nested or tensor.is_quantized or tensor._is_zerotensor())
+    )

@@ -1,0 +1,39 @@
+"""Where tensors wait: what a step saves, until its backward wants it.
+
+    forward     pack ── the tensor's bytes ──▶ memory or a temporary file (CPU), pinned memory of the host (devices)
+    backward    unpack ◀── a new tensor with the same bytes; it dies when its node is done
+
+base.py          `Stash`: put, get, free; what is held instead of a tensor that waits
+spilled_step.py  a step of the user's whose saved tensors wait
+file.py          a temporary file
+host.py          memory of the host
+memory.py        which memory: pinned as long as enough is left to others, then pageable
+arenas.py        a space of bytes in a few rows of memory
+free_list.py     which bytes of a space are free
+pieces.py        a tensor's own elements as a row of bytes, without what lies between them
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _torch_private as private
+from .base import Stash
+from .file import FileStash
+from .host import HostStash, MemoryStash
+from .memory import HostMemory
+
+
+def open_stash(device: torch.device, *, roomy: bool = False) -> Stash:
+    """Open a stash for tensors of a device, which is gone with the last of what waits there.
+
+    Args:
+        device: where the tensors are.
+        roomy: whether the host has room for all that a plain step holds.
+
+    Raises:
+        NoRoom: there is no temporary folder.
+    """
+    if device.type != "cpu":
+        return HostStash(HostMemory().take, private.empty_pinned_cache)
+    return MemoryStash() if roomy else FileStash()

@@ -1,0 +1,102 @@
+"""One space of bytes that grows, in several rows of memory.
+
+    arenas    ████████ 64 MiB ████████|██ 16 ██|█ 4 █|...      a tensor may lie across two
+
+torch rounds each request for pinned memory up to a power of two, never splits a block and never gives one back before
+its cache is emptied. So arenas are powers of two themselves: as large as what is missing, or a sixteenth of all that
+is there. What they take is then at most a sixteenth more than what was asked for, or the smallest arena, and their
+number grows with the logarithm of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy
+import torch
+
+SMALLEST_ARENA_BYTES = 1 << 20
+"""A stash that takes little, as for one call, pins no more than this."""
+
+ARENA_SHARE = 16
+"""An arena is about this part of all that is there, or more."""
+
+
+class Arenas:
+    """A space of bytes. It is not safe for threads.
+
+    Args:
+        take: takes a row of so many bytes.
+
+    Attributes:
+        size_bytes: of the space.
+    """
+
+    def __init__(self, take: Callable[[int], torch.Tensor]) -> None:
+        self._take = take
+        self._rows: list[tuple[int, torch.Tensor]] = []  # each with the place at which it begins
+        self.size_bytes = 0
+
+    def grow(self, size_bytes: int) -> None:
+        """Make the space at least so large.
+
+        Raises:
+            NoRoom: there is no memory; what was taken before stays.
+        """
+        while (missing_bytes := size_bytes - self.size_bytes) > 0:
+            wanted_bytes = max(missing_bytes, self.size_bytes // ARENA_SHARE, SMALLEST_ARENA_BYTES)
+            row = self._take(1 << (wanted_bytes.bit_length() - 1))
+            self._rows.append((self.size_bytes, row))
+            self.size_bytes += len(row)
+
+    def rows(self, place: int, size_bytes: int) -> Iterator[torch.Tensor]:
+        """Give the memory of a span, in order."""
+        for begin, row in self._rows:
+            first, last = max(place - begin, 0), min(place + size_bytes - begin, len(row))
+            if first < last:
+                yield row[first:last]
+
+    def drop(self) -> None:
+        """Let go of all memory."""
+        self._rows, self.size_bytes = [], 0
+
+
+class Cursor:
+    """Goes through a space from a place on.
+
+    Args:
+        arenas: the space.
+        place: where to begin.
+    """
+
+    def __init__(self, arenas: Arenas, place: int) -> None:
+        self._arenas, self._place = arenas, place
+
+    def write(self, source: torch.Tensor) -> None:
+        """Copy a row of bytes to where the cursor is, and go on."""
+        for own, given in self._pairs(source):
+            own.copy_(given)
+
+    def read(self, target: torch.Tensor) -> None:
+        """Copy what lies where the cursor is to a row of bytes, and go on."""
+        for own, given in self._pairs(target):
+            given.copy_(own)
+
+    def matches(self, other: torch.Tensor) -> bool:
+        """Whether the bytes where the cursor is are those of a row on the host, and go on if so."""
+        return all(_same(own, given) for own, given in self._pairs(other))
+
+    def _pairs(self, row: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        begin = 0
+        for own in self._arenas.rows(self._place, len(row)):
+            yield own, row[begin : begin + len(own)]
+            begin += len(own)
+        self._place += len(row)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare bytes, eight at a time: numpy takes ten times as long for single ones, and torch a hundred."""
+    a, b = one.numpy(), other.numpy()
+    whole = len(a) // 8 * 8
+    words = numpy.array_equal(a[:whole].view(numpy.int64), b[:whole].view(numpy.int64))
+    return words and numpy.array_equal(a[whole:], b[whole:])

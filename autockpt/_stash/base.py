@@ -1,0 +1,116 @@
+"""What a place where tensors wait can do, and what is held instead of a tensor that waits."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from .. import _torch_private as private
+from .._calls.layout import told_by_bytes
+from .._data.errors import ProfilingError
+
+
+class NoRoom(ProfilingError):
+    """What a forward saves fits nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a stash gives for a tensor; it means something to that stash alone.
+
+    Attributes:
+        place: where the bytes lie in the stash.
+        stored_bytes: how many there are.
+    """
+
+    place: int
+    stored_bytes: int
+
+
+class Stash(Protocol):
+    """Keeps the bytes of tensors until they are wanted again.
+
+    It may be used from several threads. Copies are over when `put` and `get` return. It closes with the last who holds
+    it, and leaves nothing behind. It does not fetch ahead: that needs copies beside the device's other work, and `get`
+    is called when the tensor is wanted.
+    """
+
+    def put(self, tensor: torch.Tensor) -> Token:
+        """Copy the elements of a tensor as they are now: views may be written to between two saves.
+
+        Raises:
+            NoRoom: they fit no more.
+        """
+
+    def get(self, token: Token, tensor: torch.Tensor) -> None:
+        """Copy what waits into a tensor of the same type, sizes and strides whose storage nobody else uses.
+
+        The tensor is given, since who holds a token knows what the bytes mean and when memory may be taken for them. A
+        stash knows bytes. What lies between the tensor's elements may be overwritten.
+        """
+
+    def free(self, token: Token) -> None:
+        """Let go of what waits, so that its room is used again. Garbage collection may call this at any moment."""
+
+
+class SpilledTensor:
+    """A tensor's bytes in a stash, and its sizes and strides; a fake tensor has no bytes."""
+
+    __slots__ = ("__weakref__", "_conjugate", "_device", "_dtype", "_shape", "_stash", "_stride", "_token")
+
+    def __init__(self, stash: Stash, tensor: torch.Tensor) -> None:
+        self._stash, self._conjugate = stash, tensor.is_conj()
+        self._dtype, self._device = tensor.dtype, tensor.device
+        self._shape, self._stride = tensor.shape, tensor.stride()
+        self._token: Token | None = None
+        if private.fake_mode_of(tensor) is None:
+            self._token = stash.put(tensor.conj() if self._conjugate else tensor)
+
+    def __del__(self) -> None:
+        if self._token is not None:
+            self._stash.free(self._token)
+
+    def restore(self) -> torch.Tensor:
+        """Return a new tensor with the same bytes."""
+        new = torch.empty_strided(self._shape, self._stride, dtype=self._dtype, device=self._device)
+        if self._token is not None:
+            self._stash.get(self._token, new)
+        return new.conj() if self._conjugate else new
+
+
+class Spill:
+    """Takes what a step saves for backward.
+
+    Args:
+        stash: where the bytes wait.
+        device: tensors elsewhere stay where they are.
+        held: tensors that the step holds anyway, which stay.
+    """
+
+    def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
+        self._stash, self._device = stash, device
+        self._held = {private.storage_key(tensor) for tensor in held}
+        self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
+
+    def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
+        """Return what to hold instead of a saved tensor: itself where its bytes do not say all that it is.
+
+        Raises:
+            NoRoom: the stash takes no more.
+        """
+        if tensor.device.type != self._device.type or not told_by_bytes(tensor):
+            return tensor
+        key = private.storage_key(tensor)  # none in a transform of `torch.func`
+        if not key or key in self._held or not tensor.untyped_storage().nbytes():
+            return tensor
+        if last := self._last.get(id(tensor)):
+            reference, version, waiting = last
+            if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
+                return known
+        spilled = SpilledTensor(self._stash, tensor)
+        self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
+        return spilled

@@ -1,0 +1,97 @@
+"""A temporary file in which tensors of a CPU wait."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import weakref
+from collections import deque
+
+import torch
+
+from .._calls.layout import bytes_of
+from .._data.errors import ProfilingError
+from .base import NoRoom, Token
+from .free_list import FreeList
+from .memory import pageable
+from .pieces import Copier, pieces, stored_bytes
+
+
+class FileStash:
+    """Keeps tensors in a file without a name, which is gone with the last of what waits, or with the process.
+
+    See `Stash`.
+
+    Raises:
+        NoRoom: the folder of temporary files takes none.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor, self._folder = _open()
+        weakref.finalize(self, os.close, self._descriptor)
+        self._copier, self._spans = Copier(pageable), FreeList()
+        self._let_go: deque[Token] = deque()  # garbage collection may free in the middle of `put`
+        self._lock = threading.Lock()
+
+    def put(self, tensor: torch.Tensor) -> Token:
+        cut = pieces(tensor)
+        with self._lock:
+            while self._let_go:
+                self._free(self._let_go.popleft())
+            size_bytes, used_bytes = stored_bytes(cut), self._spans.used_bytes
+            token = Token(self._spans.allocate(size_bytes), size_bytes)
+            place = token.place
+
+            def write(row: torch.Tensor) -> None:
+                nonlocal place
+                rest = bytes_of(row)
+                while rest:
+                    written_bytes = os.pwrite(self._descriptor, rest, place)
+                    place, rest = place + written_bytes, rest[written_bytes:]
+
+            try:
+                self._copier.write(cut, write)
+            except OSError as error:
+                self._free(token)
+                raise NoRoom(
+                    f"the step's saved tensors wait in a file in {self._folder}, which took {used_bytes:,} bytes and "
+                    f"not {size_bytes:,} more ({error.strerror}). Set TMPDIR to a folder with more room."
+                ) from error
+        return token
+
+    def get(self, token: Token, tensor: torch.Tensor) -> None:
+        place = token.place
+
+        def read(row: torch.Tensor) -> None:
+            nonlocal place
+            rest = bytes_of(row)
+            while rest:
+                read_bytes = os.preadv(self._descriptor, [rest], place)
+                if not read_bytes:
+                    raise ProfilingError(
+                        f"a saved tensor waits in a file in {self._folder}, which ends {len(rest):,} bytes too early: "
+                        "something else has cut it off. Set TMPDIR to a folder of your own."
+                    )
+                place, rest = place + read_bytes, rest[read_bytes:]
+
+        with self._lock:
+            self._copier.read(pieces(tensor), read)
+
+    def free(self, token: Token) -> None:
+        self._let_go.append(token)
+
+    def _free(self, token: Token) -> None:
+        self._spans.free(token.place, token.stored_bytes)
+
+
+def _open() -> tuple[int, str]:
+    """Return the descriptor of a new file without a name, and the folder where it lies."""
+    try:
+        with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
+            return os.dup(file.fileno()), tempfile.gettempdir()
+    except OSError as error:
+        raise NoRoom(
+            f"the step's saved tensors wait in a temporary file, and none can be made ({error}). "
+            "Set TMPDIR to a folder that can be written to."
+        ) from error
