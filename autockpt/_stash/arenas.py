@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 import numpy
 import torch
 
+from .._calls.layout import flat
+
 SMALLEST_ARENA_BYTES = 1 << 20
 """A stash that takes little, as for one call, pins no more than this."""
 
@@ -73,12 +75,12 @@ class Cursor:
         self._arenas, self._place = arenas, place
 
     def write(self, source: torch.Tensor) -> None:
-        """Copy a row of bytes to where the cursor is, and go on."""
+        """Copy the bytes of a tensor without gaps to where the cursor is, and go on."""
         for own, given in self._pairs(source):
             own.copy_(given)
 
     def read(self, target: torch.Tensor) -> None:
-        """Copy what lies where the cursor is to a row of bytes, and go on."""
+        """Copy what lies where the cursor is into a tensor without gaps, and go on."""
         for own, given in self._pairs(target):
             given.copy_(own)
 
@@ -86,8 +88,8 @@ class Cursor:
         """Whether the bytes where the cursor is are those of a row on the host, and go on if so."""
         return all(_same(own, given) for own, given in self._pairs(other))
 
-    def _pairs(self, row: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        begin = 0
+    def _pairs(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        row, begin = flat(tensor), 0
         for own in self._arenas.rows(self._place, len(row)):
             yield own, row[begin : begin + len(own)]
             begin += len(own)

@@ -104,8 +104,7 @@ class HostStash:
 
     def put(self, tensor: torch.Tensor) -> Token:
         cut = pieces(tensor)
-        layout = ((each.storage_offset(), each.dtype, each.shape, each.stride()) for each in cut)
-        stretch = (private.storage_key(tensor), *layout)
+        stretch = (private.storage_key(tensor), *map(_place_of, cut))
         with self._lock:
             self._take_back()
             known = self._stretches.get(stretch)
@@ -151,11 +150,17 @@ class HostStash:
 
         def compare(row: torch.Tensor) -> None:
             nonlocal same
-            for part in row.split(PIECE_BYTES):
+            for part in flat(row).split(PIECE_BYTES):
                 same = same and cursor.matches(self._copier.on_host(part))
 
         self._copier.write(cut, compare)
         return same
+
+
+def _place_of(piece: torch.Tensor) -> Stretch:
+    """Where a piece lies in its storage, in whatever shape."""
+    layout = () if is_dense(piece) else (piece.shape, piece.stride())
+    return piece.storage_offset() * piece.itemsize, piece.nbytes, *layout
 
 
 def _aligned(size_bytes: int) -> int:

@@ -64,7 +64,7 @@ def _figure(file: Path) -> int | None:
 
 
 def pageable(size_bytes: int) -> torch.Tensor:
-    """Return a row of bytes that is not of torch's allocator, on whose tape a graph that outlives the step would leave it.
+    """Return a row of bytes of which torch's allocator knows nothing, nor the tape of what that does.
 
     Raises:
         MemoryError: the system refuses.
@@ -144,5 +144,5 @@ class HostMemory:
         if room.available_bytes - size_bytes >= left_bytes:
             return ""
         return (
-            f"{room.available_bytes:,} bytes of {room.total_bytes:,} are available, and {left_bytes:,} stay for others"
+            f"{room.available_bytes:,} bytes of {room.total_bytes:,} are available, and {left_bytes:,} are for others"
         )

@@ -52,8 +52,8 @@ def dimensions(tensor: torch.Tensor) -> Dimensions | None:
 
 def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Cut a tensor into views, as its elements lie: each without gaps, or with a span of at most `PIECE_BYTES`."""
-    if not tensor.numel() or tensor.is_contiguous():
-        return [flat(tensor)]
+    if tensor.is_contiguous():
+        return [tensor.detach()]
     found = dimensions(tensor)
     if found is None:
         return [flat(tensor)]
@@ -62,9 +62,7 @@ def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def _cut(tensor: torch.Tensor, rest: Dimensions, begin: int) -> Iterator[torch.Tensor]:
     view = tensor.as_strided([size for size, _ in rest], [stride for _, stride in rest], begin)
-    if is_dense(view):
-        yield flat(view)
-    elif span_bytes(view) <= PIECE_BYTES:
+    if is_dense(view) or span_bytes(view) <= PIECE_BYTES:
         yield view
     else:
         (size, stride), inner = rest[0], rest[1:]
@@ -93,7 +91,7 @@ class Copier:
         self._packed: torch.Tensor | None = None  # elements side by side
 
     def write(self, cut: list[torch.Tensor], write: Callable[[torch.Tensor], object]) -> None:
-        """Hand the bytes of pieces to `write`, in order, as rows of the tensor's device or of the host."""
+        """Hand the bytes of pieces to `write`, in order, each as a tensor without gaps: of the device or of the host."""
         for piece in cut:
             if is_dense(piece):
                 write(piece)
@@ -106,7 +104,7 @@ class Copier:
                 write(packed)
 
     def read(self, cut: list[torch.Tensor], read: Callable[[torch.Tensor], object]) -> None:
-        """Let `read` fill rows, in order, and put their bytes into the pieces."""
+        """Let `read` fill tensors without gaps, in order, and put their bytes into the pieces."""
         for piece in cut:
             if is_dense(piece):
                 read(piece)

@@ -1,0 +1,71 @@
+"""A tensor's own elements are stored, whatever its layout, and nothing that lies between them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from autockpt._calls.layout import bytes_of, is_dense, span_bytes
+from autockpt._stash import pieces as module
+from autockpt._stash.memory import pageable
+from autockpt._stash.pieces import Copier, pieces, stored_bytes
+
+
+@st.composite
+def views(draw: st.DrawFn) -> Tensor:
+    """Slices, permutations and expansions of a tensor."""
+    sizes = draw(st.lists(st.integers(1, 7), max_size=4))
+    tensor = torch.arange(torch.Size(sizes).numel()).reshape(sizes)
+    for dimension, size in enumerate(sizes):
+        first = draw(st.integers(0, size))
+        step = draw(st.integers(1, 3))
+        tensor = tensor[(slice(None),) * dimension + (slice(first, None, step),)]
+        if tensor.shape[dimension] == 1 and draw(st.booleans()):
+            tensor = tensor.expand(*tensor.shape[:dimension], 3, *tensor.shape[dimension + 1 :])
+    return tensor.permute(draw(st.permutations(range(len(sizes)))))
+
+
+def round_trip(tensor: Tensor) -> tuple[int, Tensor]:
+    """Return how many bytes were stored, and the tensor that came back."""
+    row, copier = bytearray(), Copier(pageable)
+    copier.write(pieces(tensor), lambda piece: row.extend(bytes_of(piece)))
+    back = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    place = 0
+
+    def read(piece: Tensor) -> None:
+        nonlocal place
+        own = bytes_of(piece)
+        own[:] = row[place : place + len(own)]
+        place += len(own)
+
+    copier.read(pieces(back), read)
+    assert place == len(row) == stored_bytes(pieces(tensor))
+    return len(row), back
+
+
+@pytest.mark.parametrize("longest_bytes", [8, 64, 1 << 20])
+def test_any_view_comes_back_from_its_own_elements(longest_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", longest_bytes)
+
+    @given(views())
+    def check(tensor: Tensor) -> None:
+        count, back = round_trip(tensor)
+        assert torch.equal(back, tensor)
+        assert back.stride() == tensor.stride()
+        assert count == tensor.unique().numel() * tensor.itemsize
+        assert all(is_dense(piece) or span_bytes(piece) <= longest_bytes for piece in pieces(tensor))
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "shape, stride", [((4, 3), (1, 1)), ((3, 2), (2, 3)), ((5, 4), (2, 1)), ((2, 3, 2), (7, 2, 3))]
+)
+def test_where_elements_overlap_or_interleave_the_span_is_stored(shape: list[int], stride: list[int]) -> None:
+    tensor = torch.arange(40).as_strided(shape, stride, 3)
+    count, back = round_trip(tensor)
+    assert torch.equal(back, tensor)
+    assert count == (int(tensor.max()) - int(tensor.min()) + 1) * tensor.itemsize
