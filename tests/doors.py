@@ -56,8 +56,8 @@ from autockpt._show.pictures.course import follow as follow_course
 if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room
     from autockpt import _torch_private as torch_private
-    from autockpt._calls.names import function_name
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
+    from autockpt._calls.names import function_name
     from autockpt._calls.unrepeatable import why_unrepeatable
     from autockpt._calls.values import decode, encode, tensors
     from autockpt._check.verify import Difference

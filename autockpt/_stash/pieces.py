@@ -91,7 +91,7 @@ class Copier:
         self._packed: torch.Tensor | None = None  # elements side by side
 
     def write(self, cut: list[torch.Tensor], write: Callable[[torch.Tensor], object]) -> None:
-        """Hand the bytes of pieces to `write`, in order, each as a tensor without gaps: of the device or of the host."""
+        """Hand the bytes of pieces to `write`, in order, as tensors without gaps: of the device or of the host."""
         for piece in cut:
             if is_dense(piece):
                 write(piece)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from autockpt import ProfilingError
-from autockpt._stash.base import NoRoom, Token
-from autockpt._stash.file import FileStash
+from tests.doors import FileStash, NoRoom, Token
 
 
 def size_of(stash: FileStash) -> int:
@@ -72,7 +71,7 @@ def test_a_file_that_somebody_cuts_off_is_named() -> None:
     stash, tensor = FileStash(), torch.randn(100)
     token = stash.put(tensor)
     os.ftruncate(stash._descriptor, 300)
-    with pytest.raises(ProfilingError, match="ends 100 bytes too early: something else has cut it off.*TMPDIR"):
+    with pytest.raises(ProfilingError, match=r"ends 100 bytes too early: something else has cut it off.*TMPDIR"):
         back(stash, token, tensor)
 
 

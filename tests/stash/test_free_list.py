@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autockpt._stash.free_list import FreeList
+from tests.doors import FreeList
 
 SIZES = st.lists(st.one_of(st.integers(0, 40), st.tuples(st.integers(0, 50))), max_size=60)
 """A size to allocate, or the number of what is to be freed."""

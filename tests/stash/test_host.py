@@ -12,11 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autockpt._stash import arenas
-from autockpt._stash.arenas import Arenas, Cursor
-from autockpt._stash.base import NoRoom, Spill, SpilledTensor, Token
-from autockpt._stash.host import HostStash
-from autockpt._stash.memory import HostMemory, Room, pageable, room
+from tests.doors import (
+    Arenas,
+    Cursor,
+    HostMemory,
+    HostRoom,
+    HostStash,
+    NoRoom,
+    Spill,
+    SpilledTensor,
+    Token,
+    host_room,
+    pageable,
+    stash_arenas,
+)
 from tests.stash.saved import saved_by_layers, unique_bytes
 
 CPU = torch.device("cpu")
@@ -50,7 +59,7 @@ def take_all(stash: HostStash, saved: list[Tensor]) -> list[SpilledTensor]:
 
 
 def test_arenas_take_at_most_a_tenth_more_than_the_bytes_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arenas, "SMALLEST_ARENA_BYTES", 1 << 14)
+    monkeypatch.setattr(stash_arenas, "SMALLEST_ARENA_BYTES", 1 << 14)
     memory, saved = Memory(), saved_by_layers("cpu", layers=4, tokens=64, width=48)
     stash = HostStash(memory.take, memory.give_back)
     held = take_all(stash, saved)
@@ -151,17 +160,19 @@ def test_a_tensor_may_lie_across_arenas(place: int) -> None:
 
 def host(available_bytes: list[int], pinned: Callable[[int], Tensor] = pageable) -> HostMemory:
     """Memory of a host of 160 MiB, of which so much is available in turn."""
-    return HostMemory(lambda: Room(total_bytes=160 * MIB, available_bytes=available_bytes.pop(0)), pinned)
+    return HostMemory(lambda: HostRoom(total_bytes=160 * MIB, available_bytes=available_bytes.pop(0)), pinned)
 
 
 def test_memory_is_pinned_as_long_as_an_eighth_is_left_then_pageable_then_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pinned: list[int] = []
-    memory = host(
-        [28 * MIB, 27 * MIB, 18 * MIB, 17 * MIB],
-        lambda size_bytes: (pinned.append(size_bytes), pageable(size_bytes))[1],
-    )
+
+    def pin(size_bytes: int) -> Tensor:
+        pinned.append(size_bytes)
+        return pageable(size_bytes)
+
+    memory = host([28 * MIB, 27 * MIB, 18 * MIB, 17 * MIB], pin)
     with caplog.at_level("INFO", "autockpt"):
         for _ in range(3):
             memory.take(8 * MIB)
@@ -198,6 +209,6 @@ def test_a_stash_that_was_refused_memory_still_has_what_waits() -> None:
 
 
 def test_the_room_on_this_host_is_known() -> None:
-    found = room()
+    found = host_room()
     assert found is not None
     assert 0 < found.available_bytes <= found.total_bytes

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from autockpt._calls.layout import bytes_of, is_dense, span_bytes
-from autockpt._stash import pieces as module
-from autockpt._stash.memory import pageable
-from autockpt._stash.pieces import Copier, pieces, stored_bytes
+from tests.doors import bytes_of, is_dense, pageable, span_bytes, stash_pieces
 
 
 @st.composite
@@ -30,8 +27,8 @@ def views(draw: st.DrawFn) -> Tensor:
 
 def round_trip(tensor: Tensor) -> tuple[int, Tensor]:
     """Return how many bytes were stored, and the tensor that came back."""
-    row, copier = bytearray(), Copier(pageable)
-    copier.write(pieces(tensor), lambda piece: row.extend(bytes_of(piece)))
+    row, copier = bytearray(), stash_pieces.Copier(pageable)
+    copier.write(stash_pieces.pieces(tensor), lambda piece: row.extend(bytes_of(piece)))
     back = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     place = 0
 
@@ -41,14 +38,14 @@ def round_trip(tensor: Tensor) -> tuple[int, Tensor]:
         own[:] = row[place : place + len(own)]
         place += len(own)
 
-    copier.read(pieces(back), read)
-    assert place == len(row) == stored_bytes(pieces(tensor))
+    copier.read(stash_pieces.pieces(back), read)
+    assert place == len(row) == stash_pieces.stored_bytes(stash_pieces.pieces(tensor))
     return len(row), back
 
 
 @pytest.mark.parametrize("longest_bytes", [8, 64, 1 << 20])
 def test_any_view_comes_back_from_its_own_elements(longest_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", longest_bytes)
+    monkeypatch.setattr(stash_pieces, "PIECE_BYTES", longest_bytes)
 
     @given(views())
     def check(tensor: Tensor) -> None:
@@ -56,7 +53,7 @@ def test_any_view_comes_back_from_its_own_elements(longest_bytes: int, monkeypat
         assert torch.equal(back, tensor)
         assert back.stride() == tensor.stride()
         assert count == tensor.unique().numel() * tensor.itemsize
-        assert all(is_dense(piece) or span_bytes(piece) <= longest_bytes for piece in pieces(tensor))
+        assert all(is_dense(piece) or span_bytes(piece) <= longest_bytes for piece in stash_pieces.pieces(tensor))
 
     check()
 
