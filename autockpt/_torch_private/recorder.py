@@ -332,7 +332,7 @@ def cached_weights() -> dict[Any, Any]:
 
 def empty_pinned_cache() -> None:
     """Give back the pinned memory that torch keeps for later requests, where torch can."""
-    public = getattr(torch.accelerator, "empty_host_cache", None)  # newer than the oldest torch that we run on
-    empty = public or getattr(torch._C, "_host_emptyCache", None)
+    empty = getattr(torch._C, "_host_emptyCache", None)  # of a torch with CUDA
+    empty = empty or getattr(torch.accelerator, "empty_host_cache", None)  # of a newer one, with any device
     if empty is not None and torch.accelerator.is_available():
         empty()

@@ -26,12 +26,10 @@ def saved_by_layers(device: str, layers: int = 6, tokens: int = 256, width: int 
 
 def unique_bytes(saved: list[Tensor]) -> int:
     """Bytes that lie in some of the tensors, each once."""
-    places: set[tuple[int, int]] = set()
+    marks: dict[int, Tensor] = {}
     for tensor in saved:
-        offsets = torch.zeros((), dtype=torch.long)
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-            offsets = offsets[..., None] + torch.arange(size) * stride
-        begins = (offsets.flatten().unique() + tensor.storage_offset()) * tensor.itemsize
-        storage = tensor.untyped_storage()._cdata
-        places.update((storage, begin + i) for begin in begins.tolist() for i in range(tensor.itemsize))
-    return len(places)
+        storage = tensor.untyped_storage()
+        mark = marks.setdefault(storage._cdata, torch.zeros(storage.nbytes(), dtype=torch.bool))
+        shape, stride = (*tensor.shape, tensor.itemsize), (*(each * tensor.itemsize for each in tensor.stride()), 1)
+        mark.as_strided(shape, stride, tensor.storage_offset() * tensor.itemsize).fill_(True)
+    return sum(int(mark.sum()) for mark in marks.values())

@@ -514,3 +514,8 @@ def test_flags_that_the_newer_interface_has_set_stay_as_they_are() -> None:
         assert torch_private.flags() == forward
     finally:
         mkldnn.matmul.fp32_precision = precision
+
+
+def test_the_cache_of_pinned_memory_can_be_emptied_where_there_is_none() -> None:
+    """Where there is one: tests/device."""
+    torch_private.empty_pinned_cache()
