@@ -18,6 +18,7 @@ from __future__ import annotations
 import torch
 
 from .. import _torch_private as private
+from .._device import device_of
 from .base import Stash
 from .file import FileStash
 from .host import HostStash, MemoryStash
@@ -34,6 +35,6 @@ def open_stash(device: torch.device, *, roomy: bool = False) -> Stash:
     Raises:
         NoRoom: there is no temporary folder.
     """
-    if device.type != "cpu":
+    if device_of(device).spills_to_host:
         return HostStash(HostMemory().take, private.empty_pinned_cache)
     return MemoryStash() if roomy else FileStash()
