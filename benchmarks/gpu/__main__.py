@@ -1,102 +1,198 @@
-"""Run the stages on a GPU, or at toy size on a CPU; each writes stageN.json, row by row, and stageN.log."""
+"""Run the stages on a GPU, or at toy size without one; each writes its rows as they come, and packs them.
+
+On a lent machine (`OUT` names the folder whose files come back) archives are put there, else beside the rows.
+"""
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import importlib.util
 import os
 import shlex
+import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.archive import archive_name, pack
+from benchmarks.gpu.machine import device_name, environment, refusal, unseen
 from benchmarks.gpu.report import tables
 from benchmarks.gpu.rows import Sheet, now
 from benchmarks.gpu.stages import STAGES, jobs_of
+from benchmarks.gpu.summary import summary
 from benchmarks.gpu.supervise import supervise
 
 OUT = Path("build/gpu")
 PAIRS = {"full": 5, "tiny": 1}
-UNUSABLE = 2
+UNUSABLE, BLIND = 2, 3
+FAKE = "fake-cuda"
 
 
 def main() -> int:
-    """Run the stages that are asked for; return the exit status: 2 where nothing can run, else 0, whatever rows say."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--stage", type=int, choices=STAGES, action="append", help="one of them; all without it")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="of the models")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"folder for JSON, logs and plans; {OUT}")
-    parser.add_argument("--inside", type=float, metavar="UNTIL", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.inside is not None:
-        return inside(asked.stage[0], asked.device, asked.size, asked.out, asked.inside)
+    """Run the stages that are asked for.
 
-    if asked.device == "cpu":  # two threads that wait for one another on a busy machine take several times as long
+    Returns:
+        The exit status: 2 where nothing can run, 3 where recording sees nothing, else 0, whatever rows say.
+    """
+    asked = _arguments()
+    if asked.inside is not None:
+        return inside(asked, asked.stage[0], until=asked.inside)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is packed whoever ends it
+    if asked.device != "cuda":  # two threads that wait for one another on a busy machine take several times as long
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     found: dict[str, Any] = {}
     reason: str | None = "torch is not installed, and nothing here installs it"
     if importlib.util.find_spec("torch") is not None:
-        from benchmarks.gpu.machine import environment, refusal
-
-        found = environment()
-        reason = refusal(asked.device, found)
+        found = environment(_python(asked.device))
+        reason = refusal(_kind(asked.device), found)
     if reason is not None:
         print(f"Error: {reason}", file=sys.stderr)
         return UNUSABLE
     asked.out.mkdir(parents=True, exist_ok=True)
-    for number in asked.stage or STAGES:
-        stage, path = STAGES[number], asked.out / f"stage{number}.json"
-        head = {
-            "stage": number,
-            "title": stage.title,
-            "device": asked.device,
-            "size": asked.size,
-            "date": now(),
-            "command": " ".join(["python", "-m", "benchmarks.gpu", *map(shlex.quote, sys.argv[1:])]),
-            "limit_seconds": stage.limit_seconds,
-            "environment": found,
-        }
-        sheet = Sheet(path, head)
-        sheet.save()
-        path.with_suffix(".log").unlink(missing_ok=True)
-        print(f"stage {number}, {stage.title}: {path}", flush=True)
-        began = time.monotonic()
-        options = ["--stage", str(number), "--device", asked.device, "--size", asked.size, "--out", str(asked.out)]
-        until = str(began + stage.begin_seconds)
-        command = [sys.executable, "-m", "benchmarks.gpu", *options, "--inside", until]
-        supervise(command, path, limit_seconds=stage.limit_seconds)
-        sheet = Sheet.load(path)
-        sheet.document["seconds"] = round(time.monotonic() - began, 1)
-        sheet.save()
-        print(f"stage {number}: {sheet.document['seconds']:.0f} s\n\n{tables(sheet.document)}\n", flush=True)
-    return 0
+    said: list[str] = []
+    blind = unseen(_kind(asked.device), found)
+    if blind:
+        print(f"Recording sees no allocations, so that only the raw events are written: {blind}", flush=True)
+    for number in [1] if blind else asked.stage or STAGES:
+        sheet = _begin(number, asked, found)
+        to = asked.archives / archive_name(number, sheet.document["device_name"])
+        try:
+            _run(number, asked, sheet, to)
+        finally:
+            left_out = _close(sheet, to)
+        said.append(summary(Sheet.load(sheet.path).document, to, left_out))
+        asked.since = time.time()
+    print("\n" + "\n\n".join(said), flush=True)
+    return BLIND if blind else 0
 
 
-def inside(number: int, device: str, size: str, out: Path, until: float) -> int:
-    """Run the rows of one stage that are still to run, in this process."""
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    out = os.environ.get("OUT")
+    parser.add_argument("--stage", type=int, choices=STAGES, action="append", help="one of them; all without it")
+    parser.add_argument("--device", choices=["cuda", FAKE, "cpu"], default="cuda", help=f"{FAKE} is that of the tests")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="of the models")
+    parser.add_argument("--rows", default="*", metavar="PATTERN", help="only rows whose name matches, as 'llama*'")
+    parser.add_argument("--minutes", type=float, help="for each stage, where less is left than it may take")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"folder for JSON, logs and plans; {OUT}")
+    parser.add_argument(
+        "--archives", type=Path, default=out and Path(out), help="folder for archives; $OUT, else --out"
+    )
+    parser.add_argument("--here", action="store_true", help="no processes of their own: quicker, for toy sizes")
+    parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)
+    parser.add_argument("--inside", type=float, metavar="UNTIL", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    asked.archives = asked.archives or asked.out
+    return asked
+
+
+def _kind(device: str) -> str:
+    """Return what torch calls a device."""
+    return "cuda" if device == FAKE else device
+
+
+def _python(device: str) -> list[str]:
+    """Return what begins the command of a process: a module follows it."""
+    return [sys.executable, "-m", *(["benchmarks.gpu.fake"] if device == FAKE else [])]
+
+
+def _begin(number: int, asked: argparse.Namespace, found: dict[str, Any]) -> Sheet:
+    """Write the JSON of a stage without rows."""
+    stage = STAGES[number]
+    head = {
+        "stage": number,
+        "title": stage.title,
+        "device": _kind(asked.device),
+        "device_name": device_name(_kind(asked.device), found),
+        "size": asked.size,
+        "date": now(),
+        "began": asked.since,
+        "command": " ".join(["python", "-m", "benchmarks.gpu", *map(shlex.quote, sys.argv[1:])]),
+        "limit_seconds": min(stage.limit_seconds, 60 * (asked.minutes or stage.limit_seconds)),
+        "environment": found,
+    }
+    sheet = Sheet(asked.out / f"stage{number}.json", head)
+    sheet.save()
+    sheet.path.with_suffix(".log").unlink(missing_ok=True)
+    print(f"stage {number}, {stage.title}, on {head['device_name']}: {sheet.path}", flush=True)
+    return sheet
+
+
+def _run(number: int, asked: argparse.Namespace, sheet: Sheet, to: Path) -> None:
+    """Run the rows of a stage, until its time is over."""
+    stage, limit_seconds = STAGES[number], sheet.document["limit_seconds"]
+    spent = time.time() - asked.since
+    until = time.monotonic() + stage.begin_share * limit_seconds - spent
+    if asked.here:
+        inside(asked, number, until=until)
+        return
+    same = ["--device", _kind(asked.device), "--size", asked.size, "--out", str(asked.out), "--rows", asked.rows]
+    supervise(
+        [*_python(asked.device), "benchmarks.gpu", "--stage", str(number), *same, "--inside", str(until)],
+        sheet.path,
+        limit_seconds=limit_seconds - spent,
+        process_seconds=stage.process_seconds,
+        after=partial(pack, number, asked.out, to),
+    )
+
+
+def _close(sheet: Sheet, to: Path) -> list[str]:
+    """Write the tables of a stage and pack all that it wrote; return what was left out."""
+    sheet = Sheet.load(sheet.path)
+    sheet.document["seconds"] = round(time.time() - sheet.document["began"], 1)
+    sheet.save()
+    sheet.path.with_suffix(".md").write_text(tables(sheet.document) + "\n")
+    return pack(sheet.document["stage"], sheet.path.parent, to)
+
+
+def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
+    """Run rows of one stage that are still to run, in this process: all, or those that want the same one."""
     import torch
 
-    from benchmarks.gpu.machine import clean
+    from benchmarks.gpu.memory import clean, footprint
     from benchmarks.gpu.rows import run_jobs
     from benchmarks.gpu.steps import Setting
 
-    def log(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    path = asked.out / f"stage{number}.json"
+    kind = _kind(asked.device)
+    where = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    setting = Setting(device=where, size=asked.size, pairs=PAIRS[asked.size])
+    folder = asked.out / f"stage{number}"
+    folder.mkdir(exist_ok=True)
+    real = kind == "cuda" and torch.version.cuda is not None
+    # Some virtual machines announce instructions for bfloat16 that oneDNN uses, and lack them.
+    with torch.backends.mkldnn.flags(enabled=real):
+        jobs = [job for job in jobs_of(number, setting, folder) if fnmatch.fnmatch(job.name, asked.rows)]
+        run_jobs(
+            jobs,
+            Sheet.load(path),
+            until=until,
+            clean=partial(clean, where),
+            log=_logger(path.with_suffix(".log") if asked.here else None),
+            footprint=partial(footprint, where),
+            alone=not asked.here,
+        )
+    return 0
+
+
+def _logger(log: Path | None) -> Callable[[str], None]:
+    """Return what writes to the log, stderr where it is None, and the beginnings of lines to stdout."""
+
+    def write(line: str) -> None:
+        if log is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            with log.open("a") as file:
+                file.write(line + "\n")
         if "\n" not in line:  # tracebacks are for the log alone
             print(f"  {line[:150]}", flush=True)
 
-    where = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    setting = Setting(device=where, size="tiny" if size == "tiny" else "full", pairs=PAIRS[size])
-    folder = out / f"stage{number}"
-    folder.mkdir(exist_ok=True)
-    # Some virtual machines announce instructions for bfloat16 that oneDNN uses, and lack them.
-    with torch.backends.mkldnn.flags(enabled=device == "cuda"):
-        jobs = jobs_of(number, setting, folder)
-        run_jobs(jobs, Sheet.load(out / f"stage{number}.json"), until=until, clean=lambda: clean(where), log=log)
-    return 0
+    return write
 
 
 if __name__ == "__main__":

@@ -1,39 +1,75 @@
-"""Stage 3, hard caps: the device has no more memory than the budget and the margin that the documentation states."""
+"""Stage 4, hard caps: how much more than the budget the device must have, for a plan and for the plain step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import autockpt
 from autockpt import Plan, Profile
-from benchmarks.gpu.rows import Figures, Job
-from benchmarks.gpu.steps import Setting, pairs, peak, plan_within, planned, record, subject, verdict
+from benchmarks.gpu.memory import clean, footprint
+from benchmarks.gpu.rows import Figures, Job, out_of_memory
+from benchmarks.gpu.steps import (
+    Setting,
+    Step,
+    Subject,
+    pairs,
+    peak,
+    plan_within,
+    planned,
+    record,
+    subject,
+    verdict,
+)
 
-__all__ = ["predict", "rows"]
+__all__ = ["of_model", "predict", "rows"]
 
 MODELS = ("resnet-50", "gpt2-large", "llama-1b")
 PERCENTS = (40, 60, 80)
+"""The hardest first, should time be over before the end."""
 
-MARGIN = 0.03
-"""What `apply` leaves of a budget for what CUDA's allocator reserves beyond what it hands out (docs/limits.md)."""
+MARGINS = (0.0, 0.03, 0.05, 0.10, 0.15, 0.25)
+"""What the allocator gets beyond the budget: the first of these with which steps run is what it needs.
+
+`apply` leaves 3 % of a budget for what CUDA's allocator reserves beyond what it hands out (docs/limits.md).
+"""
+
+EXPECTED_MARGIN = 0.03
 
 STEPS = 3
-"""Steps under the cap."""
+"""Steps under each cap."""
+
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
-    """Return the rows of stage 3: all predictions first, and what they are is in files before anything is measured."""
-    first = [Job(name=f"predict {name}", run=partial(predict, name, setting, folder, PERCENTS)) for name in MODELS]
-    capped_rows = [
-        Job(name=f"{name} {percent} %", run=partial(capped, name, percent, setting, folder))
-        for percent in PERCENTS  # the hardest first, should time be over before the end
-        for name in MODELS
+    """Return the rows of stage 4: each model in a process of its own, then all again with expandable segments.
+
+    Predictions are in files before anything of a model is measured, and are the same for both.
+    """
+    names, percents = (MODELS, PERCENTS) if setting.size == "full" else (MODELS[:1], PERCENTS[1:2])
+    first = [job for name in names for job in of_model(name, percents, setting, folder)]
+    again = [
+        replace(job, name=f"{job.name}, expandable", process=f"{job.process}, expandable", environment=EXPANDABLE)
+        for job in first
+        if not job.name.startswith("predict")
     ]
-    return [*first, *capped_rows]
+    return [*first, *again]
+
+
+def of_model(name: str, percents: Sequence[int], setting: Setting, folder: Path) -> Iterator[Job]:
+    """Yield the rows of one model, and of its plain step under its own peak."""
+    process = f"cap {name}"
+    yield Job(name=f"predict {name}", run=partial(predict, name, setting, folder, percents), process=process)
+    for percent in percents:
+        run = partial(capped, name, percent, setting, folder)
+        yield Job(name=f"{name} {percent} %", run=run, process=process)
+    yield Job(name=f"{name} plain", run=partial(capped_plain, name, setting), process=process)
 
 
 def predict(name: str, setting: Setting, folder: Path, percents: Sequence[int]) -> Iterator[Figures]:
@@ -52,7 +88,7 @@ def predict(name: str, setting: Setting, folder: Path, percents: Sequence[int]) 
 
 
 def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[Figures]:
-    """Train under a plan that was made before, where the allocator gets no more than budget and margin."""
+    """Train under a plan that was made before, where the allocator gets the budget and as little more as it needs."""
     path = folder / f"{name}.{percent}.plan.json"
     if not path.exists():
         raise LookupError(f"no plan was made: see the row 'predict {name}'")
@@ -68,26 +104,62 @@ def capped(name: str, percent: int, setting: Setting, folder: Path) -> Iterator[
             "peak_bytes": plan.peak_bytes,
             "overhead": plan.recompute_overhead,
             "fits": True,
+            "margin": EXPECTED_MARGIN,
             "verdict": "exact" if plan.segments else "nothing recomputed",
         },
     )
     of = subject(name, setting)
-    cuda = setting.device.type == "cuda"
     other_bytes = max(autockpt.measure(of.step, device=of.device).start_bytes - static_bytes, 0)
-    cap_bytes = int(budget_bytes * (1 + MARGIN)) + other_bytes
-    if cuda:
-        torch.cuda.empty_cache()
-        total_bytes = torch.cuda.get_device_properties(setting.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(cap_bytes / total_bytes, 1.0), setting.device)
-    yield "measured", {"cap_bytes": cap_bytes, "other_bytes": other_bytes, "fits": False}
+    yield "measured", {"other_bytes": other_bytes, "fits": False, "budget_bytes": budget_bytes}
     with planned(of, plan) as step:
-        for _ in range(STEPS):
-            step()
-        found = peak(of, profile)
-    reserved = {"reserved_bytes": torch.cuda.max_memory_reserved(setting.device)} if cuda else {}
-    fits = cuda or found["peak_bytes"] <= budget_bytes  # where nothing caps, what was measured has to say it
-    yield "measured", {"fits": fits, "peak_bytes": found["peak_bytes"], **reserved}
-    if cuda:
-        torch.cuda.set_per_process_memory_fraction(1.0, setting.device)
+        margin, found = _least_margin(of, step, budget_bytes, other_bytes)
+        yield "measured", found
+        if margin is None:
+            raise torch.OutOfMemoryError(f"CUDA out of memory at the budget and {MARGINS[-1]:.0%}")
+        yield "measured", {"margin": margin, "fits": margin <= EXPECTED_MARGIN}
+        yield "measured", {"peak_bytes": peak(of, profile)["peak_bytes"]}
     yield "measured", dict(pairs(of, partial(planned, of, plan), setting.pairs))
     yield "measured", dict(verdict(of, plan))
+
+
+def capped_plain(name: str, setting: Setting) -> Iterator[Figures]:
+    """Take plain steps where the allocator gets their own peak and a margin: what fragmentation takes by itself."""
+    of = subject(name, setting)
+    found = autockpt.measure(of.step, device=of.device)
+    yield "measured", {"plain_peak_bytes": found.peak_bytes}
+    margin, said = _least_margin(of, of.step, found.peak_bytes, 0)
+    yield "measured", said
+    if margin is None:
+        raise torch.OutOfMemoryError(f"CUDA out of memory at its own peak and {MARGINS[-1]:.0%}")
+    yield "measured", {"plain margin": margin}
+
+
+def _least_margin(of: Subject, step: Step, budget_bytes: int, other_bytes: int) -> tuple[float | None, dict[str, Any]]:
+    """Take steps under ever higher caps until they run; where nothing caps, what is measured has to say it.
+
+    Returns:
+        The margin beyond the budget, None where the highest was too little; the cap, and what the allocator says.
+    """
+    if of.device.type != "cuda":
+        level_bytes = autockpt.measure(step, device=of.device).peak_bytes - other_bytes
+        return next((each for each in MARGINS if level_bytes <= budget_bytes * (1 + each)), None), {}
+    total_bytes = torch.cuda.get_device_properties(of.device).total_memory
+    tried: list[str] = []
+    for margin in MARGINS:
+        cap_bytes = int(budget_bytes * (1 + margin)) + other_bytes
+        clean(of.device)
+        torch.cuda.set_per_process_memory_fraction(min(cap_bytes / total_bytes, 1.0), of.device)
+        try:
+            for _ in range(STEPS):
+                step()
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            tried.append(f"{margin:.0%}: {' '.join(str(error).split())[:120]}")
+            of.optimizer.zero_grad()
+            continue
+        found = {"cap_bytes": cap_bytes, "too little": tried, "memory": footprint(of.device)}
+        clean(of.device)
+        return margin, found
+    clean(of.device)
+    return None, {"too little": tried}

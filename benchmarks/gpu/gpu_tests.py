@@ -1,4 +1,4 @@
-"""Stage 2: the tests marked ``gpu``, one row each."""
+"""Stage 3, then: the tests marked ``gpu``, one row each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+
+import torch
 
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting
@@ -29,8 +31,8 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     At toy size, where none of them runs as a rule, one row and one process for all.
     """
     if setting.size == "tiny":
-        return [Job(name="all files", run=partial(_run, *files()))]
-    return [Job(name=str(path), run=partial(_run, path)) for path in files()]
+        return [Job(name="tests: all files", run=partial(_run, *files()), process="tests")]
+    return [Job(name=f"tests: {path}", run=partial(_run, path), process="tests") for path in files()]
 
 
 def files() -> list[Path]:
@@ -43,10 +45,17 @@ def _marked(path: Path) -> bool:
     return bool(re.search(r"mark\.gpu|hazards\.devices import", path.read_text()))
 
 
+def _there() -> list[str]:
+    """Return the options with which tests find the device that is here where torch has none of its own."""
+    if torch.version.cuda or not torch.cuda.is_available():
+        return []
+    return ["-p", "tests.fake_cuda.plugin", "--device", "fake-cuda"]
+
+
 def _run(*paths: Path) -> Iterator[Figures]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *_there()]
         command = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
         ended = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
         if not report.exists():

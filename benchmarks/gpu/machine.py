@@ -1,28 +1,34 @@
-"""Where it runs, why it would not, and an empty cache for the next row."""
+"""Where it runs, and why it would not. Needs no torch itself."""
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
-import sys
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-__all__ = ["ENOUGH", "clean", "environment", "refusal", "synchronize"]
+__all__ = ["ENOUGH", "device_name", "environment", "refusal", "unseen"]
 
 ENOUGH = 0.5
 """Share of a device's memory that must be free: what is measured on one that others fill says little."""
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 60
 
 
-def environment() -> dict[str, Any]:
-    """Return what ``autockpt doctor --json`` says, in a process of its own; what it says on stderr where it fails."""
-    command = [sys.executable, "-m", "autockpt", "doctor", "--json"]
+def environment(python: Sequence[str]) -> dict[str, Any]:
+    """Return what ``autockpt doctor --json`` says, in a process of its own; what it says on stderr where it fails.
+
+    Args:
+        python: begins the command: what runs a module that is named after it.
+    """
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        asked = subprocess.run(
+            [*python, "autockpt", "doctor", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"autockpt doctor says nothing for {PATIENCE_SECONDS} s"}
     try:
@@ -30,6 +36,13 @@ def environment() -> dict[str, Any]:
     except json.JSONDecodeError:
         return {"error": f"autockpt doctor ended with {asked.returncode}: {asked.stderr.strip()[-400:]}"}
     return found
+
+
+def device_name(device: str, found: dict[str, Any]) -> str:
+    """Return what the device calls itself, from the `environment`."""
+    if device == "cpu":
+        return "CPU"
+    return str(found["devices"][0]["name"]) if found.get("devices") else "unknown device"
 
 
 def refusal(device: str, found: dict[str, Any]) -> str | None:
@@ -43,7 +56,7 @@ def refusal(device: str, found: dict[str, Any]) -> str | None:
         return None
     reasons = [problem["why"] for problem in found["problems"] if problem["what"] == "cuda"]
     if not found["devices"]:
-        return f"no CUDA device: {'; '.join(reasons)}; DEVICE=cpu SIZE=tiny runs without one"
+        return f"no CUDA device: {'; '.join(reasons)}; DEVICE=fake-cuda SIZE=tiny runs without one"
     first = found["devices"][0]
     if first["error"]:
         return f"{first['name']} does not answer: {first['error']}"
@@ -54,21 +67,8 @@ def refusal(device: str, found: dict[str, Any]) -> str | None:
     return hidden[0] if hidden else None
 
 
-def clean(device: torch.device) -> None:
-    """Let go of what a row held, and empty the allocator's cache.
-
-    Raises:
-        RuntimeError: the device answers nothing any more, as after an illegal access; a new process has to go on.
-    """
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def unseen(device: str, found: dict[str, Any]) -> str | None:
+    """Return what recording said on a device where it saw no allocations, so that every row would fail; else None."""
+    tried = [each for each in found.get("tried", []) if each["device"].partition(":")[0] == device]
+    blind = [each for each in tried if not each["seen_bytes"]]
+    return (blind[0]["error"] or "a known tensor was not among the recorded allocations") if blind else None

@@ -18,7 +18,7 @@ from benchmarks.frontier.methods import patched
 from benchmarks.gpu.rows import NotHere
 from benchmarks.gpu.steps import Step, Subject
 
-__all__ = ["METHODS", "Way", "every_layer"]
+__all__ = ["METHODS", "TORCH", "TRANSFORMERS", "Way", "every_layer"]
 
 Way = Callable[[Subject], AbstractContextManager[Step]]
 
@@ -47,6 +47,14 @@ def every_layer(of: Subject, *, every: int = 1) -> Iterator[Step]:
         yield of.step
     finally:
         model.gradient_checkpointing_disable()
+
+
+@contextmanager
+def every_block(of: Subject) -> Iterator[Step]:
+    """Recompute each block by torch's checkpoint, as a person would write it."""
+    way = functools.partial(checkpoint, use_reentrant=False)
+    with patched({block: functools.partial(way, block.forward) for block in _blocks(of.model)}):
+        yield of.step
 
 
 @contextmanager
@@ -118,10 +126,13 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     return [block for blocks in find_blocks(model) for block in blocks]
 
 
+TORCH, TRANSFORMERS = "torch, every block", "transformers, every layer"
+
 METHODS: Mapping[str, Callable[[], Way]] = {
     "plain": lambda: plain,
-    "transformers, every layer": lambda: every_layer,
+    TRANSFORMERS: lambda: every_layer,
     "transformers, every second": lambda: functools.partial(every_layer, every=2),
+    TORCH: lambda: every_block,
     "torch, selective": lambda: selective,
     "torch_remat, attention kept": lambda: remat,
     f"torch.compile, budget {COMPILE_BUDGET}": Compiled,

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "Built", "Size", "build"]
+__all__ = ["MODELS", "Built", "Size", "build", "gpt2", "tokens_of"]
 
 Built = tuple[nn.Module, dict[str, torch.Tensor]]
 Size = Literal["full", "tiny"]
@@ -26,11 +26,13 @@ def build(name: str, size: Size, device: torch.device, *, times: int = 1) -> Bui
     return model.train(), {key: torch.cat([value] * times) for key, value in batch.items()}
 
 
-def gpt2(layers: int, width: int, heads: int, batch: int, length: int, vocabulary: int = 50257) -> Built:
+def gpt2(
+    layers: int, width: int, heads: int, batch: int, length: int, vocabulary: int = 50257, **changes: float
+) -> Built:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": layers, "n_embd": width, "n_head": heads, "n_positions": length, "vocab_size": vocabulary}
-    config = GPT2Config(**sizes, use_cache=False, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM")
+    config = GPT2Config(**sizes, **changes, use_cache=False, bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM")
     return GPT2LMHeadModel(config), tokens(vocabulary, batch, length)
 
 
@@ -78,6 +80,12 @@ def encoder(layers: int, width: int, heads: int, batch: int, length: int) -> Bui
     layer = nn.TransformerEncoderLayer(width, heads, 4 * width, batch_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     return model, {"src": torch.randn(batch, length, width)}
+
+
+def tokens_of(batch: dict[str, torch.Tensor]) -> int:
+    """How many tokens, or else samples, a batch has."""
+    ids = batch.get("input_ids")
+    return len(next(iter(batch.values()))) if ids is None else ids.numel()
 
 
 def tokens(vocabulary: int, batch: int, length: int) -> dict[str, torch.Tensor]:

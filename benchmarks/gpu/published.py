@@ -1,4 +1,4 @@
-"""Stage 6: what others have published, beside what happens here at the same share of the plain peak."""
+"""Stage 6, last: what others have published, beside what happens here at the same share of the plain peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from autockpt import Plan, Profile
-from benchmarks.gpu.machine import clean
+from benchmarks.gpu.memory import clean
 from benchmarks.gpu.methods import every_layer
 from benchmarks.gpu.rows import Figures, Job
 from benchmarks.gpu.steps import Setting, Subject, pairs, peak, plan_within, planned, record, seconds_of, subject
@@ -55,13 +55,11 @@ MORE_BYTES, FASTER = 3 * GIB, 0.058
 
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
-    """Return the rows of stage 6."""
-    claims = [Job(name=name, run=partial(_claim, claim, setting)) for name, claim in PUBLISHED.items()]
-    return [
-        *claims,
-        Job(name="Rockmate, GPT2-large", run=partial(_batches, setting)),
-        Job(name="torchtitan #4636, Llama", run=partial(_over_full, setting)),
-    ]
+    """Return a row for each claim, in a process of its own."""
+    runs = {name: partial(_claim, claim, setting) for name, claim in PUBLISHED.items()}
+    runs["Rockmate, GPT2-large"] = partial(_batches, setting)
+    runs["torchtitan #4636, Llama"] = partial(_over_full, setting)
+    return [Job(name=f"published: {name}", run=run, process=name) for name, run in runs.items()]
 
 
 def _predicted(plan: Plan, reached: bool) -> dict[str, float | int | bool]:

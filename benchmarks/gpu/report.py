@@ -8,22 +8,43 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["differences", "table", "tables"]
+__all__ = ["COLUMNS", "both", "device_of", "differences", "table", "tables"]
 
 GIB, MIB = 2**30, 2**20
 
 NOTEWORTHY = {"seconds": 0.02, "overhead": 0.01}
 """Figures of these kinds differ from run to run: by so much (of the predicted seconds; of a plain step) unlisted."""
 
+NO_GPU = " (no GPU: nothing here is a result of one)"
+
 PLAIN, OURS = ("plain_peak_bytes", "plain_seconds"), ("peak_bytes", "overhead")
 
+FOUND = ("fits", "same bits", "warnings", "verdict")
+
 COLUMNS: dict[int, tuple[str, ...]] = {
-    1: ("tensor_bytes", *PLAIN, "budget_bytes", *OURS, "verdict", "recording_seconds", "solving_seconds"),
-    2: ("passed", "failed", "skipped"),
-    3: (*PLAIN, "asked_bytes", "budget_bytes", "cap_bytes", "fits", *OURS, "verdict"),
-    4: ("static_bytes", "added_bytes", "plain_seconds", "overhead at 60 %", "calls", "operators"),
-    5: (*PLAIN, *OURS),
+    1: (
+        *(
+            "known tensor seen",
+            "runtime events",
+            "trace_seconds",
+            "tensor_bytes",
+            *FOUND,
+            *OURS,
+            *PLAIN,
+            "budget_bytes",
+        ),
+        *("recorded_step_seconds", "timed_step_seconds", "planning_step_seconds", "recording_seconds"),
+        *("solving_seconds", "launch_seconds", "launch_seconds recorded", "launch_seconds after", "trace_bytes"),
+    ),
+    2: (
+        *("faster", "peak ratio", "tokens_per_second", "their_tokens_per_second", "batch_size", *FOUND, *OURS, *PLAIN),
+        *("their_peak_bytes", "their overhead", "plain_tokens_per_second", "cap_bytes"),
+    ),
+    3: ("failed", "passed", "skipped", *FOUND, "recomputed", "forward streams", "replay streams", *OURS, *PLAIN),
+    4: ("margin", "plain margin", *FOUND, *OURS, *PLAIN, "asked_bytes", "budget_bytes", "cap_bytes"),
+    5: (*OURS, *PLAIN),
     6: (
+        *("static_bytes", "added_bytes", "overhead at 60 %", "calls", "operators", "plain_seconds"),
         *("published share", "share", "reaches their share", "published overhead", *OURS),
         *("published throughput", "throughput", "published faster", "faster"),
     ),
@@ -47,7 +68,9 @@ def tables(document: dict[str, Any]) -> str:
     ended = sum(row["outcome"] == "done" for row in rows)
     head = f"## Stage {document['stage']}: {document['title']}"
     took = f"{document.get('seconds', 0):.0f} s"
-    about = f"`{document['command']}`, {document['date']}, {took}: {ended} of {len(rows)} rows done."
+    about = (
+        f"{device_of(document)}, {document['date']}, {took}: {ended} of {len(rows)} rows done. `{document['command']}`"
+    )
     parts = [head, about, _figures(rows, COLUMNS[document["stage"]])]
     found = list(differences(rows))
     if found:
@@ -56,6 +79,12 @@ def tables(document: dict[str, Any]) -> str:
     if bad:
         parts += ["Not done:", table(["row", "outcome", "said"], bad)]
     return "\n\n".join(parts)
+
+
+def device_of(document: dict[str, Any]) -> str:
+    """Name what it ran on, so that nothing passes as a GPU's that is none."""
+    real = document["device"] == "cuda" and document["environment"].get("cuda")
+    return f"{document['device_name']}{'' if real else NO_GPU}"
 
 
 def differences(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
@@ -86,11 +115,15 @@ def _difference(what: str, predicted: Any, measured: Any) -> str:
 
 
 def _figures(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
-    """Return a table of what was measured, with what was predicted in brackets."""
-    return table(["row", *columns], [[row["name"], *(_both(row, name) for name in columns)] for row in rows])
+    """Return a table of what was measured, with what was predicted in brackets; without columns that nothing fills."""
+    cells = {name: [both(row, name) for row in rows] for name in columns}
+    filled = [name for name in columns if any(cells[name])]
+    lines = [[row["name"], *(cells[name][i] for name in filled)] for i, row in enumerate(rows)]
+    return table(["row", *filled], lines)
 
 
-def _both(row: dict[str, Any], name: str) -> str:
+def both(row: dict[str, Any], name: str) -> str:
+    """Return a figure as it was measured, with what was predicted in brackets."""
     predicted, measured = row.get("predicted", {}), row.get("measured", {})
     whose, _, what = name.partition(" ")
     if whose == "published":
@@ -102,11 +135,11 @@ def _both(row: dict[str, Any], name: str) -> str:
 def _cell(what: str, value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, (bool, str)):
+    if isinstance(value, (bool, str, list, dict)):
         return str(value)
     if what.split(" ")[0].endswith("_bytes"):
         return f"{value / GIB:.3f} GiB" if abs(value) >= GIB else f"{value / MIB:.3f} MiB"
-    if "overhead" in what:
+    if "overhead" in what or what in ("faster", "margin"):
         return f"{value:.1%}"
     return f"{value:.4g}" + (" s" if "seconds" in what else "") if isinstance(value, float) else f"{value:,}"
 
@@ -115,12 +148,11 @@ def _where(document: dict[str, Any]) -> str:
     found = document["environment"]
     if "error" in found:
         return f"# {document['device']}: {found['error']}"
-    devices = ", ".join(each["name"] for each in found["devices"]) or "CPU"
     settings = ", ".join(f"{name}={value}" for name, value in found["settings"].items()) or "none"
     versions = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
     machine = f"{found['system']}, {found['cores']} cores"
     return (
-        f"# {devices if document['device'] == 'cuda' else 'CPU'}, {document['date'][:10]}\n\n"
+        f"# {device_of(document)}, {document['date'][:10]}\n\n"
         f"autockpt {found['autockpt']}, Python {found['python']}, torch {found['torch']}, CUDA {found['cuda']}, "
         f"driver {found['driver']}, {machine}; allocator settings: {settings}; {versions}. In brackets: predicted."
     )

@@ -10,13 +10,14 @@ import datetime
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
     "DONE",
+    "ERROR",
     "MEMORY",
     "PLANNED",
     "RUNNING",
@@ -27,6 +28,7 @@ __all__ = [
     "Sheet",
     "died",
     "now",
+    "out_of_memory",
     "run_jobs",
 ]
 
@@ -47,10 +49,16 @@ class Job:
     Attributes:
         name: the row's name, the only one of its stage.
         run: yields figures; each is written before the next is made.
+        process: rows that follow one another and name the same one run in one process.
+        environment: variables that this process begins with.
+        vital: where it is not done, no other row can be, and none is begun.
     """
 
     name: str
     run: Callable[[], Iterator[Figures]]
+    process: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    vital: bool = False
 
 
 class Sheet:
@@ -83,10 +91,13 @@ class Sheet:
         partial.write_text(json.dumps(self.document, indent=1) + "\n")
         partial.replace(self.path)
 
-    def plan(self, names: Sequence[str]) -> None:
+    def plan(self, jobs: Sequence[Job]) -> None:
         """Add rows that are still to run, unless they are there."""
         known = {row["name"] for row in self.rows}
-        self.rows.extend({"name": name, "outcome": PLANNED} for name in names if name not in known)
+        for job in jobs:
+            if job.name not in known:
+                row: dict[str, Any] = {"name": job.name, "outcome": PLANNED}
+                self.rows.append(row | ({"environment": dict(job.environment)} if job.environment else {}))
         self.save()
 
     def add(self, row: dict[str, Any], kind: str, figures: dict[str, Any]) -> None:
@@ -116,6 +127,8 @@ def run_jobs(
     until: float,
     clean: Callable[[], None],
     log: Callable[[str], None],
+    footprint: Callable[[], dict[str, Any]] | None = None,
+    alone: bool = False,
 ) -> None:
     """Run the jobs whose rows are still planned, one after the other.
 
@@ -125,13 +138,16 @@ def run_jobs(
         until: time of the monotonic clock after which no row begins.
         clean: run after each row: lets go of what it held. What it raises ends the stage's process.
         log: is told how rows begin and end, and what they raise.
+        footprint: says what a row leaves behind, before `clean`; kept in the row.
+        alone: end before the first row that wants another process than the first one that is run.
     """
-    sheet.plan([job.name for job in jobs])
+    sheet.plan(jobs)
     rows = {row["name"]: row for row in sheet.rows}
-    for job in jobs:
+    left = [job for job in jobs if rows[job.name]["outcome"] == PLANNED]
+    for job in left:
         row = rows[job.name]
-        if row["outcome"] != PLANNED:
-            continue
+        if alone and job.process != left[0].process:
+            return
         if time.monotonic() > until:
             sheet.end(row, TIME)
             log(f"{job.name}: {TIME}")
@@ -143,6 +159,14 @@ def run_jobs(
         row["seconds"] = round(time.monotonic() - began, 3)
         sheet.end(row, outcome, said)
         log(f"{job.name}: {outcome}, {row['seconds']:.1f} s{': ' + said if said else ''}")
+        if footprint is not None:
+            row["footprint"] = footprint()
+            sheet.save()
+        if job.vital and outcome != DONE:
+            for other in sheet.rows:
+                if other["outcome"] == PLANNED:
+                    sheet.end(other, f"not run: {job.name} was not done")
+            return
         clean()
 
 
@@ -153,14 +177,14 @@ def _run(job: Job, sheet: Sheet, row: dict[str, Any], log: Callable[[str], None]
             sheet.add(row, kind, figures)
     except Exception as error:
         log("".join(traceback.format_exception(error)))
-        outcome = MISSING if isinstance(error, NotHere) else MEMORY if _out_of_memory(error) else ERROR
+        outcome = MISSING if isinstance(error, NotHere) else MEMORY if out_of_memory(error) else ERROR
         said = " ".join(str(error).split())[:400]
         traceback.clear_frames(error.__traceback__)  # they hold the row's tensors
         return outcome, f"{type(error).__name__}: {said}"
     return DONE, ""
 
 
-def _out_of_memory(error: BaseException | None) -> bool:
+def out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or what it came from, says that memory ran out, on a device or on the host."""
     words = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
     while error is not None:

@@ -1,4 +1,4 @@
-"""Stage 1, smoke: does recording see allocations, and does what was predicted happen, on three small models."""
+"""Stage 1, then: a step recorded by itself, and a plan that is given: does what was predicted happen."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ ROUNDING_BYTES = 2 * 2**20
 
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
-    """Return the rows of stage 1."""
-    models = [Job(name=name, run=partial(whole, name, setting)) for name in MODELS]
-    return [Job(name="allocations", run=partial(allocations, setting.device)), *models]
+    """Return the rows, the small ones first; a model has a process of its own."""
+    models = [
+        Job(name=f"{name}: given plan", run=partial(whole, name, setting), process=f"plan {name}") for name in MODELS
+    ]
+    first = Job(name="allocations", run=partial(allocations, setting.device), process=models[0].process)
+    return [first, *models]
 
 
 def allocations(device: torch.device) -> Iterator[Figures]:

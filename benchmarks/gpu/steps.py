@@ -15,7 +15,7 @@ from torch import nn
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from benchmarks.gpu.machine import synchronize
+from benchmarks.gpu.memory import synchronize
 from benchmarks.gpu.models import Size, build
 
 __all__ = [
