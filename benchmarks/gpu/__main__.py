@@ -21,13 +21,14 @@ from typing import Any
 from benchmarks.gpu.archive import archive_name, pack
 from benchmarks.gpu.machine import device_name, environment, refusal, unseen
 from benchmarks.gpu.report import tables
-from benchmarks.gpu.rows import Sheet, now
+from benchmarks.gpu.rows import PLANNED, RUNNING, Sheet, now
 from benchmarks.gpu.stages import STAGES, jobs_of
 from benchmarks.gpu.summary import summary
 from benchmarks.gpu.supervise import supervise
 
 OUT = Path("build/gpu")
 PAIRS = {"full": 5, "tiny": 1}
+SEARCH_SECONDS = {"full": 3.0, "tiny": 0.3}
 UNUSABLE, BLIND = 2, 3
 FAKE = "fake-cuda"
 
@@ -61,11 +62,11 @@ def main() -> int:
     for number in [1] if blind else asked.stage or STAGES:
         sheet = _begin(number, asked, found)
         to = asked.archives / archive_name(number, sheet.document["device_name"])
-        try:
-            _run(number, asked, sheet, to)
-        finally:
-            left_out = _close(sheet, to)
+        ended = _ended(number, asked, sheet, to)
+        left_out = _close(sheet, to)
         said.append(summary(Sheet.load(sheet.path).document, to, left_out))
+        if ended:
+            break
         asked.since = time.time()
     print("\n" + "\n\n".join(said), flush=True)
     return BLIND if blind else 0
@@ -123,12 +124,30 @@ def _begin(number: int, asked: argparse.Namespace, found: dict[str, Any]) -> She
     return sheet
 
 
+def _ended(number: int, asked: argparse.Namespace, sheet: Sheet, to: Path) -> bool:
+    """Run the rows of a stage; return whether somebody ended it, which its rows then say."""
+    try:
+        _run(number, asked, sheet, to)
+    except KeyboardInterrupt:
+        found = Sheet.load(sheet.path)
+        for row in found.rows:
+            if row["outcome"] in (PLANNED, RUNNING):
+                row["outcome"] = "not run: ended from outside"
+        found.save()
+        return True
+    return False
+
+
 def _run(number: int, asked: argparse.Namespace, sheet: Sheet, to: Path) -> None:
     """Run the rows of a stage, until its time is over."""
     stage, limit_seconds = STAGES[number], sheet.document["limit_seconds"]
     spent = time.time() - asked.since
     until = time.monotonic() + stage.begin_share * limit_seconds - spent
     if asked.here:
+        if asked.device == FAKE:
+            from benchmarks.gpu.fake import install
+
+            install()
         inside(asked, number, until=until)
         return
     same = ["--device", _kind(asked.device), "--size", asked.size, "--out", str(asked.out), "--rows", asked.rows]
@@ -161,7 +180,7 @@ def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
     path = asked.out / f"stage{number}.json"
     kind = _kind(asked.device)
     where = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    setting = Setting(device=where, size=asked.size, pairs=PAIRS[asked.size])
+    setting = Setting(device=where, size=asked.size, pairs=PAIRS[asked.size], search_seconds=SEARCH_SECONDS[asked.size])
     folder = asked.out / f"stage{number}"
     folder.mkdir(exist_ok=True)
     real = kind == "cuda" and torch.version.cuda is not None

@@ -57,7 +57,7 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     again = [
         replace(job, name=f"{job.name}, expandable", process=f"{job.process}, expandable", environment=EXPANDABLE)
         for job in first
-        if not job.name.startswith("predict")
+        if not job.name.startswith("predict") and (setting.size == "full" or job.name.endswith("plain"))
     ]
     return [*first, *again]
 
@@ -81,7 +81,7 @@ def predict(name: str, setting: Setting, folder: Path, percents: Sequence[int]) 
     profile.save(folder / f"{name}.profile.json.gz")
     for percent in percents:
         budget_bytes = static_bytes + (plain.peak_bytes - static_bytes) * percent // 100
-        plan, reached = plan_within(profile, budget_bytes)
+        plan, reached = plan_within(profile, budget_bytes, setting)
         figures = {"peak_bytes": plan.peak_bytes, "overhead": plan.recompute_overhead, "within_budget": reached}
         yield "predicted", {f"{what} at {percent} %": figure for what, figure in figures.items()}
         plan.save(folder / f"{name}.{percent}.plan.json")

@@ -5,7 +5,7 @@ No flag asks for deterministic kernels here: that would fill memory which kernel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
 from autockpt import Plan
@@ -31,8 +32,16 @@ KERNELS = {
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-LENGTHS = {"full": (1024, 1000), "tiny": (32, 29)}
-"""The second is no multiple of 32, to which kernels pad what they save."""
+OPERATORS = {
+    SDPBackend.FLASH_ATTENTION: "_scaled_dot_product_flash",
+    SDPBackend.EFFICIENT_ATTENTION: "_scaled_dot_product_efficient",
+    SDPBackend.CUDNN_ATTENTION: "_scaled_dot_product_cudnn",
+    SDPBackend.MATH: "",
+}
+"""What forward calls then; nothing of the kind where plain operators do it."""
+
+LENGTHS = {"full": (1024, 1000), "tiny": (29,)}
+"""The last is no multiple of 32, to which kernels pad what they save."""
 
 DROPOUTS = (0.0, 0.1)
 STEPS = 3
@@ -67,12 +76,7 @@ def _attention(kernel: SDPBackend, length: int, dropout: float, setting: Setting
     blocks = [name_of[block] for blocks in find_blocks(of.model) for block in blocks]
     plan = Plan.of(blocks)
     with sdpa_kernel(kernel):
-        try:
-            of.step()
-        except RuntimeError as error:
-            if "kernel" not in str(error).lower():
-                raise
-            raise NotHere(" ".join(str(error).split())[:200]) from error
+        _refuse_other(kernel, of)
         with listening() as told:
             autockpt.apply(of.model, plan=plan, check="always")
             for _ in range(STEPS):
@@ -80,6 +84,37 @@ def _attention(kernel: SDPBackend, length: int, dropout: float, setting: Setting
             autockpt.remove(of.model)
         yield "measured", {"warnings": len(told.warnings), "log": told.lines, "recomputed": len(blocks)}
         yield "measured", dict(verdict(of, plan))
+
+
+def _refuse_other(kernel: SDPBackend, of: Subject) -> None:
+    """Take a step.
+
+    Raises:
+        NotHere: torch has no such kernel for it, or takes another.
+    """
+    with _Operators() as ran:
+        try:
+            of.step()
+        except RuntimeError as error:
+            if "kernel" not in str(error).lower():
+                raise
+            raise NotHere(" ".join(str(error).split())[:200]) from error
+    found = sorted({name for name in ran.names if "scaled_dot_product" in name})
+    wanted = OPERATORS[kernel]
+    if not any(wanted in name for name in found) if wanted else found:
+        raise NotHere(f"torch takes {', '.join(found) or 'plain operators'} here")
+
+
+class _Operators(TorchDispatchMode):
+    """Notes which operators run in this thread: those of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **kwargs or {})
 
 
 def _transformer(length: int, dropout: float, setting: Setting) -> Subject:
@@ -93,21 +128,6 @@ def _transformer(length: int, dropout: float, setting: Setting) -> Subject:
     return Subject(model=model, batch=batch, optimizer=optimizer, device=setting.device)
 
 
-class Watched(nn.Module):
-    """A block that writes down on which stream, and in which thread, it runs, and whether that is a replay."""
-
-    def __init__(self, width: int, runs: list[tuple[bool, int]]) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
-        self._log: Callable[[tuple[bool, int]], None] = runs.append
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        stream: Any = torch.cuda.current_stream()
-        self._log((autockpt.is_recomputing(), stream.cuda_stream))
-        out: torch.Tensor = self.inner(x)
-        return out
-
-
 def _streams(setting: Setting) -> Iterator[Figures]:
     """Run forward on a stream of the user's, and backward outside of it: where do replays run?"""
     if setting.device.type != "cuda":
@@ -115,7 +135,15 @@ def _streams(setting: Setting) -> Iterator[Figures]:
     yield "predicted", {"replays on forward's stream": True, "verdict": "exact"}
     runs: list[tuple[bool, int]] = []
     torch.manual_seed(0)
-    model = nn.Sequential(*(Watched(256, runs) for _ in range(4))).to(setting.device)
+    blocks = [nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()) for _ in range(4)]
+    model = nn.Sequential(*blocks).to(setting.device)
+
+    def note(module: nn.Module, args: object) -> None:
+        stream: Any = torch.cuda.current_stream()
+        runs.append((autockpt.is_recomputing(), stream.cuda_stream))
+
+    for block in blocks:
+        block[0].register_forward_pre_hook(note)
     batch = torch.randn(64, 256, device=setting.device)
     side = torch.cuda.Stream(setting.device)
 

@@ -12,7 +12,7 @@ __all__ = ["ENOUGH", "device_name", "environment", "refusal", "unseen"]
 ENOUGH = 0.5
 """Share of a device's memory that must be free: what is measured on one that others fill says little."""
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 90
 
 
 def environment(python: Sequence[str]) -> dict[str, Any]:

@@ -99,19 +99,19 @@ HALF = ("llama-100m", "llama-1b")
 MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
     "gpt2-small": {
         "full": lambda: gpt2(12, 768, 12, 8, 1024),
-        "tiny": lambda: gpt2(4, 64, 4, 4, 64, 500),
+        "tiny": lambda: gpt2(3, 64, 4, 4, 64, 500),
     },
     "gpt2-large": {
         "full": lambda: gpt2(36, 1280, 20, 8, 1024),
-        "tiny": lambda: gpt2(5, 64, 4, 4, 64, 500),
+        "tiny": lambda: gpt2(3, 64, 4, 4, 64, 500),
     },
     "llama-100m": {
         "full": lambda: llama(12, 768, 12, 2048, 8, 1024),
-        "tiny": lambda: llama(4, 64, 4, 160, 4, 32, 500),
+        "tiny": lambda: llama(3, 64, 4, 160, 4, 64, 500),
     },
     "llama-1b": {
         "full": lambda: llama(16, 2048, 32, 8192, 4, 2048),
-        "tiny": lambda: llama(4, 64, 4, 160, 4, 32, 500),
+        "tiny": lambda: llama(3, 64, 4, 160, 4, 64, 500),
     },
     "bert-large": {
         "full": lambda: bert(24, 1024, 16, 32, 512),
@@ -123,10 +123,10 @@ MODELS: dict[str, dict[Size, Callable[[], Built]]] = {
     },
     "resnet-152": {
         "full": lambda: resnet([3, 8, 36, 3], 64, 64, 224),
-        "tiny": lambda: resnet([2, 4], 8, 16, 64),
+        "tiny": lambda: resnet([2, 3], 8, 16, 64),
     },
     "encoder": {
         "full": lambda: encoder(12, 1024, 16, 32, 512),
-        "tiny": lambda: encoder(4, 64, 4, 4, 64),
+        "tiny": lambda: encoder(3, 64, 4, 4, 64),
     },
 }

@@ -59,8 +59,8 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
 def both(setup: Setup, setting: Setting) -> Iterator[Figures]:
     """Record in fake mode, which says what to expect, and then on the device."""
     fake = _recorded(setup, torch.device("meta"), roofline=roofline_of(setting.device))
-    yield "predicted", {**_figures(fake), "roofline": fake.device}
-    yield "measured", {**_figures(_recorded(setup, setting.device))}
+    yield "predicted", {**_figures(fake, setting), "roofline": fake.device}
+    yield "measured", {**_figures(_recorded(setup, setting.device), setting)}
 
 
 def roofline_of(device: torch.device) -> str:
@@ -82,10 +82,10 @@ def _recorded(setup: Setup, device: torch.device, *, roofline: str | None = None
         return autockpt.profile(model, batch, optimizer=optimizer)
 
 
-def _figures(profile: Profile) -> dict[str, Any]:
+def _figures(profile: Profile, setting: Setting) -> dict[str, Any]:
     plain = autockpt.solve(profile, PLENTY)
     static_bytes = profile.static.total_bytes
-    some, _ = plan_within(profile, static_bytes + int(0.6 * (plain.peak_bytes - static_bytes)))
+    some, _ = plan_within(profile, static_bytes + int(0.6 * (plain.peak_bytes - static_bytes)), setting)
     return {
         "static_bytes": static_bytes,
         "plain_peak_bytes": plain.peak_bytes,

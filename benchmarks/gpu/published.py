@@ -59,6 +59,8 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     runs = {name: partial(_claim, claim, setting) for name, claim in PUBLISHED.items()}
     runs["Rockmate, GPT2-large"] = partial(_batches, setting)
     runs["torchtitan #4636, Llama"] = partial(_over_full, setting)
+    if setting.size == "tiny":  # one of each kind
+        runs = dict(list(runs.items())[len(PUBLISHED) - 1 :])
     return [Job(name=f"published: {name}", run=run, process=name) for name, run in runs.items()]
 
 
@@ -69,7 +71,7 @@ def _predicted(plan: Plan, reached: bool) -> dict[str, float | int | bool]:
 def _claim(claim: Claim, setting: Setting) -> Iterator[Figures]:
     of = subject(claim.model, setting)
     profile, plain, _ = record(of)
-    plan, reached = plan_within(profile, int(claim.share * plain.peak_bytes))
+    plan, reached = plan_within(profile, int(claim.share * plain.peak_bytes), setting)
     yield "predicted", {"published": asdict(claim), "plain_peak_bytes": plain.peak_bytes, **_predicted(plan, reached)}
     before = peak(of, profile)["peak_bytes"]
     after = _peak_under(plan, of, profile)
@@ -90,7 +92,7 @@ def _batches(setting: Setting) -> Iterator[Figures]:
     del one
     many = subject("gpt2-large", setting, times=BATCHES)
     larger, _, _ = record(many)
-    plan, reached = plan_within(larger, plain.peak_bytes)
+    plan, reached = plan_within(larger, plain.peak_bytes, setting)
     said = {"published": {"said": f"{BATCHES} times the batch", "throughput": THROUGHPUT}}
     yield "predicted", {**said, "plain_peak_bytes": plain.peak_bytes, **_predicted(plan, reached)}
     yield "measured", {"peak_bytes": _peak_under(plan, many, larger)}
@@ -112,7 +114,7 @@ def _over_full(setting: Setting) -> Iterator[Figures]:
         step()
         full_bytes = peak(of, profile)["peak_bytes"]
     more_bytes = MORE_BYTES if setting.size == "full" else (plain.peak_bytes - full_bytes) // 8
-    plan, reached = plan_within(profile, full_bytes + more_bytes)
+    plan, reached = plan_within(profile, full_bytes + more_bytes, setting)
     said = {"published": {"said": "0.3 to 3 GiB more than full recompute", "faster": FASTER}}
     yield "predicted", {**said, **_predicted(plan, reached)}
     yield "measured", {"full_peak_bytes": full_bytes, "peak_bytes": _peak_under(plan, of, profile)}

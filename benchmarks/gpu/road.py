@@ -25,7 +25,7 @@ MODELS = ("gpt2-small", "llama-100m", "resnet-50")
 SHARE = 0.5
 """The budget: so much of what the plain step adds to what is there before it."""
 
-STEPS = 8
+STEPS = {"full": 8, "tiny": 4}
 """Of each loop. The first is recorded, the second timed; the plan is made as the third begins."""
 
 UNPLANNED = 2
@@ -35,7 +35,7 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return a row for each model, in a process of its own."""
     return [
         Job(name=f"{name}: main road", run=partial(drive, name, setting, share=SHARE), process=f"road {name}")
-        for name in MODELS
+        for name in (MODELS if setting.size == "full" else MODELS[:1])
     ]
 
 
@@ -60,7 +60,7 @@ def drive(
         yield "predicted", {"budget_bytes": budget_bytes, "plain_peak_bytes": plain.peak_bytes}
         yield "predicted", {"fits": True, "warnings": 0, "same bits": repeats}
         with listening() as told:
-            autockpt.apply(of.model, budget_bytes)
+            autockpt.apply(of.model, budget_bytes, seconds=setting.search_seconds)
             loop = _steps(of, UNPLANNED + 1)
             plan = autockpt.plan_of(of.model)
             if plan is None:
@@ -68,7 +68,7 @@ def drive(
                 raise LookupError("the third step began without a plan")
             yield "predicted", {"peak_bytes": plan.peak_bytes, "overhead": plan.recompute_overhead}
             yield "predicted", {"plain_seconds": plan.plain_seconds, "segments": len(plan.segments)}
-            while len(loop.seconds) < STEPS:
+            while len(loop.seconds) < STEPS[setting.size]:
                 watch(loop, of.step, of.device)
         yield "measured", {"same bits": bits(of.model) == plain.ends, "plain repeats": repeats}
         yield "measured", _compared(plain, loop, of, budget_bytes)
@@ -88,7 +88,7 @@ class _Plain:
 
 def _plain(name: str, setting: Setting) -> _Plain:
     of = subject(name, setting)
-    loop = _steps(of, STEPS)
+    loop = _steps(of, STEPS[setting.size])
     ends = bits(of.model)
     found = autockpt.measure(of.step, device=of.device)
     peak_bytes = max([*loop.peaks_bytes, found.peak_bytes])

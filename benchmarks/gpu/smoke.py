@@ -28,7 +28,8 @@ ROUNDING_BYTES = 2 * 2**20
 def rows(setting: Setting, folder: Path) -> list[Job]:
     """Return the rows, the small ones first; a model has a process of its own."""
     models = [
-        Job(name=f"{name}: given plan", run=partial(whole, name, setting), process=f"plan {name}") for name in MODELS
+        Job(name=f"{name}: given plan", run=partial(whole, name, setting), process=f"plan {name}")
+        for name in (MODELS if setting.size == "full" else MODELS[1:2])
     ]
     first = Job(name="allocations", run=partial(allocations, setting.device), process=models[0].process)
     return [first, *models]
@@ -52,7 +53,7 @@ def whole(name: str, setting: Setting) -> Iterator[Figures]:
     static_bytes = profile.static.total_bytes
     began = time.perf_counter()
     budget_bytes = static_bytes + int((plain.peak_bytes - static_bytes) * SHARE)
-    plan, reached = plan_within(profile, budget_bytes)
+    plan, reached = plan_within(profile, budget_bytes, setting)
     solving_seconds = time.perf_counter() - began
     yield (
         "predicted",

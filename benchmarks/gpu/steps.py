@@ -48,11 +48,13 @@ class Setting:
         device: where.
         size: of the models.
         pairs: how many pairs of steps are timed.
+        search_seconds: how long a solver may search.
     """
 
     device: torch.device
     size: Size
     pairs: int
+    search_seconds: float = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +115,10 @@ def record(of: Subject) -> tuple[Profile, Plan, float]:
     return profile, autockpt.solve(profile, PLENTY), seconds
 
 
-def plan_within(profile: Profile, budget_bytes: int) -> tuple[Plan, bool]:
+def plan_within(profile: Profile, budget_bytes: int, setting: Setting) -> tuple[Plan, bool]:
     """Return the plan for a budget, or the one of the lowest peak, and whether it keeps to the budget."""
     try:
-        return autockpt.solve(profile, budget_bytes), True
+        return autockpt.solve(profile, budget_bytes, seconds=setting.search_seconds), True
     except Infeasible as error:
         if error.plan is None:
             raise
