@@ -7,10 +7,13 @@ NEWEST := .venv-newest
 OLD := .venv-old
 GPU := .venv-gpu
 OLD_COMMIT := 8cfb884
-# For `make gpu`; without STAGE all of them.
+# For `make gpu`; without STAGE all of them, without ROWS all rows. Its time begins here: what makes the environment counts.
 DEVICE ?= cuda
 SIZE ?= full
 STAGE ?=
+ROWS ?=
+MINUTES ?=
+BEGAN := $(shell date +%s)
 # For `make wheels`: which CPython, and what goes into the folder besides our own wheel and what these need.
 WHEELS := wheels
 WHEELS_PYTHON ?= 3.12
@@ -85,8 +88,9 @@ test-newest: $(NEWEST)/.installed  ## run the tests with the newest versions (Py
 	$(NEWEST)/bin/python -m pytest $(PARALLEL)
 	$(NEWEST)/bin/python -m pytest $(ON_DEVICE)
 
-gpu: $(GPU)/.installed  ## first contact with a GPU, in stages: STAGE=1 for one; DEVICE=cpu SIZE=tiny for a try without one
-	$(GPU)/bin/python -m benchmarks.gpu --device $(DEVICE) --size $(SIZE) $(addprefix --stage ,$(STAGE))
+gpu: $(GPU)/.installed  ## first contact with a GPU, in stages: STAGE=1 for one; DEVICE=fake-cuda SIZE=tiny for a try without one
+	$(GPU)/bin/python -m benchmarks.gpu --device $(DEVICE) --size $(SIZE) --since $(BEGAN) $(addprefix --stage ,$(STAGE)) \
+		$(if $(ROWS),--rows '$(ROWS)') $(addprefix --minutes ,$(MINUTES))
 
 wheels:  ## collect in wheels/ what `make gpu` installs where there is no network
 	rm -rf $(WHEELS) build/lib
@@ -130,7 +134,7 @@ $(GPU)/.installed: pyproject.toml $(wildcard $(WHEELS)/*.whl)
 	rm -rf $(GPU) && $(PYTHON) -m venv --without-pip --system-site-packages $(GPU)
 	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> "$$($(GPU)/bin/python -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
-	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet $(OFFLINE) $(WANTED) \
+	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet --no-compile $(OFFLINE) $(WANTED) \
 		$(if $(OFFLINE),,'transformers>=5')
 	$(PYTHON) -m pip --python $(GPU)/bin/python install --quiet --no-deps $(if $(OFFLINE),$(OFFLINE) autockpt,--editable .)
 	@touch $(GPU)/.installed

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +16,15 @@ import pytest
 import torch
 
 from benchmarks.gpu import gpu_tests, profiles
-from benchmarks.gpu.machine import clean, refusal
+from benchmarks.gpu.archive import archive_name, pack
+from benchmarks.gpu.machine import refusal, unseen
+from benchmarks.gpu.memory import clean
 from benchmarks.gpu.report import differences, tables
 from benchmarks.gpu.rows import Figures, Job, NotHere, Sheet, run_jobs
 from benchmarks.gpu.stages import STAGES
+from benchmarks.gpu.summary import summary
 from benchmarks.gpu.supervise import supervise
+from benchmarks.gpu.users import largest
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -27,7 +32,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def sheet(tmp_path: Path) -> Sheet:
-    return Sheet(tmp_path / "stage1.json", {"stage": 1, "title": "Smoke", "command": "python", "date": "today"})
+    head = {"stage": 1, "title": "Smoke", "command": "python", "date": "today", "device": "cpu", "seconds": 1.0}
+    return Sheet(tmp_path / "stage1.json", {**head, "device_name": "CPU", "environment": {}})
 
 
 def run(sheet: Sheet, *jobs: Job, seconds: float = 60) -> list[str]:
@@ -156,7 +162,7 @@ def test_a_process_that_dies_goes_on_behind_the_row_that_killed_it(
 
 def test_a_process_that_hangs_is_ended(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    sheet.plan(["before", "bad", "after"])
+    sheet.plan([Job(name=name, run=good) for name in ("before", "bad", "after")])
     sheet.rows[0]["outcome"] = "done"
     sheet.rows[1]["outcome"] = "running"
     rows = supervised(sheet, "import time; time.sleep(600)", limit_seconds=0.5)
@@ -169,6 +175,100 @@ def test_a_process_that_never_begins_says_why(sheet: Sheet) -> None:
     assert rows["stage"]["error"] == (
         "its process ended with 1; ModuleNotFoundError: No module named 'nothing_of_this_name'"
     )
+
+
+GROUPS = """
+import os, sys, time
+from pathlib import Path
+from benchmarks.gpu.rows import Job, Sheet, run_jobs
+
+def row():
+    yield "measured", {"process": os.getpid(), "conf": os.environ.get("CONF", "")}
+
+jobs = [
+    Job(name="a", run=row, process="one"), Job(name="b", run=row, process="one"),
+    Job(name="c", run=row, process="two", environment={"CONF": "expandable"}), Job(name="d", run=row, process="three"),
+]
+sheet, until = Sheet.load(Path(sys.argv[1])), time.monotonic() + 60
+run_jobs(jobs, sheet, until=until, clean=lambda: None, log=lambda line: None, alone=True)
+"""
+
+
+def test_each_process_has_the_rows_that_name_it_and_the_variables_they_ask_for(
+    sheet: Sheet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    rows = supervised(sheet, GROUPS, limit_seconds=60)
+    measured = {name: row["measured"] for name, row in rows.items()}
+    assert measured["a"]["process"] == measured["b"]["process"]
+    assert len({each["process"] for each in measured.values()}) == 3
+    assert {name: each["conf"] for name, each in measured.items()} == {"a": "", "b": "", "c": "expandable", "d": ""}
+
+
+def test_a_process_that_hangs_leaves_time_to_the_next(sheet: Sheet, monkeypatch: pytest.MonkeyPatch) -> None:
+    sheet.plan([Job(name=name, run=good) for name in ("before", "bad", "after")])
+    given: list[float] = []
+    packed: list[dict[str, str]] = []
+
+    def process(command: Any, log: Path, seconds: float, environment: dict[str, str]) -> str:
+        given.append(seconds)
+        found = Sheet.load(sheet.path)
+        found.rows[0]["outcome"] = "done"
+        found.rows[1 if len(given) == 1 else 2]["outcome"] = "running" if len(given) == 1 else "done"
+        found.save()
+        return "killed: out of time" if len(given) == 1 else ""
+
+    monkeypatch.setattr("benchmarks.gpu.supervise._run", process)
+    supervise(
+        ["python"], sheet.path, limit_seconds=300, process_seconds=10, after=lambda: packed.append(outcomes(sheet))
+    )
+    assert given == [10, 10]
+    assert outcomes(sheet) == {"before": "done", "bad": "error", "after": "done"}
+    assert packed[0] == {"before": "done", "bad": "error", "after": "planned"}  # after each process, however it ended
+
+
+def test_where_a_vital_row_fails_no_other_begins(sheet: Sheet) -> None:
+    run(sheet, Job(name="first", run=fails(LookupError("nothing seen")), vital=True), Job(name="next", run=good))
+    assert outcomes(sheet) == {"first": "error", "next": "not run: first was not done"}
+    text = summary(sheet.document, sheet.path, ["large.bin (20.0 MiB)"])
+    assert "  error    first: LookupError: nothing seen" in text
+    assert text.endswith("; not in it: large.bin (20.0 MiB)")
+
+
+def test_an_archive_has_the_rows_and_what_fits_beside_them(sheet: Sheet, tmp_path: Path) -> None:
+    run(sheet, Job(name="gpt2", run=good))
+    (tmp_path / "stage1").mkdir()
+    for name, size in (("small", 1_000), ("large", 900_000), ("larger", 2_000_000)):
+        (tmp_path / "stage1" / name).write_bytes(os.urandom(size))
+    to = tmp_path / "back" / archive_name(1, "NVIDIA H100 80GB HBM3")
+    assert pack(1, tmp_path, to, limit_bytes=1_000_000) == ["stage1/larger (1.9 MiB)"]
+    assert to.name == "stage1-nvidia-h100-80gb-hbm3.tar.gz"
+    assert to.stat().st_size < 1_000_000
+    with tarfile.open(to) as archive:
+        names = {Path(name).name for name in archive.getnames()}
+    assert names == {"stage1.json", "small", "large"}
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 7, 40, 41, 1000])
+@pytest.mark.parametrize("first", [1, 8, 64])
+def test_the_largest_batch_is_found_to_a_share(limit: int, first: int) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= limit
+
+    found = largest(fits, first, 32)
+    assert found <= limit < found + max(1, found // 32)
+    assert min(tried) >= 1
+    assert len(tried) == len(set(tried))
+
+
+def test_a_device_that_recording_sees_nothing_of_is_known_from_what_doctor_tried() -> None:
+    tried = [{"device": "cpu", "seen_bytes": 5, "error": ""}, {"device": "cuda:0", "seen_bytes": None, "error": "why"}]
+    assert unseen("cuda", {"tried": tried}) == "why"
+    assert unseen("cpu", {"tried": tried}) is None
+    assert unseen("cuda", {"error": "doctor said nothing"}) is None
 
 
 def test_what_differs_is_listed_with_both_figures(sheet: Sheet) -> None:
@@ -187,7 +287,7 @@ def found(**changes: Any) -> dict[str, Any]:
 def test_why_nothing_can_be_measured() -> None:
     none = {"devices": [], "problems": [{"what": "cuda", "why": "torch was built without CUDA"}], "settings": {}}
     assert refusal("cpu", none) is None
-    assert (refusal("cuda", none) or "").startswith("no CUDA device: torch was built without CUDA; DEVICE=cpu")
+    assert (refusal("cuda", none) or "").startswith("no CUDA device: torch was built without CUDA; DEVICE=fake-cuda")
     assert refusal("cuda", found()) is None
     assert "3.0 of the 100.0 GiB of NVIDIA X are free" in (refusal("cuda", found(free_bytes=3 * 2**30)) or "")
     assert refusal("cuda", found(error="CUDA error")) == "NVIDIA X does not answer: CUDA error"
@@ -195,8 +295,8 @@ def test_why_nothing_can_be_measured() -> None:
     why = [{"what": "cuda", "why": f"{setting}: torch then reports no allocations"}]
     hidden = {**found(), "problems": why, "settings": dict([setting.split("=")])}
     assert (refusal("cuda", hidden) or "").startswith(setting)
-    unseen = {**found(), "problems": [{"what": "cuda", "why": "a tensor did not appear"}]}
-    assert refusal("cuda", unseen) is None  # stage 1 has to show it
+    blind = {**found(), "problems": [{"what": "cuda", "why": "a tensor did not appear"}]}
+    assert refusal("cuda", blind) is None  # the raw events have to show why
 
 
 def test_a_command_without_a_device_ends_in_a_line(tmp_path: Path) -> None:
@@ -212,6 +312,8 @@ def test_a_command_without_a_device_ends_in_a_line(tmp_path: Path) -> None:
 def test_the_stages_keep_their_limits() -> None:
     assert sum(STAGES[number].limit_seconds for number in (1, 2, 3)) <= 20 * 60
     assert max(stage.limit_seconds for stage in STAGES.values()) <= 9 * 60
+    assert STAGES[1].limit_seconds <= 4 * 60
+    assert all(stage.process_seconds < stage.limit_seconds for stage in STAGES.values())
 
 
 def test_the_files_with_tests_for_a_gpu_are_found() -> None:
