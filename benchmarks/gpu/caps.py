@@ -29,7 +29,7 @@ from benchmarks.gpu.steps import (
 
 __all__ = ["of_model", "predict", "rows"]
 
-MODELS = ("resnet-50", "gpt2-large", "llama-1b")
+MODELS = ("resnet-50", "llama-1b", "gpt2-large")
 PERCENTS = (40, 60, 80)
 """The hardest first, should time be over before the end."""
 
@@ -48,18 +48,23 @@ EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 def rows(setting: Setting, folder: Path) -> list[Job]:
-    """Return the rows of stage 4: each model in a process of its own, then all again with expandable segments.
+    """Return the rows of stage 4: each model in a process of its own, then in another with expandable segments.
 
-    Predictions are in files before anything of a model is measured, and are the same for both.
+    Plans are in files before anything of a model is measured, and are the same for both.
     """
     names, percents = (MODELS, PERCENTS) if setting.size == "full" else (MODELS[:1], PERCENTS[1:2])
-    first = [job for name in names for job in of_model(name, percents, setting, folder)]
-    again = [
-        replace(job, name=f"{job.name}, expandable", process=f"{job.process}, expandable", environment=EXPANDABLE)
-        for job in first
-        if not job.name.startswith("predict") and (setting.size == "full" or job.name.endswith("plain"))
-    ]
-    return [*first, *again]
+    return [job for name in names for job in _both(of_model(name, percents, setting, folder), setting)]
+
+
+def _both(jobs: Iterator[Job], setting: Setting) -> Iterator[Job]:
+    """Yield rows of a model, and those that measure once more with expandable segments."""
+    again = []
+    for job in jobs:
+        yield job
+        if not job.name.startswith("predict") and (setting.size == "full" or job.name.endswith("plain")):
+            name, process = f"{job.name}, expandable", f"{job.process}, expandable"
+            again.append(replace(job, name=name, process=process, environment=EXPANDABLE))
+    yield from again
 
 
 def of_model(name: str, percents: Sequence[int], setting: Setting, folder: Path) -> Iterator[Job]:

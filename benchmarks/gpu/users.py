@@ -52,16 +52,18 @@ def rows(setting: Setting, folder: Path) -> list[Job]:
     full = setting.size == "full"
     capped = list(of_model(CAPPED, (PERCENT,), setting, folder))
     loop = Job(name=f"{DRIVEN}: governed loop", run=partial(drive, DRIVEN, setting, share=0.6), process="loop")
-    at_equal_peak = [
+    others = (TORCH, TRANSFORMERS) if full else (TORCH,)
+    equal = [
         Job(name=f"{name} at the peak of {other}", run=partial(_equal, name, other, setting), process=f"equal {name}")
         for name in (EQUAL if full else EQUAL[:1])
-        for other in ((TORCH, TRANSFORMERS) if full else (TORCH,))
+        for other in others
     ]
     batches = [
         Job(name=f"largest batch of {BATCH}: {way}", run=partial(_batch, way, setting), process=f"batch {way}")
-        for way in (("plain", TORCH, TRANSFORMERS, OURS) if full else (TORCH, OURS))
+        for way in (("plain", *others, OURS) if full else (*others, OURS))
     ]
-    return [*capped, loop, *at_equal_peak, *batches]
+    # The larger model's come last: they take as long as all others together.
+    return [*capped, loop, *equal[: len(others)], *batches, *equal[len(others) :]]
 
 
 def _equal(name: str, other: str, setting: Setting) -> Iterator[Figures]:
