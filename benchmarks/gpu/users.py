@@ -37,7 +37,7 @@ TRIES = 4
 CLOSE = 0.01
 """Equal peaks: ours not above theirs, and by no more than this below, as far as tries reach that; the ratio is said."""
 
-FINE = {"full": 32, "tiny": 4}
+FINE = {"full": 32, "tiny": 1}
 """One part in so many: how fine the largest batch is found."""
 
 MARGIN = 1.03
