@@ -78,6 +78,6 @@ def watch(loop: Loop, step: Callable[[], object], device: torch.device) -> None:
 def bits(model: nn.Module) -> list[int]:
     """Return a checksum of the bits of each parameter and buffer, taken on the host: the device's level stays."""
     return [
-        zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         for tensor in (*model.parameters(), *model.buffers())
     ]

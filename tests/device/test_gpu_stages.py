@@ -64,7 +64,9 @@ def test_a_stage_runs_to_its_end_and_packs_its_rows(out: Path, number: int) -> N
 
 
 def ended(row: dict[str, Any]) -> bool:
-    return row["outcome"] == "done" or (row["outcome"] == "not here" and row["name"].startswith(MAY_LACK))
+    outcome: str = row["outcome"]
+    name: str = row["name"]
+    return outcome == "done" or (outcome == "not here" and name.startswith(MAY_LACK))
 
 
 @pytest.mark.parametrize("number", STAGES)
