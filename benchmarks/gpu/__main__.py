@@ -31,6 +31,8 @@ PAIRS = {"full": 5, "tiny": 1}
 SEARCH_SECONDS = {"full": 3.0, "tiny": 0.3}
 UNUSABLE, BLIND = 2, 3
 FAKE = "fake-cuda"
+RAW = "profiler"
+"""The row that writes the raw events."""
 
 
 def main() -> int:
@@ -59,7 +61,8 @@ def main() -> int:
     blind = unseen(_kind(asked.device), found)
     if blind:
         print(f"Recording sees no allocations, so that only the raw events are written: {blind}", flush=True)
-    for number in [1] if blind else asked.stage or STAGES:
+        asked.stage, asked.rows = [1], RAW
+    for number in asked.stage or STAGES:
         sheet = _begin(number, asked, found)
         to = asked.archives / archive_name(number, sheet.document["device_name"])
         ended = _ended(number, asked, sheet, to)
@@ -184,9 +187,11 @@ def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
     folder = asked.out / f"stage{number}"
     folder.mkdir(exist_ok=True)
     real = kind == "cuda" and torch.version.cuda is not None
+    jobs = [job for job in jobs_of(number, setting, folder) if fnmatch.fnmatch(job.name, asked.rows)]
+    before = torch.backends.mkldnn.enabled
     # Some virtual machines announce instructions for bfloat16 that oneDNN uses, and lack them.
-    with torch.backends.mkldnn.flags(enabled=real):
-        jobs = [job for job in jobs_of(number, setting, folder) if fnmatch.fnmatch(job.name, asked.rows)]
+    torch.backends.mkldnn.enabled = real
+    try:
         run_jobs(
             jobs,
             Sheet.load(path),
@@ -196,6 +201,8 @@ def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
             footprint=partial(footprint, where),
             alone=not asked.here,
         )
+    finally:
+        torch.backends.mkldnn.enabled = before
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import gpu_tests, profiles
 from benchmarks.gpu.archive import archive_name, pack
 from benchmarks.gpu.machine import refusal, unseen
@@ -269,6 +270,21 @@ def test_a_device_that_recording_sees_nothing_of_is_known_from_what_doctor_tried
     assert unseen("cuda", {"tried": tried}) == "why"
     assert unseen("cpu", {"tried": tried}) is None
     assert unseen("cuda", {"error": "doctor said nothing"}) is None
+
+
+def test_where_recording_sees_nothing_only_the_raw_events_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = {**found(), "tried": [{"device": "cpu", "seen_bytes": None, "error": "the allocator reports nothing"}]}
+    monkeypatch.setattr(command, "environment", lambda python: blind)
+    monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu", "--size", "tiny", "--here", "--out", str(tmp_path)])
+    monkeypatch.delenv("OUT", raising=False)
+    assert command.main() == 3
+    document = json.loads((tmp_path / "stage1.json").read_text())
+    assert [row["name"] for row in document["rows"]] == ["profiler"]
+    assert not (tmp_path / "stage2.json").exists()
+    with tarfile.open(tmp_path / "stage1-cpu.tar.gz") as archive:
+        assert "stage1-cpu/stage1/trace.json" in archive.getnames()
 
 
 def test_what_differs_is_listed_with_both_figures(sheet: Sheet) -> None:
