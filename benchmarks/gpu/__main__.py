@@ -188,9 +188,10 @@ def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
     folder.mkdir(exist_ok=True)
     real = kind == "cuda" and torch.version.cuda is not None
     jobs = [job for job in jobs_of(number, setting, folder) if fnmatch.fnmatch(job.name, asked.rows)]
-    before = torch.backends.mkldnn.enabled
+    one_dnn: Any = torch.backends.mkldnn
+    before = one_dnn.enabled
     # Some virtual machines announce instructions for bfloat16 that oneDNN uses, and lack them.
-    torch.backends.mkldnn.enabled = real
+    one_dnn.enabled = real
     try:
         run_jobs(
             jobs,
@@ -202,7 +203,7 @@ def inside(asked: argparse.Namespace, number: int, *, until: float) -> int:
             alone=not asked.here,
         )
     finally:
-        torch.backends.mkldnn.enabled = before
+        one_dnn.enabled = before
     return 0
 
 
