@@ -31,6 +31,9 @@ PAIRS = {"full": 5, "tiny": 1}
 SEARCH_SECONDS = {"full": 3.0, "tiny": 0.3}
 UNUSABLE, BLIND = 2, 3
 FAKE = "fake-cuda"
+PATIENCE_SECONDS = {True: 90, False: 900}
+"""For `doctor`: on a GPU, whose time is short, and elsewhere, where others may keep the machine busy."""
+
 RAW = "profiler"
 """The row that writes the raw events."""
 
@@ -51,7 +54,7 @@ def main() -> int:
     found: dict[str, Any] = {}
     reason: str | None = "torch is not installed, and nothing here installs it"
     if importlib.util.find_spec("torch") is not None:
-        found = environment(_python(asked.device))
+        found = environment(_python(asked.device), PATIENCE_SECONDS[asked.device == "cuda"])
         reason = refusal(_kind(asked.device), found)
     if reason is not None:
         print(f"Error: {reason}", file=sys.stderr)
@@ -82,7 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", FAKE, "cpu"], default="cuda", help=f"{FAKE} is that of the tests")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="of the models")
     parser.add_argument("--rows", default="*", metavar="PATTERN", help="only rows whose name matches, as 'llama*'")
-    parser.add_argument("--minutes", type=float, help="for each stage, where less is left than it may take")
+    parser.add_argument("--minutes", type=float, help="for each stage, instead of what it may take")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder for JSON, logs and plans; {OUT}")
     parser.add_argument(
         "--archives", type=Path, default=out and Path(out), help="folder for archives; $OUT, else --out"
@@ -117,7 +120,7 @@ def _begin(number: int, asked: argparse.Namespace, found: dict[str, Any]) -> She
         "date": now(),
         "began": asked.since,
         "command": " ".join(["python", "-m", "benchmarks.gpu", *map(shlex.quote, sys.argv[1:])]),
-        "limit_seconds": min(stage.limit_seconds, 60 * (asked.minutes or stage.limit_seconds)),
+        "limit_seconds": 60 * asked.minutes if asked.minutes else stage.limit_seconds,
         "environment": found,
     }
     sheet = Sheet(asked.out / f"stage{number}.json", head)

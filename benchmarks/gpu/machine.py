@@ -12,25 +12,24 @@ __all__ = ["ENOUGH", "device_name", "environment", "refusal", "unseen"]
 ENOUGH = 0.5
 """Share of a device's memory that must be free: what is measured on one that others fill says little."""
 
-PATIENCE_SECONDS = 90
 
-
-def environment(python: Sequence[str]) -> dict[str, Any]:
+def environment(python: Sequence[str], patience_seconds: int) -> dict[str, Any]:
     """Return what ``autockpt doctor --json`` says, in a process of its own; what it says on stderr where it fails.
 
     Args:
         python: begins the command: what runs a module that is named after it.
+        patience_seconds: how long it may take.
     """
     try:
         asked = subprocess.run(
             [*python, "autockpt", "doctor", "--json"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=patience_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"autockpt doctor says nothing for {PATIENCE_SECONDS} s"}
+        return {"error": f"autockpt doctor says nothing for {patience_seconds} s"}
     try:
         found: dict[str, Any] = json.loads(asked.stdout)
     except json.JSONDecodeError:

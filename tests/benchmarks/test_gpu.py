@@ -276,7 +276,7 @@ def test_where_recording_sees_nothing_only_the_raw_events_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blind = {**found(), "tried": [{"device": "cpu", "seen_bytes": None, "error": "the allocator reports nothing"}]}
-    monkeypatch.setattr(command, "environment", lambda python: blind)
+    monkeypatch.setattr(command, "environment", lambda python, patience_seconds: blind)
     monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu", "--size", "tiny", "--here", "--out", str(tmp_path)])
     monkeypatch.delenv("OUT", raising=False)
     assert command.main() == 3

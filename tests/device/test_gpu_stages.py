@@ -29,7 +29,18 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run all stages, in two processes at once; return the folder. What they print is beside it."""
     folder = tmp_path_factory.mktemp("gpu")
     environment = {**os.environ, "OUT": str(folder / "back"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "fake-cuda", "--size", "tiny", "--here"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.gpu",
+        "--device",
+        "fake-cuda",
+        "--size",
+        "tiny",
+        "--here",
+        "--minutes",
+        "60",
+    ]
     running = []
     for part in ((1, 2), (3, 4, 5, 6)):
         stages = [option for number in part for option in ("--stage", str(number))]
@@ -39,7 +50,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 subprocess.Popen([*command, *where], cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT)
             )
     for each in running:
-        assert each.wait(timeout=600) == 0, "\n".join(path.read_text() for path in folder.glob("said*.txt"))
+        assert each.wait(timeout=1800) == 0, "\n".join(path.read_text() for path in folder.glob("said*.txt"))
     return folder
 
 
