@@ -16,7 +16,7 @@ from torch import nn
 
 from tests.zoo import ZOO, Case, DenseNet, UNet, gpt2, tokens
 
-__all__ = ["SIZES", "SMALL", "TEXT", "TRANSFORMERS", "VARIANTS", "Size", "build"]
+__all__ = ["SIZES", "SMALL", "TEXT", "TINY", "TRANSFORMERS", "VARIANTS", "Size", "build"]
 
 Built = tuple[nn.Module, dict[str, Any]]
 Size = Literal["small", "large", "gpu"]
@@ -75,6 +75,32 @@ def _llama(
         use_cache=False,
     )
     return LlamaForCausalLM(config), tokens(1000, batch, length)
+
+
+def _mixtral(width: int, batch: int, length: int, layers: int, heads: int = 4, experts: int = 4) -> Built:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=2,
+        intermediate_size=2 * width,
+        num_local_experts=experts,
+        vocab_size=1000,
+        max_position_embeddings=length,
+        use_cache=False,
+    )
+    model = MixtralForCausalLM(config)
+    model.set_experts_implementation("eager")  # grouped products need kernels of a GPU's
+    return model, tokens(1000, batch, length)
+
+
+def _resnet(batch: int, size: int) -> Built:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 64, 64], depths=[2, 2, 2, 1])
+    return ResNetForImageClassification(config), _images(batch, size)
 
 
 def _vit(width: int, batch: int, size: int, layers: int, heads: int = 4) -> Built:
@@ -210,3 +236,16 @@ TEXT: dict[str, Callable[[int], Built]] = {
     "t5": lambda length: _t5(256, 8, length, 6),
 }
 """For sequences of any length up to the one given; a step of 200 tokens takes a second or two."""
+
+TINY: dict[str, Callable[[], Built]] = {
+    "gpt2": lambda: _gpt2(64, 8, 64, 4, dropout=0.1),
+    "llama": lambda: _llama(64, 8, 64, 4),
+    "vit": lambda: _vit(64, 8, 96, 4),
+    "bert": lambda: _bert(64, 8, 64, 4),
+    "t5": lambda: _t5(64, 8, 64, 3),
+    "whisper": lambda: _whisper(64, 8, 256, 3),
+    "resnet": lambda: _resnet(32, 64),
+    "unet": lambda: (UNet(8), {"image": torch.randn(8, 3, 64, 64)}),
+    "mixtral": lambda: _mixtral(64, 8, 64, 4),
+}
+"""Steps of a tenth of a second, for rows that are about bytes and bits alone."""

@@ -89,8 +89,8 @@ class Device(Protocol):
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:
         """Wait until autograd's own threads have let go of a backward's results."""
 
-    def forget_workspaces(self) -> None:
-        """Have libraries give back the workspaces that they keep, so that a tape sees them taken."""
+    def forget_workspaces(self) -> int:
+        """Have libraries give back the workspaces that they keep; return their bytes. A tape sees them taken then."""
 
     def why_never(self) -> str:
         """Say why no step can be recorded on it, as it is set up; empty where one can."""

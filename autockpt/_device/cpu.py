@@ -48,7 +48,8 @@ class Cpu:
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:
         """Do nothing: a backward on a CPU runs in the thread that asked for it."""
 
-    def forget_workspaces(self) -> None: ...
+    def forget_workspaces(self) -> int:
+        return 0
 
     def why_never(self) -> str:
         return ""

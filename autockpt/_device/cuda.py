@@ -69,9 +69,11 @@ class Cuda:
         while any(map(private.held_elsewhere, held)) and time.monotonic() < until:
             time.sleep(0.001)  # lets go of the interpreter, which that thread waits for
 
-    def forget_workspaces(self) -> None:
+    def forget_workspaces(self) -> int:
         self.wait()
+        before_bytes = torch.cuda.memory_allocated(self.at)
         private.forget_workspaces()
+        return max(before_bytes - torch.cuda.memory_allocated(self.at), 0)  # other threads may allocate
 
     def why_never(self) -> str:
         backend = torch.cuda.get_allocator_backend()

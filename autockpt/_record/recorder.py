@@ -166,11 +166,11 @@ def build_profile(
         static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
     )
     tables = make_tables(Flow(run, found), found, seconds)
-    changed = {name for call in tables["calls"] for name in call.buffers}
+    changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
     return Profile(
         model=type(model).__name__,
         mode="measured",
-        device=device_of(device).name,
+        device=on.name,
         torch_version=str(torch.__version__),
         recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         plain_seconds=seconds.plain_seconds,
@@ -179,9 +179,9 @@ def build_profile(
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=next(found.of_kind("forward_end")).tick,
-        generator_bytes=device_of(device).generator_bytes,
+        generator_bytes=on.generator_bytes,
         **tables,
-        buffer_bytes={name: model.get_buffer(name).nbytes for name in sorted(changed)},
+        buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in sorted(changed)},
         notes=(
             *_device_notes(model, device),
             *_checkpointing_notes(run.calls),

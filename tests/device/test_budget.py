@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 def hold(found: Outcome, least: float = LEAST) -> None:
     """Every step is the plain one and within the budget; there is a plan, and its peak is foretold."""
-    assert outcome(found) == [True] * len(found.plain.gradients)
+    assert outcome(found) == [True] * len(found.plain.left)
     assert [peak for peak in found.planned.peaks if peak > found.budget_bytes] == []
     assert found.plan is not None
     assert found.plan.segments
@@ -124,6 +124,13 @@ def test_what_stands_is_counted_as_the_allocator_hands_it_out() -> None:
     assert (static.parameter_bytes, static.buffer_bytes, static.input_bytes) == (4 * 512, 3 * 512, 512)
 
 
+def test_copies_of_buffers_are_counted_as_the_allocator_hands_them_out() -> None:
+    """A replay runs on copies of the buffers that forward changes, and a statistic of five numbers takes 512 bytes."""
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.GELU()).cuda()
+    found = autockpt.profile(model, torch.randn(7, 3).cuda()).buffer_bytes
+    assert found == dict.fromkeys(("1.running_mean", "1.running_var", "1.num_batches_tracked"), 512)
+
+
 def test_a_given_optimizer_is_counted_before_its_first_step(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autockpt")
     model, batch = blocks()
@@ -134,3 +141,13 @@ def test_a_given_optimizer_is_counted_before_its_first_step(caplog: pytest.LogCa
         optimizer.step()
         model.zero_grad()
     assert not [each.message for each in caplog.records if "planned in" in each.message]
+
+
+def test_verify_measures_what_a_plan_predicts_the_workspaces_included() -> None:
+    """Those of both threads stand since earlier steps, and a step that finds them there does not take them."""
+    set_options(Options(workspace_bytes=8 * MIB))
+    model, batch = blocks(4)
+    found = autockpt.verify(model, batch, budget="min", loss=loss_of)
+    assert found.verdict == "exact"
+    assert found.predicted_peak_bytes == found.measured_peak_bytes
+    assert found.predicted_plain_peak_bytes == found.measured_plain_peak_bytes

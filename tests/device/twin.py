@@ -13,9 +13,24 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import torch_private
+from tests.end_to_end.reference import same_bits
 from tests.fake_cuda.device import take_peak
 
-__all__ = ["Batch", "Loop", "Outcome", "Run", "blocks", "loss_of", "outcome", "plain_and_planned"]
+__all__ = [
+    "Batch",
+    "Loop",
+    "Optimizers",
+    "Outcome",
+    "Run",
+    "adamw",
+    "blocks",
+    "foretold",
+    "loss_of",
+    "outcome",
+    "plain_and_planned",
+    "plainly",
+    "within",
+]
 
 Batch = dict[str, Any]
 Optimizers = Callable[[nn.Module], torch.optim.Optimizer | None]
@@ -30,8 +45,9 @@ class Run:
         batch: its first batch.
         optimizer: what trains it.
         base_bytes: what stood before there was a model. Workspaces of libraries are not in it.
-        gradients: of each step.
+        left: what each step left: gradients and buffers.
         peaks: highest level of each step above that.
+        predicted: peak of the plan that each step ran under; None where it ran under none.
         standing_bytes: level above that as the last step was over.
     """
 
@@ -39,17 +55,26 @@ class Run:
     batch: Batch
     optimizer: torch.optim.Optimizer | None
     base_bytes: int
-    gradients: list[list[Tensor]] = field(default_factory=list)
+    left: list[list[Tensor]] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
+    predicted: list[int | None] = field(default_factory=list)
     standing_bytes: int = 0
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Note one step: its peak, and the gradients that it leaves."""
+        """Note one step, also one that fails: its peak, and the gradients and buffers that it leaves."""
         take_peak()
-        yield
+        try:
+            yield
+        finally:
+            self._note()
+
+    def _note(self) -> None:
         self.peaks.append(take_peak() - self.base_bytes)
-        self.gradients.append([p.grad.cpu() for p in self.model.parameters() if p.grad is not None])
+        plan = autockpt.plan_of(self.model)
+        self.predicted.append(plan.peak_bytes if plan is not None else None)
+        gradients = (each.grad for each in self.model.parameters() if each.grad is not None)
+        self.left.append([each.detach().cpu().clone() for each in (*gradients, *self.model.buffers())])
         self.model.zero_grad()
         self.standing_bytes = torch.cuda.memory_allocated() - self.base_bytes
 
@@ -146,6 +171,18 @@ def _trained(
 def outcome(found: Outcome) -> list[bool]:
     """Whether each step of a planned run made bit for bit what the plain one did."""
     return [
-        len(one) == len(other) and all(map(torch.equal, one, other))
-        for one, other in zip(found.plain.gradients, found.planned.gradients, strict=True)
+        len(one) == len(other) and all(map(same_bits, one, other))
+        for one, other in zip(found.plain.left, found.planned.left, strict=True)
     ]
+
+
+def within(found: Outcome) -> list[bool]:
+    """Whether each step of a planned run, those that were recorded too, kept to the budget."""
+    return [peak <= found.budget_bytes for peak in found.planned.peaks]
+
+
+def foretold(found: Outcome) -> float | None:
+    """Predicted over measured peak: of the last plan, over the highest step under it but the one that rehearsed it."""
+    last, steps = found.planned.predicted[-1], zip(found.planned.peaks, found.planned.predicted, strict=True)
+    under = [peak for peak, predicted in steps if predicted == last]
+    return last / max(under[1:] or under) if last is not None else None

@@ -30,7 +30,7 @@ class Outcome:
         """Names of what is not bit for bit the same."""
         if self.tensors.keys() != other.tensors.keys():
             return sorted(self.tensors.keys() ^ other.tensors.keys())
-        return [name for name, value in self.tensors.items() if not _same_bits(value, other.tensors[name])]
+        return [name for name, value in self.tensors.items() if not same_bits(value, other.tensors[name])]
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def storage_bytes(tensors: list[torch.Tensor]) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are equal, their zeros' signs and the bits of what is no number included."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False

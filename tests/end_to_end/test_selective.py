@@ -164,13 +164,27 @@ class Random(nn.Module):
         return out
 
 
+class Picks(nn.Module):
+    """Takes one of its weights by a number that a tensor tells: a view, for which that tensor's value is needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.weights = Body(), nn.Parameter(torch.randn(4, WIDTH, WIDTH) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            number = x.mean(0)[:4].argmax()
+        out: Tensor = self.body(nn.functional.linear(x, self.weights[number]).tanh())
+        return out.tanh()
+
+
 def selective(candidates: Candidates) -> list[int]:
     return [index for index, run in enumerate(candidates.replays) if run.alone]
 
 
 @pytest.mark.parametrize(
     "block",
-    [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Random],
+    [FillsList, FillsCache, Averages, Normalises, Branches, InPlace, Random, Picks],
     ids=lambda b: b.__name__,
 )
 def test_every_entry_of_a_menu_is_exact(block: Any) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
-
-from ... import _torch_private as private
 from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
 from ..._device import device_of
+from ..._record.recorder import storage_bytes
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep
 from ..measure import measure
@@ -50,12 +48,12 @@ def _peak_bytes(step: TrainingStep) -> int | None:
     """Measure the peak of a step over what it stands on; what else is alive in the process does not count."""
     standing = [*step.model.parameters(), *step.model.buffers(), *step.inputs()]
     standing += [gradient for gradient in step.held if gradient is not None]
-    own = {private.storage_key(each): each for each in standing if each.layout == torch.strided}
-    own_bytes = sum(each.untyped_storage().nbytes() for each in own.values())
+    device = device_of(step.device)
     try:
-        return own_bytes + measure(lambda: _run(step), device=step.device).step_bytes
+        step_bytes = measure(lambda: _run(step), device=step.device).step_bytes
     except ProfilingError:  # a profiler of the caller's is running
         return None
+    return storage_bytes(device, standing) + step_bytes + device.forget_workspaces()  # earlier steps took them
 
 
 def _seconds(step: TrainingStep) -> float:

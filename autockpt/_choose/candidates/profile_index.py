@@ -43,6 +43,7 @@ class Index:
         birth_node: by tensor, the innermost node in which it was born; -1 after forward.
         save_nodes: by save, the node that made it.
         op_nodes: by operator, the node that ran it.
+        operating: nodes that ran operators other than views.
         seconds: by node, forward seconds, those of a module call the median over identical ones.
         changing: module calls that change buffers.
         foreign: module calls with operators outside any torch function: of a custom autograd function.
@@ -83,6 +84,7 @@ class Index:
             for node in self.nodes
         ]
         self.changing = [n for n, call in zip(self.call_nodes, profile.calls, strict=True) if call.buffers]
+        self.operating = frozenset(self.op_nodes)
         self.foreign = sorted({node for node in self.op_nodes if not self.is_function(node)})
         self.multiplying = sorted({n for n, name in zip(self.op_nodes, ops.name, strict=True) if multiplies(name)})
 
@@ -133,7 +135,9 @@ class Index:
         functions, f = self.profile.functions, self.nodes[function].function
         if functions.makes[f] or functions.mutates[f]:
             return False
-        return functions.alias[f] or not functions.reads[f]  # else it reads values: `item`
+        if functions.alias[f]:
+            return function not in self.operating  # else it reads values: `weights[index]` asks a tensor for a number
+        return not functions.reads[f]  # else it reads values: `item`
 
     def is_keepable(self, function: int) -> bool:
         """Whether a replay can do without running a torch function."""
