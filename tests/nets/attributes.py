@@ -258,7 +258,7 @@ ATTRIBUTES: tuple[Kind, ...] = (
     _kind("a callable object", CallableObject),
     _kind("an attribute of a class", InClass, begin=count_anew, outside=lambda: InClass.count),
     _kind("a variable of a file", InModule, begin=count_anew, outside=lambda: steps_seen),
-    _kind("a context variable", InContext, begin=count_anew, outside=POSITION.get),
+    _kind("a context variable", InContext, Outcome.EXACT, begin=count_anew, outside=POSITION.get),
     _kind("a closure", InClosure),
     _kind("a counter", lambda: Counter(True), Outcome.EXACT),
     _kind("a counter that nothing reads", lambda: Counter(False), Outcome.EXACT),
