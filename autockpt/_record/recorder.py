@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import gc
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -102,6 +103,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     private.load_compiler()
     with (
+        _gradients_as_now(),
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),
         set_aside(step.model),
@@ -109,6 +111,16 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
         return _record(step, sandbox, chosen)
+
+
+@contextmanager
+def _gradients_as_now() -> Iterator[None]:
+    """Leave gradients on or off as they are: an interrupt may fall where torch's own context would switch them back."""
+    now = torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        private.set_grad_enabled(now)
 
 
 def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:

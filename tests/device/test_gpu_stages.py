@@ -17,6 +17,8 @@ import pytest
 
 from benchmarks.gpu.stages import STAGES
 
+pytestmark = pytest.mark.sweep  # all six take a minute of both cores
+
 ROOT = Path(__file__).parents[2]
 NAME = "Fake CUDA device"
 

@@ -228,6 +228,7 @@ def test_an_interrupted_recording_leaves_nothing_on() -> None:
                 autockpt.profile(model, BATCH)
         except Interrupt:
             interrupted += 1
+        assert torch.is_grad_enabled(), f"gradients stay off after an interrupt in call {place}"
         assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
     assert interrupted > 25
     assert_torch_is_as_it_was()
