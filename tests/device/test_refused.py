@@ -76,6 +76,7 @@ def test_memory_of_another_device_is_no_part_of_what_stands() -> None:
 def test_a_full_device_leaves_the_model_as_it_was() -> None:
     model, batch = blocks()
     state = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (2 << 20)) / (8 << 30))
     with pytest.raises(torch.OutOfMemoryError):
         autockpt.apply(model, budget="20MB", inputs={"input": batch["input"].repeat(64, 1)}, loss=loss_of)
@@ -89,6 +90,7 @@ def test_a_full_device_leaves_the_model_as_it_was() -> None:
 def test_a_full_device_in_a_step_that_is_recorded_is_the_users_error_and_a_smaller_batch_trains() -> None:
     model, batch = blocks()
     autockpt.apply(model, budget="24MB")
+    torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (2 << 20)) / (8 << 30))
     with pytest.raises(torch.OutOfMemoryError):
         loss_of(model(batch["input"].repeat(64, 1))).backward()

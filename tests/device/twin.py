@@ -158,6 +158,7 @@ def _trained(
 ) -> Run:
     gc.collect()
     torch_private.forget_workspaces()
+    torch.cuda.empty_cache()  # else blocks of others, larger than what is asked for, are handed out whole
     base_bytes = torch.cuda.memory_allocated()
     model, batch = build()
     run = Run(model, batch, optimizer(model), base_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -20,6 +22,8 @@ PREDICTION_TOLERANCE = 0.02
 
 
 def on_gpu(name: str) -> Case:
+    gc.collect()
+    torch.cuda.empty_cache()  # blocks that are larger than what is asked for would be handed out whole
     case = build(name)
     batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in case.kwargs.items()}
     return Case(case.model.cuda(), batch)

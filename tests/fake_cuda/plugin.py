@@ -100,4 +100,5 @@ def as_at_first() -> Iterator[None]:
     set_options(Options())
     for index in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(1.0, index)
+    torch.cuda.empty_cache()  # blocks of one test, larger than what another asks for, would be handed out whole
     torch.cuda.set_device(0)
