@@ -28,7 +28,7 @@ def install(devices: int = 1) -> None:
         raise RuntimeError("install the fake device before transformers is imported, which remembers what it found")
     if devices not in range(1, fake.MOST_DEVICES + 1):
         raise ValueError(f"there can be 1 to {fake.MOST_DEVICES} fake devices, not {devices}")
-    fake.library()
+    fake.load()
     fake.call("devices", devices)
     fake.set_options(fake.Options())
     from . import storages

@@ -75,7 +75,7 @@ class Ran:
 
 
 @functools.cache
-def library() -> Any:
+def load() -> Any:
     """Return the library, loaded once for the process: what it registers with torch cannot be taken back.
 
     Raises:
@@ -94,12 +94,12 @@ def library() -> Any:
 
 def installed() -> bool:
     """Whether this process has the device."""
-    return library.cache_info().currsize > 0
+    return load.cache_info().currsize > 0
 
 
 def call(name: str, *numbers: int) -> int:
     """Call a function of the library's on whole numbers; what it returns means nothing where it returns none."""
-    found: int = getattr(library(), f"fake_{name}")(*(ctypes.c_int64(number) for number in numbers))
+    found: int = getattr(load(), f"fake_{name}")(*(ctypes.c_int64(number) for number in numbers))
     return found
 
 
@@ -134,7 +134,7 @@ def watching() -> Iterator[list[Ran]]:
         yield found
     finally:
         call("watch", 0)
-        for line in library().fake_seen().decode().splitlines():
+        for line in load().fake_seen().decode().splitlines():
             name, *numbers = line.split()
             device, stream, thread = map(int, numbers)
             found.append(Ran(operator=name, device=device, stream=stream, thread=thread))
@@ -143,7 +143,7 @@ def watching() -> Iterator[list[Ran]]:
 def memory_stats(device: int) -> dict[str, Any]:
     """Return what torch's extension would: for each figure all, the small and the large pool."""
     found = (ctypes.c_int64 * (len(COUNTED) * len(POOLS) * len(FIGURES) + 2))()
-    library().fake_stats(ctypes.c_int64(device), found)
+    load().fake_stats(ctypes.c_int64(device), found)
     figures = iter(found)
     stats: dict[str, Any] = {
         name: {pool: {figure: next(figures) for figure in FIGURES} for pool in POOLS} for name in COUNTED
@@ -164,7 +164,7 @@ def memory_stats(device: int) -> dict[str, Any]:
 def host_memory_stats() -> dict[str, Any]:
     """Return what torch's extension would of pinned memory; it takes no time."""
     found = (ctypes.c_int64 * (len(HOST_COUNTED) * len(FIGURES) + 2))()
-    library().fake_host_stats(found)
+    load().fake_host_stats(found)
     figures = iter(found)
     stats: dict[str, Any] = {name: {figure: next(figures) for figure in FIGURES} for name in HOST_COUNTED}
     no_time = dict.fromkeys(("total", "max", "min", "count", "avg"), 0)
