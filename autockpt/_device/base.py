@@ -84,7 +84,7 @@ class Device(Protocol):
         """Return a clock of what runs on it."""
 
     def wait(self) -> None:
-        """Wait until all that was asked of it is done."""
+        """Wait until all that was asked of it is done, and what that held is let go of."""
 
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:
         """Wait until autograd's own threads have let go of a backward's results."""

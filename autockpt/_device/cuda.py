@@ -61,6 +61,13 @@ class Cuda:
         return EventClock(self.at)
 
     def wait(self) -> None:
+        """Wait, also for autograd's thread of the device, which holds a backward's last gradients until its next one.
+
+        So it gets a backward of one number to do.
+        """
+        with torch.inference_mode(False), torch.enable_grad(), private.outside_modes():
+            number = torch.zeros((), device=self.at, requires_grad=True)
+            self.settle(torch.autograd.grad(number.view_as(number), number))
         torch.cuda.synchronize(self.at)
 
     def settle(self, results: Iterable[torch.Tensor | None]) -> None:

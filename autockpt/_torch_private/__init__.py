@@ -75,6 +75,7 @@ from .recorder import (
     profiler_is_running,
     quiet_fake_tensors,
     reads_late_writes,
+    running_node,
     saving_node,
     sleep_on,
     start_memory_profiler,

@@ -260,9 +260,14 @@ def node_number(node: Any) -> int:
     return int(node._sequence_nr())
 
 
+def running_node() -> Any:
+    """Return the node that backward runs in this thread, which asks for its saved tensors; None outside of one."""
+    return torch._C._current_autograd_node()
+
+
 def reads_late_writes() -> bool:
     """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
-    node: Any = torch._C._current_autograd_node()
+    node = running_node()
     return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from benchmarks.gpu.memory import synchronize
 from benchmarks.gpu.models import Size, build
 
 __all__ = [
+    "DETERMINISTIC",
     "Setting",
     "Step",
     "Subject",
+    "deterministic",
     "loss_of",
     "pairs",
     "peak",
@@ -40,6 +41,13 @@ PLENTY = 2**60
 """More bytes than any step needs: the plan for it is the plain step."""
 
 
+STEPS_A_TURN = 3
+"""How many steps of one kind are timed before those of the other."""
+
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""What the environment of a process must say before cuBLAS is first used, for `deterministic`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """How a stage runs.
@@ -47,7 +55,7 @@ class Setting:
     Attributes:
         device: where.
         size: of the models.
-        pairs: how many pairs of steps are timed.
+        pairs: how many turns of steps are timed; see `pairs`.
         search_seconds: how long a solver may search.
     """
 
@@ -143,23 +151,35 @@ def planned(of: Subject, plan: Plan) -> Iterator[Step]:
 
 
 def pairs(of: Subject, way: Callable[[], AbstractContextManager[Step]], count: int) -> dict[str, float | int]:
-    """Time plain steps and those of a way to train in turns, without optimizer; a first pair warms up.
+    """Time plain steps and those of a way to train in turns, without optimizer.
+
+    Each turn of either begins with a step that is not timed: the first planned step compares every replay.
+
+    Args:
+        of: the model.
+        way: how it trains, in a context.
+        count: of turns, of `STEPS_A_TURN` timed steps each.
 
     Returns:
         Medians of both in seconds, and of the ratios of neighbours, less one.
     """
     plain, other = [], []
-    for _ in range(count + 1):
-        plain.append(seconds_of(of.step, of.device))
+    for _ in range(count):
+        plain += _turn(of.step, of.device)
         with way() as step:
-            other.append(seconds_of(step, of.device))
-    ratios = [b / a for a, b in zip(plain[1:], other[1:], strict=True)]
+            other += _turn(step, of.device)
+    ratios = [b / a for a, b in zip(plain, other, strict=True)]
     return {
-        "plain_seconds": statistics.median(plain[1:]),
-        "step_seconds": statistics.median(other[1:]),
+        "plain_seconds": statistics.median(plain),
+        "step_seconds": statistics.median(other),
         "overhead": statistics.median(ratios) - 1,
-        "pairs": count,
+        "pairs": len(ratios),
     }
+
+
+def _turn(step: Step, device: torch.device) -> list[float]:
+    step(optimize=False)
+    return [seconds_of(step, device) for _ in range(STEPS_A_TURN)]
 
 
 def seconds_of(step: Step, device: torch.device) -> float:
@@ -178,18 +198,33 @@ def verdict(of: Subject, plan: Plan) -> dict[str, str]:
     said = {"verdict": found.verdict, "first_difference": _named(found)}
     if found.verdict != "not repeatable":
         return said
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # kernels that have no such variant, each named once a step
+        with deterministic():
             again = autockpt.verify(of.model, of.batch, plan=plan, loss=loss_of)
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    except RuntimeError as error:  # there is no such kernel
+        return {**said, "deterministic kernels": " ".join(str(error).split())[:200]}
     return {**said, "verdict": again.verdict, "verdict_by_default": found.verdict, "first_difference": _named(again)}
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Have torch take kernels that repeat themselves; an operator that has none raises.
+
+    Where torch only warns of those, attention keeps the one that does not repeat itself.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    settings: Any = torch.utils.deterministic
+    fills, settings.fill_uninitialized_memory = settings.fill_uninitialized_memory, False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = fills
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def _named(found: autockpt.Verification) -> str:
     if found.error:
         return found.error[:200]
-    return f"{found.first.kind} {found.first.name}" if found.first else ""
+    first = next(iter(found.wrong_replays), found.first)
+    return f"{first.kind} {first.name}" if first else ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import threading
+from typing import Literal
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from torch.nn import functional
 
 import autockpt
 from tests.device.twin import Batch, blocks, outcome, plain_and_planned
-from tests.fake_cuda.device import watching
+from tests.fake_cuda.device import Options, set_options, watching
 
 SCALE = contextvars.ContextVar("SCALE", default=1.0)
 LOCAL = threading.local()
+RUNS = itertools.count()
 
 
 class Scaled(nn.Module):
@@ -127,3 +130,48 @@ def test_a_replay_runs_on_the_stream_of_its_forward() -> None:
         outputs.square().mean().backward()
     replayed = [each.stream for each in backward if each.operator == "aten::gelu"]
     assert replayed == [model.stream.stream_id] * 2
+
+
+class Noisy(torch.autograd.Function):
+    """Its gradient differs from run to run, as that of a kernel which adds in an order of its own."""
+
+    @staticmethod
+    def forward(input: Tensor) -> Tensor:
+        return input.clone()
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        """Saves nothing."""
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0] * (1 + next(RUNS) / 16)
+
+
+class Attending(nn.Module):
+    """Attention in half precision, whose gradient does not repeat itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(64, 192)
+
+    def forward(self, input: Tensor) -> Tensor:
+        query, key, value = (each.unflatten(-1, (4, 16)).transpose(1, 2) for each in self.project(input).chunk(3, -1))
+        litter = [torch.full((2,), next(RUNS), device="cuda") for _ in range(8)]
+        del litter  # what is in these blocks is what nobody writes in those that attention takes
+        made: Tensor = functional.scaled_dot_product_attention(query, key, value)
+        noisy: Tensor = Noisy.apply(made.transpose(1, 2).flatten(2))  # type: ignore[no-untyped-call]
+        return input + noisy
+
+
+@pytest.mark.parametrize("attention", ["flash", "efficient"])
+def test_what_attention_leaves_unwritten_is_no_fault_where_its_gradient_does_not_repeat_itself(
+    attention: Literal["flash", "efficient"],
+) -> None:
+    """An H100 said `different`: of each replay verify compared the state of a generator that no kernel had written."""
+    set_options(Options(attention=attention))
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Attending() for _ in range(3))).to("cuda", torch.bfloat16)
+    batch = torch.randn(2, 29, 64, dtype=torch.bfloat16).cuda()
+    found = autockpt.verify(model, batch, plan=autockpt.Plan.of(["0", "1", "2"]), loss=lambda out: out.square().mean())
+    assert (found.verdict, found.wrong_replays, found.replays) == ("not repeatable", (), 3)

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import torch
 
+from ... import _torch_private as private
 from ..._record.sandbox import Sandbox
 from ..._run.frames.frame import Frame
 from ..._run.frames.saved import Slot
+from ..._run.frames.unwritten import Made, attentions, is_unwritten
 from .outcome import Observed, compare
 from .report import Difference
 
@@ -31,6 +33,20 @@ class Fault(NamedTuple):
     repeats: bool
 
 
+class _Dropped(NamedTuple):
+    """What a forward dropped.
+
+    Attributes:
+        observed: a copy on the host.
+        node: number of the node of autograd that saved it.
+        requires_grad: whether a gradient flows through it.
+    """
+
+    observed: Observed
+    node: int
+    requires_grad: bool
+
+
 @contextmanager
 def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Fault]) -> Iterator[None]:
     """Compare what every replay in the block makes with what forward dropped, of which copies wait on the host.
@@ -40,13 +56,14 @@ def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Faul
         state: remembers all that a replay may change.
         faults: takes those that are found, in the order of backward; a replay that raises is one.
     """
-    dropped: weakref.WeakKeyDictionary[Slot, Observed] = weakref.WeakKeyDictionary()
+    dropped: weakref.WeakKeyDictionary[Slot, _Dropped] = weakref.WeakKeyDictionary()
     make, plain = Slot.__init__, Frame.replay
 
     def drop(slot: Slot, frame: Frame, tensor: torch.Tensor) -> None:
         make(slot, frame, tensor)
         if tensor.dtype is not torch.uint8 or tensor.dim() != 1:  # a kernel's workspace, which it need not fill
-            dropped[slot] = Observed("replay", frame.calls[-1].key, tensor).kept()
+            observed = Observed("replay", frame.calls[-1].key, tensor).kept()
+            dropped[slot] = _Dropped(observed, private.saving_node(), tensor.requires_grad)
 
     def replay(frame: Frame) -> None:
         slots = [slot for _, slot in frame.alive() if slot.value is None and slot in dropped]
@@ -68,7 +85,7 @@ def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Faul
 class _Again:
     """A frame that is replayed several times: a replay lets go of what it was made from, so that is held here."""
 
-    def __init__(self, step: int, frame: Frame, dropped: dict[Slot, Observed], plain: Callable[[Frame], None]) -> None:
+    def __init__(self, step: int, frame: Frame, dropped: dict[Slot, _Dropped], plain: Callable[[Frame], None]) -> None:
         self._step, self._frame, self._dropped, self._plain = step, frame, dropped, plain
         self._calls, self._boundary = frame.calls, frame.boundary
 
@@ -83,14 +100,28 @@ class _Again:
 
     def difference(self, error: Exception | None) -> Difference | None:
         """Return the first difference of what the replay made, under the name of its call; None if there is none."""
-        for slot, one in self._dropped.items():
-            if slot.value is not None and (found := compare(self._step, [one], [one._replace(value=slot.value)])):
+        nodes = self._attentions()
+        made = {
+            slot: Made(slot.value, each.node, each.requires_grad)
+            for slot, each in self._dropped.items()
+            if slot.value is not None
+        }
+        for slot, each in made.items():
+            one = self._dropped[slot].observed
+            found = compare(self._step, [one], [one._replace(value=each.value)])
+            if found and not is_unwritten(each, made.values(), nodes):
                 return found[0]
         if error is None:
             return None
-        name = next((one.name for slot, one in self._dropped.items() if slot.value is None), self._calls[-1].key)
+        missing = (each.observed.name for slot, each in self._dropped.items() if slot.value is None)
+        name = next(missing, self._calls[-1].key)
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return Difference(kind="replay", name=name, step=self._step, what=what)
+
+    def _attentions(self) -> set[int]:
+        """Return the numbers of attention's nodes in the frame: behind the one for which backward replays it."""
+        since = min((each.node for each in self._dropped.values()), default=0)
+        return attentions([private.running_node()], since)
 
     def repeats(self, state: Callable[[], Sandbox]) -> bool:
         """Whether replays from one visible state agree, or change something visible that nobody can put back."""
@@ -102,7 +133,7 @@ class _Again:
             for slot in self._dropped:
                 slot.value = None
             error = copy_context().run(self.run)
-            made = [one._replace(value=slot.value).kept() for slot, one in self._dropped.items()]
+            made = [each.observed._replace(value=slot.value).kept() for slot, each in self._dropped.items()]
             if before.notes():
                 break
             before.restore()

@@ -22,7 +22,7 @@ from .around import NUMPY, PYTHON, Generator
 from .hidden import Hidden
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
-from .unwritten import attentions, written
+from .unwritten import Made, attentions, is_unwritten
 from .witness import Witness, same, witness_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Trial:
     def ends(self, call: Call, results: Sequence[Tensor]) -> None:
         """Look at what a call's forward has done."""
         if self.compares:
-            self._attentions |= attentions(results, self._since)
+            self._attentions |= attentions([each.grad_fn for each in results], self._since)
         drawn = self.nets.drawn_from(self.segment)
         drawn += [each for each, _ in call.random if each in self.others and each not in drawn]
 
@@ -162,7 +162,10 @@ class Trial:
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
         wrong = [(number, slot) for number, slot in frame.alive() if not _proven(slot)]
-        wrong = written(wrong, frame.alive(), self._attentions) if wrong else wrong
+        if wrong:
+            made = {number: found for number, slot in frame.alive() if (found := _made(slot)) is not None}
+            none = [number for number, each in made.items() if is_unwritten(each, made.values(), self._attentions)]
+            wrong = [(number, slot) for number, slot in wrong if number not in none]
         return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
 
     def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
@@ -179,6 +182,13 @@ class Trial:
             return True
         self.nets.unrepeating(self.segment, frame.call_at(wrong[0][0]).key)
         return False
+
+
+def _made(slot: Slot) -> Made | None:
+    """Return what a replay has made for a slot whose proof is there still."""
+    if slot.proof is None or slot.value is None:
+        return None
+    return Made(slot.value, slot.proof.node, slot.proof.requires_grad)
 
 
 def _proven(slot: Slot) -> bool:

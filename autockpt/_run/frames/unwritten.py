@@ -11,12 +11,12 @@ what looks like its queries, which is the queries, keys, values and the result.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
 from ... import _torch_private
-from .saved import Slot
 
 ATTENTION = (
     "ScaledDotProductFlashAttentionBackward",
@@ -34,12 +34,26 @@ STATE_ELEMENTS = 2
 INTEGERS = (torch.int64, torch.uint64)
 
 
-def attentions(results: Iterable[torch.Tensor], since: int) -> set[int]:
-    """Return the numbers of attention's nodes behind some results, as far as nodes were made `since` a number.
+class Made(NamedTuple):
+    """What a replay made for a saved tensor.
+
+    Attributes:
+        value: the tensor.
+        node: number of the node of autograd that saved it in forward.
+        requires_grad: whether a gradient flows through it.
+    """
+
+    value: torch.Tensor
+    node: int
+    requires_grad: bool
+
+
+def attentions(nodes: Iterable[Any], since: int) -> set[int]:
+    """Return the numbers of attention's nodes among some nodes and those behind them, as far as made `since` a number.
 
     O(nodes), a microsecond each.
     """
-    todo, seen, found = [result.grad_fn for result in results], set(), set[int]()
+    todo, seen, found = list(nodes), set(), set[int]()
     while todo:
         node = todo.pop()
         if node is None or node in seen or (number := _torch_private.node_number(node)) < since:
@@ -51,30 +65,21 @@ def attentions(results: Iterable[torch.Tensor], since: int) -> set[int]:
     return found
 
 
-def written(
-    wrong: Sequence[tuple[int, Slot]], alive: Iterable[tuple[int, Slot]], nodes: Collection[int]
-) -> list[tuple[int, Slot]]:
-    """Return those of some slots by which a comparison goes.
+def is_unwritten(made: Made, others: Iterable[Made], nodes: Collection[int]) -> bool:
+    """Return whether no comparison goes by a saved tensor.
 
     Args:
-        wrong: slots of a frame, with their numbers, for which its replay made other bits.
-        alive: all slots of the frame.
-        nodes: numbers of attention's nodes in it.
+        made: what a replay made for it.
+        others: what the same replay made, this one among it.
+        nodes: numbers of attention's nodes.
     """
-    looks = {
-        (slot.proof.node, *_look(slot.value))
-        for _, slot in alive
-        if slot.proof is not None and slot.value is not None and slot.proof.requires_grad
-    }
-    return [(number, slot) for number, slot in wrong if not _is_unwritten(slot, nodes, looks)]
-
-
-def _is_unwritten(slot: Slot, nodes: Collection[int], looks: Collection[tuple[object, ...]]) -> bool:
-    value, proof = slot.value, slot.proof
-    if value is None or proof is None:
+    value = made.value
+    if value.dtype in INTEGERS and value.numel() <= STATE_ELEMENTS and not value.is_cpu:
+        return True
+    if made.node not in nodes:
         return False
-    is_state = value.dtype in INTEGERS and value.numel() <= STATE_ELEMENTS and not value.is_cpu
-    return is_state or (proof.node in nodes and (proof.node, *_look(value)) not in looks)
+    looks = {_look(other.value) for other in others if other.node == made.node and other.requires_grad}
+    return _look(value) not in looks
 
 
 def _look(tensor: torch.Tensor) -> tuple[torch.dtype, int]:
