@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -42,8 +43,14 @@ def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int,
     return found
 
 
-def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> int:
-    """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers."""
+def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> int | None:
+    """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers.
+
+    None while other threads run. torch lets go of the interpreter in the midst of ending a tensor, and who finds that
+    one meanwhile ends it a second time: the process dies.
+    """
+    if threading.active_count() > 1:
+        return None
     things, own = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
     known = [*known, *model.parameters(), *model.buffers()]

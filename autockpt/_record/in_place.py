@@ -27,6 +27,7 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._stash.spilled_step import SpilledStep
+from ..solvers.units import format_bytes
 from .alive import beside_bytes
 from .marks import Run
 from .observer import Observer
@@ -46,19 +47,26 @@ class Recorded:
         seconds: when what happened, as the recorded step itself tells.
         static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
         reached: which of the trainable parameters had a gradient when it was over, by their number.
-        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights.
+        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
+            where nobody can tell.
     """
 
     run: Run
     seconds: Seconds
     static: Static
     reached: frozenset[int]
-    beside_bytes: int = 0
+    beside_bytes: int | None = None
 
     @property
     def operators(self) -> list[tuple[str, str]]:
         """Name of each operator, and class of the module whose call ran it."""
         return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
+
+    def beside(self) -> str:
+        """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
+        if self.beside_bytes is None:
+            return ""
+        return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
 
     def profile(
         self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory

@@ -188,6 +188,23 @@ def test_live_objects_are_looked_for_while_other_threads_make_tuples() -> None:
     in_threads(make, measure)
 
 
+def test_no_step_that_begins_looks_at_tensors_that_another_thread_may_be_ending(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that is found while torch ends it is ended twice: in one of some hundred steps the process died."""
+    caplog.set_level("INFO", "autockpt")
+    found = threading.Event()
+    model = autockpt.apply(stack(), budget="min")
+
+    def train() -> None:
+        steps(model, 2)
+        found.set()
+
+    in_threads(train, lambda: found.wait(PATIENCE_SECONDS))
+    (line,) = [each for each in caplog.messages if each.startswith("recorded a step")]
+    assert "beside" not in line
+
+
 class Interrupt(BaseException):
     pass
 

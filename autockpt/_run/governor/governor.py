@@ -246,8 +246,7 @@ class Governor:
             _log.info("the model set itself up in its first step, so the next one is recorded")
         else:
             refuse_collectives(recorded.operators)
-            beside = f"beside {format_bytes(recorded.beside_bytes)} of tensors that are no part of it and do not count"
-            _log.info("recorded a step on batches of %s, %s", step.kind.describe(), beside)
+            _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
             if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes, recorded)):
                 self._plans.forget_plans()
             self._said.once(UNPLANNED, where=self._plans.late)
