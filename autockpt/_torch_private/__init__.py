@@ -45,6 +45,7 @@ from .frames import (
     version,
     versions,
 )
+from .nodes import NodeCount, node_number, reads_late_writes, running_node, saving_node
 from .optimizers import (
     bare_step,
     blank_optimizer,
@@ -70,13 +71,9 @@ from .recorder import (
     new_fake_mode,
     no_profiler_left,
     no_torch_functions,
-    node_number,
     outside_modes,
     profiler_is_running,
     quiet_fake_tensors,
-    reads_late_writes,
-    running_node,
-    saving_node,
     sleep_on,
     start_memory_profiler,
     stop_memory_profiler,

@@ -250,27 +250,6 @@ def outside_modes() -> Iterator[None]:
                 torch._C._push_on_torch_function_stack(mode)
 
 
-def saving_node() -> int:
-    """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
-    return int(torch._C._autograd._get_sequence_nr()) - 1
-
-
-def node_number(node: Any) -> int:
-    """Return the sequence number of an autograd node; see `saving_node`."""
-    return int(node._sequence_nr())
-
-
-def running_node() -> Any:
-    """Return the node that backward runs in this thread, which asks for its saved tensors; None outside of one."""
-    return torch._C._current_autograd_node()
-
-
-def reads_late_writes() -> bool:
-    """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
-    node = running_node()
-    return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
-
-
 def fake_mode_of(tensor: Tensor) -> Any:
     """Return the mode that a fake tensor belongs to, or None for any other tensor."""
     data = tensor.data if isinstance(tensor, torch.nn.Parameter) else tensor

@@ -133,9 +133,10 @@ class Governor:
 
     def _run(self, step: Step, run: Callable[[], Any]) -> Any:
         """Run one forward of a step."""
-        nodes, step.running = _torch_private.saving_node(), True
+        step.running = True
         try:
-            outputs = run()
+            with step.nodes.counting():
+                outputs = run()
         except BaseException:
             self._drop()
             raise
@@ -145,7 +146,6 @@ class Governor:
             self._idle = True
             self._said.once(UNHOOKED)
             self._drop()
-        step.nodes += _torch_private.saving_node() - nodes
         step.watch(outputs)
         return outputs
 
@@ -222,7 +222,9 @@ class Governor:
             return None
         strangers = self.handle.table.strangers.take_met()
         if step.backward:
-            self._said.once(OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes, strangers=strangers))
+            self._said.once(
+                OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
+            )
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
@@ -247,7 +249,7 @@ class Governor:
         else:
             refuse_collectives(recorded.operators)
             _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
-            if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes, recorded)):
+            if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded)):
                 self._plans.forget_plans()
             self._said.once(UNPLANNED, where=self._plans.late)
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..._calls.values import tensors
 from ..._stash.spilled_step import SpilledStep
+from ..._torch_private import NodeCount
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
@@ -28,7 +29,7 @@ class Step:
         gradient_bytes: of the gradients with which it began.
         way: what watches it, where it does not run under a plan.
         batches: of its forwards.
-        nodes: how many nodes of autograd its forwards made.
+        nodes: counts the nodes of autograd that its forwards make.
         backward: whether a backward has begun.
         differentiable: whether one can: some output leads to a parameter.
         waiting: how many of its forwards had no backward yet.
@@ -43,7 +44,7 @@ class Step:
     gradient_bytes: int
     way: SpilledStep | None = None
     batches: list[Batch] = field(default_factory=list)
-    nodes: int = 0
+    nodes: NodeCount = field(default_factory=NodeCount)
     backward: bool = False
     differentiable: bool = False
     waiting: int = 0

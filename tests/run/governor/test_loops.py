@@ -57,6 +57,14 @@ class Compiled(nn.Module):
 Loop = Callable[[nn.Module], Iterator[Tensor]]
 
 
+def compiled_again(model: nn.Module) -> Iterator[Tensor]:
+    """Torch compiles in a planned step: with nodes of autograd that are no calls of the model."""
+    for number, loss in enumerate(usual(model)):
+        yield loss
+        if number == STEPS // 2:
+            torch.compiler.reset()
+
+
 def usual(model: nn.Module) -> Iterator[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(STEPS):
@@ -195,6 +203,7 @@ def failing(model: nn.Module) -> Iterator[Tensor]:
         pytest.param(stack, functional, 1_600_000, id="functional_call"),
         pytest.param(stack, failing, 1_500_000, id="forwards that fail"),
         pytest.param(Compiled, usual, 4_000_000, id="compiled parts"),
+        pytest.param(Compiled, compiled_again, 4_000_000, id="parts that are compiled again"),
     ],
 )
 def test_every_step_is_the_plain_one_and_there_is_a_plan_in_the_end(

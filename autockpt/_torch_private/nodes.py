@@ -1,0 +1,79 @@
+"""Nodes of autograd: their numbers, and how many a forward makes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+COMPILER = "torch._dynamo.callback"
+"""Tells when torch begins to compile and when it ends; loaded with the compiler."""
+
+
+def saving_node() -> int:
+    """Return, inside a pack hook, the sequence number of the autograd node that saves the tensor."""
+    return int(torch._C._autograd._get_sequence_nr()) - 1
+
+
+def node_number(node: Any) -> int:
+    """Return the sequence number of an autograd node; see `saving_node`."""
+    return int(node._sequence_nr())
+
+
+def running_node() -> Any:
+    """Return the node that backward runs in this thread, which asks for its saved tensors; None outside of one."""
+    return torch._C._current_autograd_node()
+
+
+def reads_late_writes() -> bool:
+    """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
+    node = running_node()
+    return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
+
+
+class NodeCount:
+    """Counts the nodes of autograd that this thread makes in a block, but for those with which torch compiles.
+
+    Attributes:
+        made: how many.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._since: int | None = None  # the newest node as counting began, and None while torch compiles
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count in a block."""
+        compiler: Any = sys.modules.get(COMPILER)
+        handler = None if compiler is None else compiler.callback_handler
+        thread = threading.get_ident()
+
+        def pause(_: object) -> None:
+            if threading.get_ident() == thread:  # numbers are each thread's own
+                self._pause()
+
+        def go_on(_: object) -> None:
+            if threading.get_ident() == thread:
+                self._since = saving_node()
+
+        self._since = saving_node()
+        if handler is not None:
+            handler.register_start_callback(pause)
+            handler.register_end_callback(go_on)
+        try:
+            yield
+        finally:
+            if handler is not None:
+                handler.remove_start_callback(pause)
+                handler.remove_end_callback(go_on)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._since is not None:
+            self.made += saving_node() - self._since
+        self._since = None
