@@ -55,8 +55,13 @@ class Request:
             device: where it trains, whose allocator takes a margin of the budget.
             bounded: whether to work out how near the plan comes to what is possible.
         """
-        budget_bytes, goal = self.goal.budget_bytes, self.goal
-        if budget_bytes is not None and device.margin:
-            goal = Goal(budget=int((1 - device.margin) * budget_bytes))
+        goal = less_margin(self.goal, device)
         asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
         return choose(profile, asked, bounded=bounded)
+
+
+def less_margin(goal: Goal, device: Device) -> Goal:
+    """Return a goal that leaves the allocator of a device its margin of a budget in bytes."""
+    if goal.budget_bytes is None or not device.margin:
+        return goal
+    return Goal(budget=int((1 - device.margin) * goal.budget_bytes))
