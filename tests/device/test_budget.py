@@ -155,7 +155,8 @@ def test_verify_measures_what_a_plan_predicts_the_workspaces_included() -> None:
 
 def test_the_largest_batch_leaves_the_allocator_its_margin_as_apply_does() -> None:
     """Its plan filled the budget to the last byte, and trained above it where a block was handed out whole."""
-    model, _ = blocks(4)
-    budget_bytes = 24 * MIB
+    model, _ = blocks(1)
+    budget_bytes = 4 * MIB
     found = autockpt.max_batch(model, lambda samples: torch.randn(samples, 128).cuda(), budget_bytes, loss=loss_of)
-    assert found.plan.peak_bytes <= found.plan.budget_bytes == int(0.97 * budget_bytes)
+    assert found.plan.budget_bytes == int(0.97 * budget_bytes)
+    assert found.plan.peak_bytes <= 0.97 * budget_bytes
