@@ -116,7 +116,12 @@ class Index:
 
     def total_bytes(self, tensors: Iterable[int]) -> int:
         """Add up the sizes of tensors."""
-        return int(sum(self.bytes[tensor] for tensor in tensors))
+        return sum(self.bytes_of[tensor] for tensor in tensors)
+
+    @functools.cached_property
+    def bytes_of(self) -> list[int]:
+        """`bytes` as Python's own numbers, which are five times as fast to add one by one."""
+        return [int(size) for size in self.bytes]
 
     def is_function(self, node: int) -> bool:
         """Whether a node is a call of a torch function."""
@@ -202,8 +207,12 @@ class Index:
         return [*(self.call_nodes[c] for c in argument.sources), *(self.functions[f] for f in argument.functions)]
 
     def handed_on(self, argument: Argument, members: Members) -> bool:
-        """Whether one of the run's own members returned the argument."""
-        return any(source in members for source in self.sources(argument))
+        """Whether one of the run's own members returned the argument; O(log members)."""
+        for source in self.sources(argument):
+            place = bisect.bisect_left(members, source)
+            if place < len(members) and members[place] == source:
+                return True
+        return False
 
     def reason(self, members: Members) -> str:
         """Why a run cannot be replayed exactly; empty where it can."""

@@ -6,7 +6,9 @@ runs        begin and end with a call that saves something, with the functions j
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from .profile_index import Index, Members
@@ -36,13 +38,15 @@ def runs_of(index: Index) -> Iterator[Members]:
     for row in sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]]):
         saving = [bool(index.saves_of((child,))) for child in row]
         found: dict[Members, None] = {}
+        into_bytes = functools.cache(functools.partial(_boundary_bytes, index, row))
         for length in _lengths(len(row)):
             apart = max(length // RUNS_A_LENGTH, 1) if len(row) > MAX_RUNS_PER_PARENT else 1
             for first in range(0, len(row) - length + 1, apart):
                 last = first + length - 1
                 if saving[first] and saving[last]:
                     found[tuple(row[first : last + 1])] = None
-                    found.update(dict.fromkeys(_from_before(index, row, first, last)))
+                    if first and index.is_function(row[first - 1]):
+                        found.update(dict.fromkeys(_from_before(index, row, first, last, into_bytes(last))))
         yield from found
 
 
@@ -54,16 +58,42 @@ def _lengths(n: int) -> list[int]:
     return sorted({round(longest ** (i / gaps)) for i in range(gaps + 1)})
 
 
-def _from_before(index: Index, row: Sequence[int], first: int, last: int) -> Iterator[Members]:
-    """A run with the functions just before it, as far as that makes its boundary smaller."""
-    least_bytes = -1
+def _from_before(
+    index: Index, row: Sequence[int], first: int, last: int, into_bytes: Sequence[int]
+) -> Iterator[Members]:
+    """A run with the functions just before it, as far as that makes its boundary smaller; see `_boundary_bytes`."""
+    least_bytes = into_bytes[first]
     while first and index.is_function(row[first - 1]):
-        shorter, members = tuple(row[first : last + 1]), tuple(row[first - 1 : last + 1])
-        least_bytes = index.total_bytes(index.boundary(shorter)) if least_bytes < 0 else least_bytes
         first -= 1
-        if (bytes_ := index.total_bytes(index.boundary(members))) < least_bytes:
-            least_bytes = bytes_
-            yield members
+        if into_bytes[first] < least_bytes:
+            least_bytes = into_bytes[first]
+            yield tuple(row[first : last + 1])
+
+
+def _boundary_bytes(index: Index, row: Sequence[int], last: int) -> list[int]:
+    """Return the bytes of the boundary of the run that begins at each place of a row and ends at `last`.
+
+    From right to left: a call's arguments come from outside until the call that returned one of them is a member too.
+    O(arguments).
+    """
+    into: Counter[int] = Counter()  # by tensor, arguments of members that come from outside
+    returned_by: dict[int, list[list[int]]] = defaultdict(list)  # by node, such arguments, each a list of its tensor
+    found, total_bytes = [0] * (last + 1), 0
+    for place in range(last, -1, -1):
+        for waiting in returned_by.pop(row[place], ()):
+            for tensor in waiting:
+                into[tensor] -= 1
+                total_bytes -= 0 if into[tensor] else index.bytes_of[tensor]
+            waiting.clear()
+        for argument in index.nodes[row[place]].arguments:
+            if (tensor := argument.tensor) >= 0:
+                into[tensor] += 1
+                total_bytes += index.bytes_of[tensor] if into[tensor] == 1 else 0
+                waiting = [tensor]
+                for source in index.sources(argument):
+                    returned_by[source].append(waiting)
+        found[place] = total_bytes
+    return found
 
 
 def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:

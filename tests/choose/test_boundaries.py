@@ -1,0 +1,50 @@
+"""The boundaries of all runs that end with a call are worked out in one pass: as one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import autockpt
+from tests.doors import ProfileIndex, candidate_runs, sibling_rows
+from tests.zoo import ZOO, build
+
+LASTS = 6
+"""Ends of runs that are looked at in each row of siblings."""
+
+
+class Power(torch.nn.Module):
+    """A long loop of operators in one forward; planning it took time with the cube of its length, and did not end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(8))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            hidden = self.weight @ hidden
+            hidden = hidden / hidden.norm()
+        return hidden
+
+
+def hold(profile: autockpt.Profile) -> int:
+    index, looked = ProfileIndex(profile), 0
+    for row in sibling_rows(index, index.call_nodes):
+        for last in random.Random(0).sample(range(len(row)), min(LASTS, len(row))):
+            found = candidate_runs._boundary_bytes(index, row, last)
+            for first in range(last + 1):
+                assert found[first] == index.total_bytes(index.boundary(tuple(row[first : last + 1])))
+                looked += 1
+    return looked
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_of_every_model(name: str) -> None:
+    case = build(name)
+    assert hold(autockpt.profile(case.model, case.kwargs, mode="fake"))
+
+
+def test_of_a_long_loop_of_operators() -> None:
+    assert hold(autockpt.profile(Power(), torch.randn(8, 8), mode="fake")) > 200
