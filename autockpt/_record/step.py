@@ -156,6 +156,12 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
     refuse_untrainable(model, loss)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     given = tensors((inputs.args, dict(inputs.kwargs)))
+    if not trainable and not any(tensor.requires_grad for tensor in given):
+        raise NotApplicable(
+            f"{type(model).__name__} has no parameter that requires a gradient, and no input does: nothing is kept for "
+            "backward, so nothing can be recomputed. Set requires_grad on what is to be trained, or, where gradients "
+            "pass through a frozen model, on the inputs from which they come."
+        )
     batch = [tensor for tensor in given if tensor.requires_grad and tensor.is_leaf]
     source = torch.zeros((), requires_grad=True) if any(map(_has_graph, given)) else None
     leaves = (*trainable, *batch, *(() if source is None else (source,)))
@@ -164,7 +170,7 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
         args=inputs.args,
         kwargs=inputs.kwargs,
         loss=loss or assumed_loss,
-        device=trainable[0].device,
+        device=(trainable or list(model.parameters()))[0].device,
         leaves=leaves,
         held=tuple(leaf.grad for leaf in leaves),
         source=source,
@@ -173,7 +179,9 @@ def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, 
 
 
 def refuse_untrainable(model: torch.nn.Module, loss: Loss | None) -> None:
-    """Refuse what has no training step: no module, one with nothing to train, or a loss that cannot be called.
+    """Refuse what has no training step: no module, one without parameters, or a loss that cannot be called.
+
+    One whose parameters are all frozen has: gradients may pass through it.
 
     Raises:
         NotApplicable: it is such a one, or has a parameter or buffer without a shape.
@@ -182,11 +190,8 @@ def refuse_untrainable(model: torch.nn.Module, loss: Loss | None) -> None:
     if loss is not None and not callable(loss):
         raise NotApplicable(f"loss is {loss!r}; it must be a function from the model's outputs to a scalar.")
     refuse_lazy(model)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise NotApplicable(
-            f"{type(model).__name__} has no parameter that requires a gradient: nothing is kept for backward, "
-            "so nothing can be recomputed. Set requires_grad on what is to be trained."
-        )
+    if next(model.parameters(), None) is None:
+        raise NotApplicable(f"{type(model).__name__} has no parameter, so it is no model that trains.")
 
 
 def refuse_other(model: object) -> None:

@@ -199,7 +199,9 @@ def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: flo
 
 def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
     """Refuse a device that reports nothing; say so where there are several, or less memory than the budget."""
-    devices = list(dict.fromkeys(each.device for each in model.parameters() if each.requires_grad and not each.is_meta))
+    there = [each for each in model.parameters() if not each.is_meta]
+    trained = [each for each in there if each.requires_grad]
+    devices = list(dict.fromkeys(each.device for each in trained or there))
     if devices:  # else it is given memory later, and refused in its first step
         refuse_unseen(devices[0])
         total_bytes, asked_bytes = device_of(devices[0]).total_bytes(), goal.budget_bytes

@@ -92,8 +92,9 @@ class Forward(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the model trains."""
-        return next(parameter.device for parameter in self.model.parameters() if parameter.requires_grad)
+        """Where the model trains, or lies, where all of it is frozen and gradients pass through it."""
+        trained = (parameter.device for parameter in self.model.parameters() if parameter.requires_grad)
+        return next(trained, None) or next(self.model.parameters()).device
 
     def run(self) -> Any:
         """Run the model's own forward."""

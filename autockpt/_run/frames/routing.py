@@ -108,23 +108,27 @@ def governed_forward(
     """Run `forward`, which is the root's own, as its governor wants it."""
     if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
         return forward(*args, **kwargs)
-    if _trains(module):
+    if _trains(module, (args, kwargs)):
         return governor.train(module, forward, args, kwargs)
     if thread.scope is None and not thread.replays and not is_compiling():
         governor.pause(module, (args, kwargs))
     return patched_forward(forward, module, "", governor.handle, *args, **kwargs)
 
 
-def _trains(module: nn.Module) -> bool:
+def _trains(module: nn.Module, arguments: object) -> bool:
+    """Whether a forward is one of training: of parameters, or through frozen ones, in whatever mode those are."""
     return (
-        module.training
-        and torch.is_grad_enabled()
+        torch.is_grad_enabled()
         and thread.scope is None  # else another plan's member calls the model
         and not thread.replays
         and not is_compiling()
         and not _torch_private.transforms_active()
         and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
-        and any(parameter.requires_grad for parameter in module.parameters())
+        and (
+            module.training
+            if any(parameter.requires_grad for parameter in module.parameters())
+            else any(tensor.requires_grad for tensor in tensors(arguments))
+        )
     )
 
 
