@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import autockpt
+from tests.doors import watching_replays
 
 
 def stack() -> nn.Sequential:
@@ -90,3 +91,15 @@ def test_why_no_step_is_planned_is_said(
 def test_verify_before_there_is_a_plan_says_when_there_is() -> None:
     with pytest.raises(autockpt.BudgetError, match="its plan is made as the third step begins, or at once"):
         autockpt.verify(autockpt.apply(stack(), "1MB"), torch.randn(4, 16))
+
+
+def test_a_model_that_trains_in_eval_mode_under_a_plan_is_told_of_no_missing_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, batch = stack().eval(), torch.randn(64, 16)
+    autockpt.apply(model, "min", inputs=batch, loss=lambda outputs: outputs.square().mean())
+    caplog.clear()
+    with watching_replays() as replayed:
+        for _ in range(2):
+            model(batch).square().mean().backward()
+    assert replayed and caplog.messages == []

@@ -282,8 +282,11 @@ class Governor:
         self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
-        """A step of the model was none that came by here."""
-        self._said.once(REPLACED if cover(model, self) else UNSEEN if model.training else EVAL)
+        """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
+        if cover(model, self):
+            self._said.once(REPLACED)
+        elif model.training or self._plans.current is None:
+            self._said.once(UNSEEN if model.training else EVAL)
 
     def _drop(self) -> None:
         """Forget the step that is under way."""
