@@ -37,6 +37,8 @@ def validate(profile: Profile) -> None:
     for what, begins in (("tensors", profile.tensors.birth), ("functions", functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
             raise InvalidFile(f"{what} are not in the order in which they begin")
+    if any(save >= len(saves) for save, _ in profile.rereads):
+        raise InvalidFile("a save is read again that is not in the profile")
     for what, ticks in _spans(profile):
         if any(later < earlier for earlier, later in pairwise(ticks)):
             raise InvalidFile(f"{what}: its ticks are {', '.join(map(str, ticks))}, which should ascend")
@@ -96,6 +98,9 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
         yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
     for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):
         yield from (("a tensor is let go of before it is saved", (pack, late, end)) for late in (unpack, release))
+    yield "a backward pass begins in forward or after the step", (profile.forward_ticks, *profile.backward_ticks, end)
+    for save, tick in profile.rereads:
+        yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
     for name, within, start, stop in chain(
         zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
         zip(ops.name, ops.call, ops.start, ops.stop, strict=True),

@@ -53,6 +53,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         ops: operators that calls ran.
         tensors: storages born in the step.
         saves: what autograd saved.
+        backward_ticks: ticks at which backward passes began after the first: `retain_graph`, a loss of its own each.
+        rereads: of each save that a further pass read, its index and the tick at which that pass first did, in order.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
@@ -78,6 +80,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     ops: OpTable = OpTable()
     tensors: TensorTable
     saves: SaveTable
+    backward_ticks: tuple[Index, ...] = ()
+    rereads: tuple[tuple[Index, Index], ...] = ()
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -62,6 +62,11 @@ class Recorded:
         """Name of each operator, and class of the module whose call ran it."""
         return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
 
+    @property
+    def backwards(self) -> int:
+        """How many backward passes it had."""
+        return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
+
     def beside(self) -> str:
         """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
         if self.beside_bytes is None:
@@ -128,6 +133,8 @@ class RecordedStep(SpilledStep):
     def backward_begins(self) -> None:
         if self._over is None:
             self._observer.end_forward()
+        elif not self._running:
+            self._observer.mark("backward_again", 0)
         self._over, self._running = self._clock.stamp(), True
         private.after_backward(self._backward_over)
 

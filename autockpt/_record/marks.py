@@ -32,6 +32,7 @@ MarkKind = Literal[
     "release",
     "ready",
     "forward_end",
+    "backward_again",
     "backward_end",
 ]
 
@@ -46,6 +47,8 @@ class Sources(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Mark:
     """One marker: what happened at its place on the tape.
+
+    A ``backward_again`` begins each backward pass but the first.
 
     What is allocated from an ``aside`` to the next marker of a call, function, operator or save is the recorder's own.
 

@@ -38,6 +38,8 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
             bytes=tuple(found.bytes), birth=tuple(found.birth), natural=tuple(found.natural), death=tuple(found.death)
         ),
         "saves": _saves(flow, found, at, row_of),
+        "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
+        "rereads": _rereads(found),
         "refusals": tuple(refused_parts(flow)),
     }
 
@@ -197,6 +199,18 @@ def _op_seconds(
         for op in own:
             found[op] = timed[function] * (shares[op] / total if total > 0 else 1 / len(own))
     return found
+
+
+def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
+    """Return the saves that a further backward pass read, and the tick at which it first did, in their order."""
+    passes, seen, again = 0, dict[int, int](), list[tuple[int, int]]()
+    for each in found.of_kind("backward_again", "unpack"):
+        if each.mark.kind == "backward_again":
+            passes += 1
+        elif seen.setdefault(each.mark.index, passes) != passes:
+            seen[each.mark.index] = passes
+            again.append((each.mark.index, each.tick))
+    return tuple(again)
 
 
 def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapping[int, int]) -> SaveTable:

@@ -20,6 +20,7 @@ class Known:
     Attributes:
         kind: the kind.
         nodes: how many nodes of autograd its forwards made.
+        backwards: how many backward passes it had.
         reached: which of the trainable parameters get a gradient, by their number.
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
@@ -28,6 +29,7 @@ class Known:
 
     kind: Kind
     nodes: int = 0
+    backwards: int = 1
     reached: frozenset[int] = frozenset()
     recorded: Recorded | None = None
     profile: Profile | None = None
@@ -45,6 +47,7 @@ class Ready:
         unfit: why it does not hold the step to the budget, where no plan does; else empty.
         calls: how often a step of the kind calls each module, by name.
         nets: what compares its replays.
+        backwards: on how many backward passes it counts.
     """
 
     kind: Kind
@@ -53,6 +56,7 @@ class Ready:
     begin_bytes: int = 0
     unfit: str = ""
     nets: Nets | None = None
+    backwards: int = 1
 
 
 T = TypeVar("T", Known, Ready)

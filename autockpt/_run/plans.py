@@ -109,10 +109,10 @@ class Plans:
         """Remember a recorded step, unless one of its kind was that made as many calls; returns whether it is."""
         before = next((each for each in self._known if each.kind == kind), None)
         if before is not None:
-            if before.nodes >= nodes:
+            if before.nodes >= nodes and before.backwards >= recorded.backwards:
                 return False
             self._known.remove(before)
-        known = Known(kind=kind, nodes=nodes, reached=recorded.reached, recorded=recorded)
+        known = Known(kind=kind, nodes=nodes, backwards=recorded.backwards, reached=recorded.reached, recorded=recorded)
         self._known = [known, *self._known[: MOST_KINDS - 1]]
         alike = [each for each in self._known if each.kind.without_numbers() == kind.without_numbers()]
         if len(alike) == MOST_ALIKE:
@@ -202,7 +202,15 @@ class Plans:
         calls = {call.name: call.occurrence + 1 for call in profile.calls}
         nets = Nets.of(plan, self._request.check, governed=True)
         begin_bytes = profile.static.total_bytes - profile.static.gradient_bytes
-        return Ready(kind=kind, plan=plan, calls=calls, begin_bytes=begin_bytes, unfit=unfit, nets=nets)
+        return Ready(
+            kind=kind,
+            plan=plan,
+            calls=calls,
+            begin_bytes=begin_bytes,
+            unfit=unfit,
+            nets=nets,
+            backwards=1 + len(profile.backward_ticks),
+        )
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]

@@ -51,6 +51,12 @@ UNSEEN = (
     "batch, apply(model, budget, inputs=batch, loss=loss), before compiling; or compile its blocks alone."
 )
 
+BACKWARDS = (
+    "a step had more backward passes than its plan counts on (retain_graph, or a loss of its own each): what a segment "
+    "recomputes for one is recomputed for the next, and its inputs are held until then. That step may have been above "
+    "the budget; the next one is recorded, and planned for."
+)
+
 EVAL = (
     "a model that is held to a budget trains in eval mode, in which no step is recorded and none is planned for. Call "
     "model.train() before the loop."

@@ -45,6 +45,14 @@ class Surprises:
         self.unknown = True
         return True
 
+    def more_backwards(self) -> bool:
+        """Note that a planned step had more backward passes than its plan counts on; whether a recording may come."""
+        if self.exhausted:
+            return False
+        self.tries += 1
+        self.unknown = True
+        return True
+
     def learnt(self, *, new: bool) -> bool:
         """Note that a step was recorded, of a `new` kind or not; whether it is what was unknown.
 

@@ -45,7 +45,7 @@ from .frames import (
     version,
     versions,
 )
-from .nodes import NodeCount, node_number, reads_late_writes, running_node, saving_node
+from .nodes import NodeCount, node_number, reads_late_writes, running_backward, running_node, saving_node
 from .optimizers import (
     bare_step,
     blank_optimizer,

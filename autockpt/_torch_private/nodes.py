@@ -29,6 +29,11 @@ def running_node() -> Any:
     return torch._C._current_autograd_node()
 
 
+def running_backward() -> int:
+    """Return the number of the backward that runs in this thread; -1 outside of one."""
+    return int(torch._C._current_graph_task_id())
+
+
 def reads_late_writes() -> bool:
     """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
     node = running_node()

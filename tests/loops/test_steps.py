@@ -163,7 +163,6 @@ def test_parts_that_torchs_own_checkpoint_recomputes(reentrant: bool) -> None:
     held(partial(Partly, reentrant=reentrant), lambda run: train(run, steps()), budget=0.8)
 
 
-@pytest.mark.xfail(strict=False, reason="no plan meets the budget: what is replayed stays for the second backward")
 def test_backward_twice() -> None:
     def loop(run: Run) -> None:
         for batch in steps():

@@ -14,7 +14,7 @@ Where a function is kept, what it made and saved stays from forward on instead, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
@@ -33,7 +33,7 @@ class Replay:
         alone: torch functions inside that do not run again, by node.
         segment: the same by names, with what it costs, host seconds included.
         stop: one past the last node that it covers.
-        tick: when it runs.
+        tick: when it first runs.
         held: for each tensor that is held from forward on, the tick until which it is.
         additions: bytes that stand only because of it, from which tick until which: its own peak, what it restores,
             and copies of buffers from the beginning of forward on.
@@ -61,34 +61,44 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
     inside = index.saves_of(members)
     # What a function that does not run again saves stays with autograd, but for what it was given.
     slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in index.reads(nodes[i])]
-    tick = min((saves.unpack[i] for i in slots), default=profile.ticks)
-    if tick >= profile.ticks:
+    fills = index.passes.fills(slots)
+    if not fills:
         return None
-    needed = [i for i in slots if saves.release[i] > tick]
-    last = max(needed, key=lambda i: saves.pack[i])
-    end, stays = saves.pack[last], set(inside).difference(slots)
+    stays = set(inside).difference(slots)
     boundary = index.boundary(members)
-    held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], tick + 1)
+    over = max(fills) + 1  # the last replay is
+    held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
     # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
     born = (t for t in held if index.birth_node[t] not in alone and index.covers(members, index.birth_node[t]))
     twice = {tensor: copies_of(index, members, tensor) for tensor in born}
-    until = _restored(index, members, needed, stays, alone, held, twice)
     buffers = tuple(
         dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
     )
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
-    dead = [i for i in inside if saves.release[i] <= tick and nodes[i] not in alone]
-    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice)
-    if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
-        peak_bytes = max(peak_bytes, profile.generator_bytes)
-    ends: dict[int, int] = defaultdict(int)
-    for (tensor, _), release in until.items():
-        ends[release] += int(index.bytes[tensor])
-    additions = [(snapshot + peak_bytes, tick, tick + 1)]
-    additions += [(size, tick + 1, release) for release, size in sorted(ends.items())]
-    additions += [(snapshot, index.nodes[members[0]].enter, tick + 1)] if snapshot else []
-    # What a function saves is packed as well, though no replay makes it again.
-    packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
+    seconds, end, restored = 0.0, 0, set[int]()
+    additions: list[tuple[int, int, int]] = []
+    for tick, needed in fills.items():
+        until = _restored(index, members, needed, alone, held, twice)
+        last = max(needed, key=lambda i: saves.pack[i])
+        packs = saves.pack[last]
+        dead = [i for i in inside if i not in needed and nodes[i] not in alone]
+        peak_bytes = replay_peak(index, members, packs, until, alone, dead, twice)
+        if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
+            peak_bytes = max(peak_bytes, profile.generator_bytes)
+        ends: dict[int, int] = defaultdict(int)
+        for (tensor, _), release in until.items():
+            ends[release] += int(index.bytes[tensor])
+        additions.append((snapshot + peak_bytes, tick, tick + 1))
+        additions += [(size, tick + 1, release) for release, size in sorted(ends.items())]
+        # What a function saves is packed as well, though no replay makes it again.
+        packed = sum(saves.pack[i] <= packs or nodes[i] in alone for i in inside)
+        seconds += _device_seconds(index, members, last, alone) + packed * index.host.save_seconds
+        seconds += _host_seconds(index, members, alone)
+        end, restored = max(end, packs), restored.union(tensor for tensor, _ in until)
+    for i in stays:
+        if saves.tensor[i] >= 0:
+            held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
+    additions += [(snapshot, index.nodes[members[0]].enter, over)] if snapshot else []
     return Replay(
         members=members,
         alone=alone,
@@ -99,15 +109,13 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
             keep=index.keys(keep),
             skip=index.keys(skip),
             linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
-            recompute_seconds=_device_seconds(index, members, last, alone)
-            + packed * index.host.save_seconds
-            + _host_seconds(index, members, alone),
-            freed_bytes=index.total_bytes({tensor for tensor, _ in until}),
+            recompute_seconds=seconds,
+            freed_bytes=index.total_bytes(restored),
             boundary_bytes=index.total_bytes(boundary),
             kept_bytes=index.total_bytes(held.keys() - boundary.keys()),
         ),
         stop=index.nodes[members[-1]].stop,
-        tick=tick,
+        tick=min(fills),
         held=tuple(held.items()),
         additions=tuple(additions),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
@@ -117,21 +125,19 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
 def _restored(
     index: Index,
     members: Members,
-    needed: Iterable[int],
-    stays: Iterable[int],
+    needed: Mapping[int, int],
     alone: Collection[int],
     held: dict[int, int],
     twice: Mapping[int, Mapping[int, Copies]],
 ) -> dict[tuple[int, int], int]:
     """Say until when each tensor that a replay brings back is needed, and the function that makes a cast of its own.
 
-    What saves hold instead goes into `held`: those that stay with autograd, and of those `needed` from the replay what
-    is held for it, or was born in functions that are left alone. Of what stands `twice` a member saves the copy that it
-    is given.
+    What saves hold instead goes into `held`: of those `needed` from the replay, each until its tick, what is held for
+    it, or was born in functions that are left alone. Of what stands `twice` a member saves the copy that it is given.
     """
     saves = index.profile.saves
     until: dict[tuple[int, int], int] = {}
-    for i in needed:
+    for i, tick in needed.items():
         tensor, node = saves.tensor[i], index.save_nodes[i]
         if tensor < 0:
             continue
@@ -147,10 +153,7 @@ def _restored(
         if Copies.HELD in copies:
             held[tensor] = max(held.get(tensor, 0), saves.release[i])
         if Copies.MADE in copies:
-            until[tensor, cast] = max(until.get((tensor, cast), 0), saves.release[i])
-    for i in stays:
-        if saves.tensor[i] >= 0:
-            held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
+            until[tensor, cast] = max(until.get((tensor, cast), 0), tick)
     return until
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..._data.profile import Profile
 from ..._data.rooflines import host_costs
 from ..._data.tables import Argument
+from .passes import Passes
 from .products import multiplies
 from .tree import make_tree, number_calls
 
@@ -102,6 +103,11 @@ class Index:
         for node, written in zip(self.op_nodes, self.profile.ops.writes, strict=True):
             found[node] += (t for t in written if not self.is_function(node) or self.birth_node[t] != node)
         return found
+
+    @functools.cached_property
+    def passes(self) -> Passes:
+        """The backward passes of the step."""
+        return Passes(self.profile)
 
     @functools.cached_property
     def casts(self) -> frozenset[int]:

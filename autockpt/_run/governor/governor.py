@@ -37,7 +37,20 @@ from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans
 from ..refusing import told
 from ..request import Request
-from ..said import EVAL, FAILED, HOOKS, LATER, OTHER_CALLS, REPLACED, UNCOVERED, UNHOOKED, UNPLANNED, UNSEEN, Said
+from ..said import (
+    BACKWARDS,
+    EVAL,
+    FAILED,
+    HOOKS,
+    LATER,
+    OTHER_CALLS,
+    REPLACED,
+    UNCOVERED,
+    UNHOOKED,
+    UNPLANNED,
+    UNSEEN,
+    Said,
+)
 from ..surprises import Surprises
 from ..switches import Switches
 from ..unseen import Unseen
@@ -225,6 +238,8 @@ class Governor:
             self._said.once(
                 OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
             )
+            if step.way is None and self._plans.current and len(step.backwards) > self._plans.current.backwards:
+                self._said.once(BACKWARDS, where=self._surprises.more_backwards())
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ..._calls.values import tensors
 from ..._stash.spilled_step import SpilledStep
-from ..._torch_private import NodeCount
+from ..._torch_private import NodeCount, running_backward
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
@@ -31,6 +31,7 @@ class Step:
         batches: of its forwards.
         nodes: counts the nodes of autograd that its forwards make.
         backward: whether a backward has begun.
+        backwards: the numbers of those that have.
         differentiable: whether one can: some output leads to a parameter.
         waiting: how many of its forwards had no backward yet.
         outputs: what tells of each forward's graph whether it is alive.
@@ -46,6 +47,7 @@ class Step:
     batches: list[Batch] = field(default_factory=list)
     nodes: NodeCount = field(default_factory=NodeCount)
     backward: bool = False
+    backwards: set[int] = field(default_factory=set)
     differentiable: bool = False
     waiting: int = 0
     outputs: list[weakref.ref[_Begins]] = field(default_factory=list)
@@ -104,6 +106,7 @@ class Step:
 
     def _begins(self, first: bool) -> None:
         self.backward = True
+        self.backwards.add(running_backward())
         self.waiting -= first
         if self.way is not None:
             self.way.backward_begins()

@@ -1,0 +1,87 @@
+"""When a segment is replayed, and until when each replay's tensors stand, where backward passes keep their graph.
+
+    backward 1, which keeps its graph          backward 2
+    ├── replay ── a, b read and gone ──────────┼── replay ── a, b ─── released
+                  c not read: it waits ────────┼──────────── c read ─ released
+
+A tensor that is read in a pass which keeps its graph (``retain_graph``) goes with the node that has read it: the next
+pass replays. One that is not read in it waits for the next pass. Elsewhere it stands until autograd lets it go.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+from ..._data.profile import Profile
+
+
+class Passes:
+    """The backward passes of a step.
+
+    Args:
+        profile: of the step.
+
+    Attributes:
+        keeping: by pass, whether it kept its graph.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._begins, self._saves, self._ticks = profile.backward_ticks, profile.saves, profile.ticks
+        self._again: dict[int, list[int]] = {}
+        for save, tick in profile.rereads:
+            self._again.setdefault(save, []).append(tick)
+        self._reads = sorted((tick, i) for i in range(len(self._saves)) for tick in self.reads(i))
+        self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
+
+    def fills(self, slots: Sequence[int]) -> dict[int, dict[int, int]]:
+        """Return what each replay of a segment fills, by its tick: saves, each with the tick until which it stands.
+
+        In order; nothing where backward reads none of them. O(saves × backward passes).
+
+        Args:
+            slots: the saves that a replay of the segment can fill.
+        """
+        saves = self._saves
+        if not any(self.keeping):  # as nearly always
+            tick = min((saves.unpack[i] for i in slots), default=self._ticks)
+            return {tick: {i: saves.release[i] for i in slots if saves.release[i] > tick}} if tick < self._ticks else {}
+        reads = {i: self.reads(i) for i in slots}
+        empty, found = set(reads), dict[int, dict[int, int]]()
+        for number, keeps in enumerate(self.keeping):
+            read = {i: tick for i, own in reads.items() for tick in own if self.at(tick) == number}
+            tick = min((tick for i, tick in read.items() if i in empty), default=-1)
+            if tick >= 0:
+                filled = [i for i in reads if i in empty and saves.release[i] > tick]
+                found[tick] = {i: self._until(i, tick) for i in filled}
+                empty.difference_update(filled)
+            empty.update(read if keeps else ())
+        return found
+
+    def _until(self, save: int, filled: int) -> int:
+        """Return until when a save stands that is filled at a tick: until a pass that keeps its graph has read it."""
+        keeping = (read for read in self.reads(save) if read >= filled and self.keeping[self.at(read)])
+        return min((self.read_over(read, save) for read in keeping), default=self._saves.release[save])
+
+    def reads(self, save: int) -> list[int]:
+        """Return the ticks at which passes first read a save, one for each that did."""
+        return [tick for tick in (self._saves.unpack[save], *self._again.get(save, ())) if tick < self._ticks]
+
+    def at(self, tick: int) -> int:
+        """Return the number of the pass that runs at a tick."""
+        return bisect.bisect_right(self._begins, tick)
+
+    def read_over(self, tick: int, save: int) -> int:
+        """Return the tick by which the node is done that read a save: the next one reads then, or the pass is over."""
+        ends = (*self._begins, self._ticks)[self.at(tick)]
+        op = self._saves.op[save]
+        for place in range(bisect.bisect_right(self._reads, (tick, save)), len(self._reads)):
+            later, other = self._reads[place]
+            if later >= ends or self._saves.op[other] != op or op < 0:
+                return min(later, ends)
+        return ends
+
+    def _keeps(self, number: int) -> bool:
+        """Whether nothing that a pass reads goes before its last read: else each node lets go of it."""
+        read = [(tick, i) for tick, i in self._reads if self.at(tick) == number]
+        return bool(read) and min(self._saves.release[i] for _, i in read) > read[-1][0]
