@@ -39,7 +39,7 @@ def round_trip(tensor: Tensor) -> tuple[int, Tensor]:
         place += len(own)
 
     copier.read(stash_pieces.pieces(back), read)
-    assert place == len(row) == stash_pieces.stored_bytes(stash_pieces.pieces(tensor))
+    assert place == len(row) == stash_pieces.stored_bytes(tensor)
     return len(row), back
 
 
