@@ -26,6 +26,7 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .alive import beside_bytes
 from .marks import Run
@@ -81,8 +82,10 @@ class RecordedStep(SpilledStep):
         ProfilingError: a profiler runs already, in this thread or another.
     """
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
-        super().__init__(model, device, arguments)
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
+        super().__init__(model, device, arguments, stash)
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
         self._on = device_of(device)

@@ -9,6 +9,7 @@ import torch
 
 from .. import _torch_private as private
 from .._device import device_of
+from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .marks import Run
 from .routing import patched_forwards, routed_functions
@@ -22,8 +23,10 @@ SPILLING = "spilling"
 class TimedStep(SpilledStep):
     """A step of the user's that is stamped where a recorded one has its markers; see `SpilledStep`."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
-        super().__init__(model, device, arguments)
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
+        super().__init__(model, device, arguments, stash)
         self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
 

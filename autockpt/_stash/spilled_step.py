@@ -13,7 +13,7 @@ from .. import _torch_private as private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from . import open_stash
-from .base import Spill, SpilledTensor
+from .base import Spill, SpilledTensor, Stash
 
 LATE_WRITES = (
     "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
@@ -37,6 +37,7 @@ class SpilledStep:
         model: that trains.
         device: where.
         arguments: of its first forward, which stay where they are.
+        stash: where what it saves waits; None for one of its own.
 
     Attributes:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
@@ -46,10 +47,12 @@ class SpilledStep:
         NoRoom: there is no temporary folder; later, where the stash takes no more.
     """
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
         self.device, self.model, self.foreign, self.unhooked = device, model, False, False
         held = [*tensors(arguments), *model.parameters(), *model.buffers()]
-        self.spill = Spill(open_stash(device), device, held)
+        self.spill = Spill(stash or open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         """Run one of its forwards: ``run()`` is the model's own."""
