@@ -124,7 +124,7 @@ class RecordedStep(SpilledStep):
         if self._over is None:
             self._observer.end_forward()
         self._over, self._running = self._clock.stamp(), True
-        private.after_backward(self._backward_over)
+        self._as_backward_ends(self._backward_over)
 
     def _backward_over(self) -> None:
         self._over, self._running = self._clock.stamp(), False
@@ -140,6 +140,7 @@ class RecordedStep(SpilledStep):
         self._reached.update(id(each) for each in self.model.parameters() if each.is_leaf and each.grad is not None)
 
     def drop(self) -> None:
+        super().drop()
         self._end()
 
     def close(self, arguments: object) -> Recorded:

@@ -45,7 +45,10 @@ class TimedStep(SpilledStep):
     def backward_begins(self) -> None:
         if "forward_end" not in self._stamps.kinds:
             self._stamps.add("forward_end")
-        private.after_backward(lambda: self._stamps.add("backward_end"))
+        self._as_backward_ends(self._backward_over)
+
+    def _backward_over(self) -> None:
+        self._stamps.add("backward_end")
 
     @property
     def complete(self) -> bool:

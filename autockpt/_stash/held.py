@@ -25,14 +25,9 @@ class HeldStashes:
         """Whether any is held."""
         return bool(self._held)
 
-    def hold(self, device: torch.device) -> Stash:
-        """Return the stash for a device that is held, from now on if it was not.
-
-        Raises:
-            NoRoom: there is no temporary folder.
-        """
-        self._held[device.type] = stash = self.open(device)
-        return stash
+    def hold(self, device: torch.device, stash: Stash) -> None:
+        """Hold a stash from now on, which is that for a device."""
+        self._held[device.type] = stash
 
     def open(self, device: torch.device) -> Stash:
         """Return the stash for a device that is held, else a new one, which closes with the last who uses it.

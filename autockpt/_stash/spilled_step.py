@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
@@ -95,7 +96,24 @@ class SpilledStep:
         """Note what an optimizer has whose step is over."""
 
     def drop(self) -> None:
-        """Let go of what was begun; graphs that are alive keep what they need."""
+        """Let go of what was begun; graphs that are alive keep what they need.
+
+        Else its memory would wait for the collector: patches of forwards lead to it in a circle.
+        """
+        self.spill.close()
+
+    def _as_backward_ends(self, method: Callable[[], None]) -> None:
+        """Have a method of this step called as the backward that is running ends.
+
+        The thread of a device may hold what is called for a while longer, and with it must not hold the step.
+        """
+        weak = weakref.WeakMethod(method)
+
+        def call() -> None:
+            if (alive := weak()) is not None:
+                alive()
+
+        private.after_backward(call)
 
     def _yield(self) -> None:
         self.unhooked = True

@@ -104,7 +104,11 @@ class Governor:
             return self._ways.spilled(begins).forward(begins.arguments, begins.run)
         batch = begins.batch(numbers=self._plans.numbers)
         if step is None or not step.goes_on():
-            step = self._begin(begins, batch)
+            try:
+                step = self._begin(begins, batch)
+            except BaseException:
+                self.let_go()
+                raise
             if step is None:
                 return patched_forward(forward, model, "", self.handle, *args, **kwargs)
         step.batches.append(batch)
@@ -225,7 +229,6 @@ class Governor:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
                 self._learn(step, step.way.close(arguments), foreign=step.way.foreign)
             except ProfilingError as error:
-                step.way.drop()
                 if step.differentiable:
                     self._surprises.tries += 1
                     if self._surprises.exhausted:
@@ -233,6 +236,8 @@ class Governor:
                     self._said.once(f"{FAILED if self._idle else LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
+        if step.way is not None:
+            step.way.drop()
         return step
 
     def _learn(self, step: Step, recorded: Recorded, *, foreign: bool) -> None:

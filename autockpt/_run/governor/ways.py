@@ -43,24 +43,30 @@ class Ways:
 
     def timed(self, begins: Forward) -> SpilledStep:
         """Time it; errors as for `SpilledStep`."""
-        return TimedStep(begins.model, begins.device, begins.arguments, self.stashes.hold(begins.device))
+        stash = self.stashes.open(begins.device)
+        self.stashes.hold(begins.device, stash)
+        return TimedStep(begins.model, begins.device, begins.arguments, stash)
 
     def recorded(self, begins: Forward) -> SpilledStep:
         """Record it, if that can be done now; else it is only spilled.
 
         Raises:
             NotApplicable: it can never be.
+            NoRoom: as for `SpilledStep`.
         """
         device = device_of(begins.device)
         if why := device.why_never() or device.why_not_now():
             raise NotApplicable(why)
         refuse_sharded(begins.model)
         self._said.once(*self._switches.off(begins.model))
+        stash = self.stashes.open(begins.device)
         try:
-            return RecordedStep(begins.model, begins.device, begins.arguments, self.stashes.hold(begins.device))
+            way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash)
         except ProfilingError as error:
             self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
-            return self.spilled(begins)
+            way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
+        self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
+        return way
 
     def after_rehearsal(self, ready: Ready | None) -> Callable[[], None] | None:
         """Return what is to be called as a backward under a plan is over, if anything is."""
