@@ -12,7 +12,6 @@ import copy
 import dataclasses
 import functools
 import logging
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +106,7 @@ class Governor:
             try:
                 step = self._begin(begins, batch)
             except BaseException:
-                self.let_go()
+                self._ways.stashes.let_go()
                 raise
             if step is None:
                 return patched_forward(forward, model, "", self.handle, *args, **kwargs)
@@ -129,10 +128,6 @@ class Governor:
                 self._end(arguments)
             elif step.way is not None and not step.is_alive():
                 self._drop()
-
-    def let_go(self) -> None:
-        """Hold no memory in which saved tensors could wait, up to the next step that is recorded or timed."""
-        self._ways.stashes.let_go()
 
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
@@ -183,9 +178,7 @@ class Governor:
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
         step = Step(decision=decision, gradient_bytes=held_bytes)
         if decision.what == "Record":
-            step.way = self._ways.recorded(begins)
-            if isinstance(step.way, RecordedStep):
-                _torch_private.yields_to_others(functools.partial(_pause, weakref.ref(self), weakref.ref(model)))
+            step.way = self._ways.recorded(begins, self.pause)
         elif decision.what == "Time":
             step.way = self._ways.timed(begins)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
@@ -290,21 +283,14 @@ class Governor:
     def _rest(self) -> None:
         """Let steps run as they come from now on."""
         self._idle = True
-        self.let_go()
+        self._ways.stashes.let_go()
 
     def _drop(self) -> None:
         """Forget the step that is under way, and let go of where it waits."""
         step, self._step = self._step, None
         if step is not None and step.way is not None:
             step.way.drop()
-        self.let_go()
-
-
-def _pause(governor: weakref.ref[Governor], model: weakref.ref[nn.Module]) -> None:
-    """End what a governor records, as far as that can be, and what it holds: another recording begins."""
-    if (owner := governor()) is not None and (trained := model()) is not None:
-        owner.pause(trained, ())
-        owner.let_go()
+        self._ways.stashes.let_go()
 
 
 def _restored(request: Request, handle: Handle) -> Governor:

@@ -8,8 +8,12 @@ recorded    timed      planned and rehearsed
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 
+from torch import nn
+
+from ... import _torch_private as private
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import RecordedStep
@@ -47,8 +51,12 @@ class Ways:
         self.stashes.hold(begins.device, stash)
         return TimedStep(begins.model, begins.device, begins.arguments, stash)
 
-    def recorded(self, begins: Forward) -> SpilledStep:
+    def recorded(self, begins: Forward, pause: Callable[[nn.Module, object], None]) -> SpilledStep:
         """Record it, if that can be done now; else it is only spilled.
+
+        Args:
+            begins: its first forward.
+            pause: a method that ends what is recorded, as somebody else records.
 
         Raises:
             NotApplicable: it can never be.
@@ -65,6 +73,11 @@ class Ways:
         except ProfilingError as error:
             self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
             way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
+        else:
+            ends = functools.partial(
+                _ends, weakref.WeakMethod(pause), weakref.ref(begins.model), weakref.ref(self.stashes)
+            )
+            private.yields_to_others(ends)
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 
@@ -76,6 +89,17 @@ class Ways:
     def put_back(self) -> None:
         """Switch what was switched off on again."""
         self._switches.put_back()
+
+
+def _ends(
+    pause: weakref.WeakMethod[Callable[[nn.Module, object], None]],
+    model: weakref.ref[nn.Module],
+    stashes: weakref.ref[HeldStashes],
+) -> None:
+    """End a recording, as far as that can be, and let go of what is held: another recording begins."""
+    if (end := pause()) is not None and (trained := model()) is not None and (held := stashes()) is not None:
+        end(trained, ())
+        held.let_go()
 
 
 def _rehearsed(stashes: HeldStashes, nets: Nets | None) -> None:
