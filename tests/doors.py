@@ -118,6 +118,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.base import NoRoom, Spill, SpilledTensor, Token
     from autockpt._stash.file import FileStash
     from autockpt._stash.free_list import FreeList
+    from autockpt._stash.held import HeldStashes
     from autockpt._stash.host import HostStash
     from autockpt._stash.memory import HostMemory, pageable
     from autockpt._stash.memory import Room as HostRoom

@@ -26,6 +26,7 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from ..solvers.units import format_bytes
 from .alive import beside_bytes
@@ -94,8 +95,10 @@ class RecordedStep(SpilledStep):
         ProfilingError: a profiler runs already, in this thread or another.
     """
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
-        super().__init__(model, device, arguments)
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
+        super().__init__(model, device, arguments, stash)
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
         self._on = device_of(device)
@@ -136,7 +139,7 @@ class RecordedStep(SpilledStep):
         elif not self._running:
             self._observer.mark("backward_again", 0)
         self._over, self._running = self._clock.stamp(), True
-        private.after_backward(self._backward_over)
+        self._as_backward_ends(self._backward_over)
 
     def _backward_over(self) -> None:
         self._over, self._running = self._clock.stamp(), False
@@ -152,6 +155,7 @@ class RecordedStep(SpilledStep):
         self._reached.update(id(each) for each in self.model.parameters() if each.is_leaf and each.grad is not None)
 
     def drop(self) -> None:
+        super().drop()
         self._end()
 
     def close(self, arguments: object) -> Recorded:

@@ -9,6 +9,7 @@ import torch
 
 from .. import _torch_private as private
 from .._device import device_of
+from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .marks import Run
 from .routing import patched_forwards, routed_functions
@@ -25,8 +26,10 @@ HEAD_START_SECONDS = 5e-4
 class TimedStep(SpilledStep):
     """A step of the user's that is stamped where a recorded one has its markers; see `SpilledStep`."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
-        super().__init__(model, device, arguments)
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
+        super().__init__(model, device, arguments, stash)
         self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
 
@@ -45,7 +48,10 @@ class TimedStep(SpilledStep):
     def backward_begins(self) -> None:
         if "forward_end" not in self._stamps.kinds:
             self._stamps.add("forward_end")
-        private.after_backward(lambda: self._stamps.add("backward_end"))
+        self._as_backward_ends(self._backward_over)
+
+    def _backward_over(self) -> None:
+        self._stamps.add("backward_end")
 
     @property
     def complete(self) -> bool:

@@ -19,6 +19,7 @@ from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_me
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
 from .._record.timed import TimedStep
+from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
 from .batch import Batch, Forward, Kind, gradient_bytes
@@ -45,6 +46,7 @@ class Plans:
 
     Args:
         request: what the user asked for.
+        stashes: opens stashes for the rehearsals of plans.
 
     Attributes:
         current: the plan that is on the model, and what it is for.
@@ -52,8 +54,8 @@ class Plans:
         numbers: whether whole numbers among the arguments make a kind of step.
     """
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
+    def __init__(self, request: Request, stashes: HeldStashes) -> None:
+        self._request, self._stashes = request, stashes
         self._known: list[Known] = []  # the newest first
         self._ready: list[Ready] = []
         self.current: Ready | None = None
@@ -200,7 +202,7 @@ class Plans:
 
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
         calls = {call.name: call.occurrence + 1 for call in profile.calls}
-        nets = Nets.of(plan, self._request.check, governed=True)
+        nets = Nets.of(plan, self._request.check, governed=True, stashes=self._stashes)
         begin_bytes = profile.static.total_bytes - profile.static.gradient_bytes
         return Ready(
             kind=kind,

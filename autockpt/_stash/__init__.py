@@ -5,6 +5,7 @@
 
 base.py          `Stash`: put, get, free; what is held instead of a tensor that waits
 spilled_step.py  a step of the user's whose saved tensors wait
+held.py          one stash for several steps
 file.py          a temporary file
 host.py          memory of the host
 memory.py        which memory: pinned as long as enough is left to others, then pageable

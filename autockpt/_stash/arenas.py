@@ -10,6 +10,7 @@ number grows with the logarithm of that.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 import numpy
@@ -29,15 +30,17 @@ class Arenas:
 
     Args:
         take: takes a row of so many bytes.
-
-    Attributes:
-        size_bytes: of the space.
     """
 
     def __init__(self, take: Callable[[int], torch.Tensor]) -> None:
         self._take = take
-        self._rows: list[tuple[int, torch.Tensor]] = []  # each with the place at which it begins
-        self.size_bytes = 0
+        self._rows: list[torch.Tensor] = []
+        self._bounds = [0]  # where each begins, and where the last one ends: a tensor's length takes long to ask for
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the space is."""
+        return self._bounds[-1]
 
     def grow(self, size_bytes: int) -> None:
         """Make the space at least so large.
@@ -47,20 +50,21 @@ class Arenas:
         """
         while (missing_bytes := size_bytes - self.size_bytes) > 0:
             wanted_bytes = max(missing_bytes, self.size_bytes // ARENA_SHARE, SMALLEST_ARENA_BYTES)
-            row = self._take(1 << (wanted_bytes.bit_length() - 1))
-            self._rows.append((self.size_bytes, row))
-            self.size_bytes += len(row)
+            taken_bytes = 1 << (wanted_bytes.bit_length() - 1)
+            self._rows.append(self._take(taken_bytes))
+            self._bounds.append(self.size_bytes + taken_bytes)
 
     def rows(self, place: int, size_bytes: int) -> Iterator[torch.Tensor]:
         """Give the memory of a span, in order."""
-        for begin, row in self._rows:
-            first, last = max(place - begin, 0), min(place + size_bytes - begin, len(row))
-            if first < last:
-                yield row[first:last]
+        number, end = bisect_right(self._bounds, place) - 1, place + size_bytes
+        while place < end:
+            begin, until = self._bounds[number], min(end, self._bounds[number + 1])
+            yield self._rows[number][place - begin : until - begin]
+            place, number = until, number + 1
 
     def drop(self) -> None:
         """Let go of all memory."""
-        self._rows, self.size_bytes = [], 0
+        self._rows, self._bounds = [], [0]
 
 
 class Cursor:
@@ -88,12 +92,22 @@ class Cursor:
         """Whether the bytes where the cursor is are those of a row on the host, and go on if so."""
         return all(_same(own, given) for own, given in self._pairs(other))
 
+    def ahead(self, size_bytes: int) -> torch.Tensor | None:
+        """Give the memory where the cursor is, and go on behind it; None, and stay, where that is no single row."""
+        row = next(self._arenas.rows(self._place, size_bytes), None)
+        if row is None or row.nbytes < size_bytes:
+            return None
+        self._place += size_bytes
+        return row
+
     def _pairs(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         row, begin = flat(tensor), 0
-        for own in self._arenas.rows(self._place, len(row)):
-            yield own, row[begin : begin + len(own)]
-            begin += len(own)
-        self._place += len(row)
+        size_bytes = row.nbytes
+        for own in self._arenas.rows(self._place, size_bytes):
+            own_bytes = own.nbytes
+            yield own, row[begin : begin + own_bytes] if own_bytes < size_bytes else row
+            begin += own_bytes
+        self._place += size_bytes
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

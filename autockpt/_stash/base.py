@@ -92,7 +92,8 @@ class Spill:
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
-        self._stash, self._device = stash, device
+        self._stash: Stash | None = stash
+        self._device = device
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
 
@@ -102,7 +103,8 @@ class Spill:
         Raises:
             NoRoom: the stash takes no more.
         """
-        if tensor.device.type != self._device.type or not told_by_bytes(tensor):
+        stash = self._stash
+        if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor
         key = private.storage_key(tensor)  # none in a transform of `torch.func`
         if not key or key in self._held or not tensor.untyped_storage().nbytes():
@@ -111,6 +113,10 @@ class Spill:
             reference, version, waiting = last
             if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
                 return known
-        spilled = SpilledTensor(self._stash, tensor)
+        spilled = SpilledTensor(stash, tensor)
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
+
+    def close(self) -> None:
+        """Let go of the stash, which closes with the last tensor that waits; what is saved from now on stays."""
+        self._stash = None

@@ -39,7 +39,7 @@ class FileStash:
         with self._lock:
             while self._let_go:
                 self._free(self._let_go.popleft())
-            size_bytes, used_bytes = stored_bytes(cut), self._spans.used_bytes
+            size_bytes, used_bytes = stored_bytes(tensor), self._spans.used_bytes
             token = Token(self._spans.allocate(size_bytes), size_bytes)
             place = token.place
 

@@ -26,7 +26,7 @@ from .arenas import Arenas, Cursor
 from .base import NoRoom, Token
 from .free_list import FreeList
 from .memory import pageable
-from .pieces import PIECE_BYTES, Copier, pieces, stored_bytes
+from .pieces import Copier, gaps, longest_piece, pieces, stored_bytes
 
 ALIGNMENT_BYTES = 64
 """A line of the processor's cache, and a multiple of every element's size."""
@@ -103,22 +103,28 @@ class HostStash:
         weakref.finalize(self, _close, self._arenas, self._copier, give_back).atexit = False
 
     def put(self, tensor: torch.Tensor) -> Token:
-        cut = pieces(tensor)
-        stretch = (private.storage_key(tensor), *map(_place_of, cut))
+        stretch = _stretch_of(tensor)
         with self._lock:
             self._take_back()
+            cut = pieces(tensor, self._longest_bytes)
             known = self._stretches.get(stretch)
             if known is not None and self._holds(known.token, cut):
                 known.holders += 1
                 return known.token
-            token = self._allocate(stored_bytes(cut))
-            self._copier.write(cut, Cursor(self._arenas, token.place).write)
+            token = self._allocate(stored_bytes(tensor))
+            cursor = Cursor(self._arenas, token.place)
+            try:
+                self._copier.write(cut, cursor.write, cursor.ahead)
+            except BaseException:
+                self._spans.free(token.place, _aligned(token.stored_bytes))
+                raise
             self._blocks[token.place] = self._stretches[stretch] = _Block(token, stretch)
         return token
 
     def get(self, token: Token, tensor: torch.Tensor) -> None:
         with self._lock:
-            self._copier.read(pieces(tensor), Cursor(self._arenas, token.place).read)
+            cursor = Cursor(self._arenas, token.place)
+            self._copier.read(pieces(tensor, self._longest_bytes), cursor.read, cursor.ahead)
 
     def free(self, token: Token) -> None:
         self._let_go.append(token)
@@ -144,23 +150,28 @@ class HostStash:
                     del self._stretches[block.stretch]
                 self._spans.free(token.place, _aligned(token.stored_bytes))
 
+    @property
+    def _longest_bytes(self) -> int:
+        """How long pieces may be."""
+        return longest_piece(self._arenas.size_bytes)
+
     def _holds(self, token: Token, cut: list[torch.Tensor]) -> bool:
         """Whether the bytes of a tensor's pieces are those that wait."""
         cursor, same = Cursor(self._arenas, token.place), True
 
         def compare(row: torch.Tensor) -> None:
             nonlocal same
-            for part in flat(row).split(PIECE_BYTES):
+            for part in flat(row).split(self._longest_bytes):
                 same = same and cursor.matches(self._copier.on_host(part))
 
         self._copier.write(cut, compare)
         return same
 
 
-def _place_of(piece: torch.Tensor) -> Stretch:
-    """Where a piece lies in its storage, in whatever shape."""
-    layout = () if is_dense(piece) else (piece.shape, piece.stride())
-    return piece.storage_offset() * piece.itemsize, piece.nbytes, *layout
+def _stretch_of(tensor: torch.Tensor) -> Stretch:
+    """Which bytes of its storage are a tensor's, in whatever shape."""
+    begin = tensor.storage_offset() * tensor.itemsize
+    return private.storage_key(tensor), begin, stored_bytes(tensor), gaps(tensor)
 
 
 def _aligned(size_bytes: int) -> int:

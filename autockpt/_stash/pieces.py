@@ -5,7 +5,7 @@
 
 A device copies contiguous bytes as they are; for anything else torch makes a contiguous copy on the device first. So
 the span of a piece of the tensor is copied into a buffer on the host, and its elements are taken out of it there: that
-takes no memory of the device, and a few copies of a megabyte where a copy of each row would be thousands. More goes
+takes no memory of the device, and a few copies of megabytes where a copy of each row would be thousands. More goes
 over the bus than is stored, the whole span, as it lies in the tensor.
 
 Dimensions along which a tensor is expanded are stored once. Where elements overlap or interleave in another way, which
@@ -14,6 +14,7 @@ views of a model's results do not, the span is stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -22,12 +23,19 @@ import torch
 from .._calls.layout import flat, is_dense, span_bytes
 from .memory import pageable
 
-PIECE_BYTES = 1 << 20
-"""The longest span that passes through a buffer. Small enough for a processor's cache, and large enough that a copy
-takes longer than it takes to start one."""
+PIECE_BYTES, MOST_PIECE_BYTES = 1 << 20, 1 << 23
+"""The longest span that passes through a buffer, where little is stored and where much is. A processor's cache has
+either, and a copy of the one takes as long as it takes to start one, of the other many times as long."""
+
+PIECE_SHARE = 128
+"""A buffer is no larger than this part of all that is stored, or `PIECE_BYTES`."""
 
 Dimensions: TypeAlias = tuple[tuple[int, int], ...]
 """Size and stride of each, the largest stride first."""
+
+
+Ahead: TypeAlias = Callable[[int], torch.Tensor | None]
+"""Gives the memory of the next so many bytes of a row, for a copier to work in; None where there is none."""
 
 
 def dimensions(tensor: torch.Tensor) -> Dimensions | None:
@@ -50,32 +58,59 @@ def dimensions(tensor: torch.Tensor) -> Dimensions | None:
     return tuple(found)
 
 
-def pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Cut a tensor into views, as its elements lie: each without gaps, or with a span of at most `PIECE_BYTES`."""
+def gaps(tensor: torch.Tensor) -> Dimensions:
+    """Return how a tensor's elements lie, where something lies between them that is not stored; else nothing."""
+    if tensor.is_contiguous():
+        return ()
+    found = dimensions(tensor) or ()
+    return () if len(found) == 1 and found[0][1] == 1 else found
+
+
+def stored_bytes(tensor: torch.Tensor) -> int:
+    """Bytes that a tensor takes: its elements, each once, or their span."""
+    if apart := gaps(tensor):
+        return math.prod(size for size, _ in apart) * tensor.itemsize
+    return span_bytes(tensor)
+
+
+def longest_piece(all_bytes: int) -> int:
+    """Return how long pieces may be where so many bytes are stored in all."""
+    share_bytes = 1 << (all_bytes // PIECE_SHARE).bit_length() >> 1
+    return max(PIECE_BYTES, min(MOST_PIECE_BYTES, share_bytes))
+
+
+def pieces(tensor: torch.Tensor, longest_bytes: int | None = None) -> list[torch.Tensor]:
+    """Cut a tensor into views, as its elements lie: each without gaps, or with a span that is not too long.
+
+    However long they may be, they have the same elements in the same order.
+
+    Args:
+        tensor: that is to be cut.
+        longest_bytes: of such a span; None for `PIECE_BYTES`.
+    """
     if tensor.is_contiguous():
         return [tensor.detach()]
-    found = dimensions(tensor)
-    if found is None:
-        return [flat(tensor)]
-    return list(_cut(tensor.detach(), found, int(tensor.storage_offset())))
+    if apart := gaps(tensor):
+        longest = (PIECE_BYTES if longest_bytes is None else longest_bytes) // tensor.itemsize
+        return list(_cut(tensor.detach(), apart, int(tensor.storage_offset()), longest))
+    return [flat(tensor)]
 
 
-def _cut(tensor: torch.Tensor, rest: Dimensions, begin: int) -> Iterator[torch.Tensor]:
-    view = tensor.as_strided([size for size, _ in rest], [stride for _, stride in rest], begin)
-    if is_dense(view) or span_bytes(view) <= PIECE_BYTES:
-        yield view
+def _cut(tensor: torch.Tensor, rest: Dimensions, begin: int, longest: int) -> Iterator[torch.Tensor]:
+    span = 1 + sum((size - 1) * stride for size, stride in rest)
+    if span <= longest or span == math.prod(size for size, _ in rest):
+        yield tensor.as_strided([size for size, _ in rest], [stride for _, stride in rest], begin)
     else:
         (size, stride), inner = rest[0], rest[1:]
         row = 1 + sum((n - 1) * s for n, s in inner)
-        rows = max(1, (PIECE_BYTES // tensor.itemsize - row) // stride + 1)
+        rows = max(1, (longest - row) // stride + 1)
         for first in range(0, size, rows):
             n = min(rows, size - first)
-            yield from _cut(tensor, ((n, stride), *inner) if n > 1 else inner, begin + first * stride)
+            yield from _cut(tensor, ((n, stride), *inner) if n > 1 else inner, begin + first * stride, longest)
 
 
-def stored_bytes(cut: list[torch.Tensor]) -> int:
-    """Bytes that a tensor takes which is cut so."""
-    return sum(piece.nbytes for piece in cut)
+def _nowhere(size_bytes: int) -> None:
+    """Say that there is no memory to work in."""
 
 
 class Copier:
@@ -90,49 +125,74 @@ class Copier:
         self._spread: torch.Tensor | None = None
         self._packed: torch.Tensor | None = None  # elements side by side
 
-    def write(self, cut: list[torch.Tensor], write: Callable[[torch.Tensor], object]) -> None:
-        """Hand the bytes of pieces to `write`, in order, as tensors without gaps: of the device or of the host."""
+    def write(self, cut: list[torch.Tensor], write: Callable[[torch.Tensor], object], ahead: Ahead = _nowhere) -> None:
+        """Hand the bytes of pieces to `write`, in order, as tensors without gaps: of the device or of the host.
+
+        Args:
+            cut: the pieces.
+            write: is given each row.
+            ahead: gives the memory where a row of so many bytes would be written, which then is not: they are put
+                there. None where there is none.
+        """
         for piece in cut:
             if is_dense(piece):
                 write(piece)
-            else:
-                packed, spread = self._packed_row(piece), piece
-                if not piece.is_cpu:
-                    row = self.on_host(flat(piece))
-                    spread = row.view(piece.dtype).as_strided(piece.shape, piece.stride())
-                packed.view(piece.dtype).view(piece.shape).copy_(spread)
+                continue
+            spread = piece
+            if not piece.is_cpu:
+                row = self.on_host(flat(piece))
+                spread = row.view(piece.dtype).as_strided(piece.shape, piece.stride())
+            memory = ahead(piece.nbytes)
+            packed = self._packed_row(piece) if memory is None else memory
+            packed.view(piece.dtype).view(piece.shape).copy_(spread)
+            if memory is None:
                 write(packed)
 
-    def read(self, cut: list[torch.Tensor], read: Callable[[torch.Tensor], object]) -> None:
-        """Let `read` fill tensors without gaps, in order, and put their bytes into the pieces."""
+    def read(self, cut: list[torch.Tensor], read: Callable[[torch.Tensor], object], ahead: Ahead = _nowhere) -> None:
+        """Let `read` fill tensors without gaps, in order, and put their bytes into the pieces.
+
+        Args:
+            cut: the pieces.
+            read: is given each row.
+            ahead: gives the memory from which a row of so many bytes would be read, which then is not. None where
+                there is none.
+        """
         for piece in cut:
             if is_dense(piece):
                 read(piece)
-            else:
+                continue
+            packed = ahead(piece.nbytes)
+            if packed is None:
                 packed = self._packed_row(piece)
                 read(packed)
-                elements = packed.view(piece.dtype).view(piece.shape)
-                if piece.is_cpu:
-                    piece.copy_(elements)
-                else:
-                    row = self._row(span_bytes(piece))
-                    row.view(piece.dtype).as_strided(piece.shape, piece.stride()).copy_(elements)
-                    flat(piece).copy_(row)
+            elements = packed.view(piece.dtype).view(piece.shape)
+            if piece.is_cpu:
+                piece.copy_(elements)
+            else:
+                row = self._row(span_bytes(piece))
+                row.view(piece.dtype).as_strided(piece.shape, piece.stride()).copy_(elements)
+                flat(piece).copy_(row)
 
     def on_host(self, row: torch.Tensor) -> torch.Tensor:
-        """Return a row of at most `PIECE_BYTES` as it is on the host: from a device, a copy up to the next call."""
-        return row if row.is_cpu else self._row(len(row)).copy_(row)
+        """Return a row no longer than a piece as it is on the host: from a device, a copy up to the next call."""
+        return row if row.is_cpu else self._row(row.nbytes).copy_(row)
 
     def drop(self) -> None:
         """Let go of the buffers."""
         self._spread = self._packed = None
 
     def _row(self, size_bytes: int) -> torch.Tensor:
-        if self._spread is None:
-            self._spread = self._spreading(PIECE_BYTES)
+        if self._spread is None or self._spread.nbytes < size_bytes:
+            self._spread = None
+            self._spread = self._spreading(_buffer_bytes(size_bytes))
         return self._spread[:size_bytes]
 
     def _packed_row(self, piece: torch.Tensor) -> torch.Tensor:
-        if self._packed is None:
-            self._packed = pageable(PIECE_BYTES)
+        if self._packed is None or self._packed.nbytes < piece.nbytes:
+            self._packed = pageable(_buffer_bytes(piece.nbytes))
         return self._packed[: piece.nbytes]
+
+
+def _buffer_bytes(size_bytes: int) -> int:
+    """Size of a buffer for a row, and for longer ones: a power of two, as a block of pinned memory is."""
+    return max(PIECE_BYTES, 1 << (size_bytes - 1).bit_length())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeAlias
@@ -13,7 +14,7 @@ from .. import _torch_private as private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from . import open_stash
-from .base import Spill, SpilledTensor
+from .base import Spill, SpilledTensor, Stash
 
 LATE_WRITES = (
     "an RReLU draws its noise after autograd has saved it, so what a step saves cannot wait elsewhere, as it does in a "
@@ -37,6 +38,7 @@ class SpilledStep:
         model: that trains.
         device: where.
         arguments: of its first forward, which stay where they are.
+        stash: where what it saves waits; None for one of its own.
 
     Attributes:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
@@ -46,10 +48,12 @@ class SpilledStep:
         NoRoom: there is no temporary folder; later, where the stash takes no more.
     """
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, arguments: object) -> None:
+    def __init__(
+        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+    ) -> None:
         self.device, self.model, self.foreign, self.unhooked = device, model, False, False
         held = [*tensors(arguments), *model.parameters(), *model.buffers()]
-        self.spill = Spill(open_stash(device), device, held)
+        self.spill = Spill(stash or open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         """Run one of its forwards: ``run()`` is the model's own."""
@@ -92,7 +96,24 @@ class SpilledStep:
         """Note what an optimizer has whose step is over."""
 
     def drop(self) -> None:
-        """Let go of what was begun; graphs that are alive keep what they need."""
+        """Let go of what was begun; graphs that are alive keep what they need.
+
+        Else its memory would wait for the collector: patches of forwards lead to it in a circle.
+        """
+        self.spill.close()
+
+    def _as_backward_ends(self, method: Callable[[], None]) -> None:
+        """Have a method of this step called as the backward that is running ends.
+
+        The thread of a device may hold what is called for a while longer, and with it must not hold the step.
+        """
+        weak = weakref.WeakMethod(method)
+
+        def call() -> None:
+            if (alive := weak()) is not None:
+                alive()
+
+        private.after_backward(call)
 
     def _yield(self) -> None:
         self.unhooked = True

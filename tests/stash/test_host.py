@@ -158,6 +158,52 @@ def test_a_tensor_may_lie_across_arenas(place: int) -> None:
     assert not Cursor(space, place).matches(row)
 
 
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
+def test_a_span_of_a_space_is_given_in_order_whatever_arenas_it_crosses(grows: list[int], data: st.DataObject) -> None:
+    space, taken = Arenas(pageable), 0
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(stash_arenas, "SMALLEST_ARENA_BYTES", 4)
+        for more in grows:
+            taken += more
+            space.grow(taken)
+    assert space.size_bytes >= taken
+    whole = torch.randint(255, (space.size_bytes,), dtype=torch.uint8)
+    Cursor(space, 0).write(whole)
+    place = data.draw(st.integers(0, space.size_bytes))
+    size = data.draw(st.integers(0, space.size_bytes - place))
+    rows = [*space.rows(place, size)]
+    assert torch.equal(torch.cat([torch.empty(0, dtype=torch.uint8), *rows]), whole[place : place + size])
+    assert all(len(row) for row in rows)
+    cursor = Cursor(space, place)
+    memory = cursor.ahead(size)
+    assert (memory is None) == (len(rows) != 1)
+    assert memory is None or (memory.data_ptr() == rows[0].data_ptr() and len(memory) == size)
+    begin = place if memory is None else place + size  # where the cursor is
+    cursor.read(rest := torch.empty(space.size_bytes - begin, dtype=torch.uint8))
+    assert torch.equal(rest, whole[begin:])
+
+
+def test_a_slice_that_crosses_arenas_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stash_arenas, "SMALLEST_ARENA_BYTES", 1 << 8)
+    memory = Memory()
+    stash = HostStash(memory.take, memory.give_back)
+    saved = [part.transpose(0, 1) for part in torch.randn(5, 77, 3 * 8).chunk(3, -1)]
+    tokens = [stash.put(tensor) for tensor in saved]
+    for token, tensor in zip(tokens, saved, strict=True):
+        assert token.stored_bytes == tensor.nbytes
+        stash.get(token, back := torch.empty_strided(tensor.shape, tensor.stride()))
+        assert torch.equal(back, tensor)
+
+
+def test_what_could_not_be_copied_takes_no_room() -> None:
+    memory = Memory()
+    stash = HostStash(memory.take, memory.give_back)
+    with pytest.raises(NotImplementedError):
+        stash.put(torch.empty(MIB, device="meta", dtype=torch.uint8))
+    stash.put(torch.zeros(MIB, dtype=torch.uint8))
+    assert sum(memory.taken_bytes) == MIB
+
+
 def host(available_bytes: list[int], pinned: Callable[[int], Tensor] = pageable) -> HostMemory:
     """Memory of a host of 160 MiB, of which so much is available in turn."""
     return HostMemory(lambda: HostRoom(total_bytes=160 * MIB, available_bytes=available_bytes.pop(0)), pinned)

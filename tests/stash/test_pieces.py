@@ -39,7 +39,7 @@ def round_trip(tensor: Tensor) -> tuple[int, Tensor]:
         place += len(own)
 
     copier.read(stash_pieces.pieces(back), read)
-    assert place == len(row) == stash_pieces.stored_bytes(stash_pieces.pieces(tensor))
+    assert place == len(row) == stash_pieces.stored_bytes(tensor)
     return len(row), back
 
 
@@ -56,6 +56,37 @@ def test_any_view_comes_back_from_its_own_elements(longest_bytes: int, monkeypat
         assert all(is_dense(piece) or span_bytes(piece) <= longest_bytes for piece in stash_pieces.pieces(tensor))
 
     check()
+
+
+@given(views(), st.sampled_from([1, 8, 64, 1 << 20]), st.sampled_from([8, 24, 1 << 20]))
+def test_pieces_of_any_length_have_the_same_elements_in_the_same_order(tensor: Tensor, one: int, other: int) -> None:
+    def elements(longest_bytes: int) -> list[int]:
+        return [int(each) for piece in stash_pieces.pieces(tensor, longest_bytes) for each in piece.flatten()]
+
+    def row(longest_bytes: int) -> bytes:
+        copied = bytearray()
+        stash_pieces.Copier(pageable).write(
+            stash_pieces.pieces(tensor, longest_bytes), lambda piece: copied.extend(bytes_of(piece))
+        )
+        return bytes(copied)
+
+    assert row(one) == row(other)
+    if stash_pieces.gaps(tensor):
+        assert elements(one) == elements(other) == sorted(elements(one))
+        assert len(elements(one)) * tensor.itemsize == stash_pieces.stored_bytes(tensor)
+
+
+@given(views())
+def test_only_what_lies_between_elements_is_a_gap(tensor: Tensor) -> None:
+    own = tensor.unique().numel() * tensor.itemsize
+    assert bool(stash_pieces.gaps(tensor)) == (span_bytes(tensor) > own)
+    assert stash_pieces.stored_bytes(tensor) == own
+
+
+def test_pieces_are_longer_where_much_is_stored() -> None:
+    mib = 1 << 20
+    for all_mib, longest_mib in {0: 1, 1: 1, 255: 1, 256: 2, 511: 2, 1023: 4, 1024: 8, 1 << 20: 8}.items():
+        assert stash_pieces.longest_piece(all_mib * mib) == longest_mib * mib
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from ..._data.plan import Plan
-from ..._stash import open_stash
 from ..._stash.base import NoRoom, Spill
+from ..._stash.held import HeldStashes
 from .around import Generator
 from .trial import Rehearsal, Trial
 
@@ -35,12 +35,13 @@ class Nets:
         always: whether all segments are checked in every step, or else one.
         n_segments: of the plan.
         governed: whether somebody makes another plan where this one is at fault.
+        stashes: opens stashes for rehearsals; None where nobody holds any.
 
     Attributes:
         refused: numbers of the segments that are kept, since a replay of them differed.
     """
 
-    def __init__(self, n_segments: int, *, always: bool, governed: bool) -> None:
+    def __init__(self, n_segments: int, *, always: bool, governed: bool, stashes: HeldStashes | None = None) -> None:
         self.refused: set[int] = set()
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not told of yet
         self._drawn_from: dict[int, list[Generator]] = {}
@@ -49,6 +50,7 @@ class Nets:
         self._unrepeating: set[int] = set()
         self._turn = 0
         self._told_no_room = False
+        self._stashes = stashes or HeldStashes()
         self._spill: weakref.ref[Spill] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -56,11 +58,11 @@ class Nets:
         return functools.partial(Nets, self._n_segments, always=self._always, governed=self._governed), ()
 
     @classmethod
-    def of(cls, plan: Plan, check: Checking, *, governed: bool) -> Nets | None:
+    def of(cls, plan: Plan, check: Checking, *, governed: bool, stashes: HeldStashes | None = None) -> Nets | None:
         """Return what a plan is checked by; None where nothing is."""
         if check == "never":
             return None
-        return cls(len(plan.segments), always=check == "always", governed=governed)
+        return cls(len(plan.segments), always=check == "always", governed=governed, stashes=stashes)
 
     def begin(self) -> None:
         """Begin another forward of the model."""
@@ -86,7 +88,7 @@ class Nets:
         """
         spill = self._spill() if self._spill is not None else None
         if spill is None:
-            spill = Spill(open_stash(device), device, ())
+            spill = Spill(self._stashes.open(device), device, ())
             self._spill = weakref.ref(spill)
         return spill
 
@@ -109,6 +111,11 @@ class Nets:
                 "recomputed all the same, and not checked any more.",
                 key,
             )
+
+    @property
+    def at_fault(self) -> bool:
+        """Whether calls were found at fault since they were last taken, so that there will be another plan."""
+        return bool(self._faults)
 
     def take_faults(self) -> dict[str, str]:
         """Return the calls that were found at fault since the last time, with the reasons."""

@@ -12,7 +12,6 @@ import copy
 import dataclasses
 import functools
 import logging
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +23,8 @@ from ... import _torch_private
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
-from ..._record.ranks import refuse_collectives, refuse_sharded
+from ..._record.ranks import refuse_collectives
 from ..._record.timed import TimedStep
-from ..._stash.spilled_step import SpilledStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from ..batch import Batch, Forward, gradient_bytes
@@ -52,11 +50,11 @@ from ..said import (
     Said,
 )
 from ..surprises import Surprises
-from ..switches import Switches
 from ..unseen import Unseen
 from .decision import Decision, Situation, decide
 from .measured import Measured
 from .step import Step
+from .ways import Ways
 
 _log = logging.getLogger("autockpt")
 
@@ -77,8 +75,9 @@ class Governor:
     handle: Handle
 
     def __init__(self, request: Request) -> None:
-        self._request, self._plans = request, Plans(request)
-        self._surprises, self._switches, self._said = Surprises(), Switches(), Said()
+        self._request, self._surprises, self._said = request, Surprises(), Said()
+        self._ways = Ways(self._said)
+        self._plans = Plans(request, self._ways.stashes)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._step: Step | None = None
         self._idle = False  # whether steps run as they come from now on
@@ -114,15 +113,21 @@ class Governor:
                 return step.way.call(begins.arguments, begins.run)  # the model calls itself
             return patched_forward(forward, model, "", self.handle, *args, **kwargs)
         if step is not None and step.way is not None and not step.is_here() and step.is_alive():  # a tape is open there
-            return SpilledStep(model, begins.device, begins.arguments).forward(begins.arguments, begins.run)
+            return self._ways.spilled(begins).forward(begins.arguments, begins.run)
         batch = begins.batch(numbers=self._plans.numbers)
         if step is None or not step.goes_on():
-            step = self._begin(begins, batch)
+            try:
+                step = self._begin(begins, batch)
+            except BaseException:
+                self._ways.stashes.let_go()
+                raise
+            if step is None:
+                return patched_forward(forward, model, "", self.handle, *args, **kwargs)
         step.batches.append(batch)
         way, current = step.way, self._plans.current
         if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
             self._said.once(UNCOVERED, where=self._surprises.uncovered())
-            way = SpilledStep(model, begins.device, begins.arguments)
+            way = self._ways.spilled(begins)
         if way is not None:
             return self._run(step, functools.partial(way.forward, begins.arguments, begins.run))
         with step.counting_on():
@@ -140,7 +145,7 @@ class Governor:
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
         self._drop()
-        self._switches.put_back()
+        self._ways.put_back()
         self._optimizers.close()
         self._unseen.close()
 
@@ -156,16 +161,18 @@ class Governor:
         finally:
             step.running = False
         if step.way is not None and step.way.unhooked:
-            self._idle = True
             self._said.once(UNHOOKED)
             self._drop()
+            self._rest()
         step.watch(outputs)
         return outputs
 
-    def _begin(self, begins: Forward, batch: Batch) -> Step:
-        """Begin a step: decide how it runs, and prepare that."""
+    def _begin(self, begins: Forward, batch: Batch) -> Step | None:
+        """Begin a step: decide how it runs, and prepare that; None where steps run as they come."""
         model, device, plans = begins.model, begins.device, self._plans
         ended = self._end(begins.arguments)
+        if self._idle:
+            return None
         self.listen(model)
         held_bytes = gradient_bytes(model)
         ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
@@ -184,43 +191,30 @@ class Governor:
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
         step = Step(decision=decision, gradient_bytes=held_bytes)
         if decision.what == "Record":
-            step.way = self._recording(begins)
+            step.way = self._ways.recorded(begins, self.pause)
         elif decision.what == "Time":
-            step.way = TimedStep(model, device, begins.arguments)
+            step.way = self._ways.timed(begins)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
             try:
                 replan(model, self, ready.plan, ready.nets, ready.calls)
             except NotApplicable as error:
-                self._idle = True
+                self._rest()
                 self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
             else:
                 plans.current = ready
         elif ready is not None:  # it was rehearsed in a step before
             step.measured = Measured(device_of(device), ready, held_bytes)
+        if step.way is None:
+            step.after_backward = self._ways.after_rehearsal(ready)
         self._step = step
         return step
-
-    def _recording(self, begins: Forward) -> SpilledStep:
-        """Record the step that begins, if that can be done now; else it is only spilled."""
-        device = device_of(begins.device)
-        if why := device.why_never() or device.why_not_now():
-            raise NotApplicable(why)
-        refuse_sharded(begins.model)
-        self._said.once(*self._switches.off(begins.model))
-        try:
-            recording = RecordedStep(begins.model, begins.device, begins.arguments)
-        except ProfilingError as error:
-            self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
-            return SpilledStep(begins.model, begins.device, begins.arguments)
-        _torch_private.yields_to_others(functools.partial(_pause, weakref.ref(self), weakref.ref(begins.model)))
-        return recording
 
     def _replanned(self, begins: Forward, held_bytes: int, reason: str) -> Ready:
         """Plan for the step that begins; where the first plan cannot be made the model is left as it was."""
         try:
             ready = self._plans.make(begins, held_bytes, self._optimizers.optimizers, reason)
         except (Infeasible, TooCostly):
-            self._idle = True
+            self._rest()
             with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
                 uninstall(begins.model)
             raise
@@ -245,19 +239,21 @@ class Governor:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
                 self._learn(step, step.way.close(arguments), foreign=step.way.foreign)
             except ProfilingError as error:
-                step.way.drop()
                 if step.differentiable:
                     self._surprises.tries += 1
-                    self._idle = self._surprises.exhausted
+                    if self._surprises.exhausted:
+                        self._rest()
                     self._said.once(f"{FAILED if self._idle else LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
+        if step.way is not None:
+            step.way.drop()
         return step
 
     def _learn(self, step: Step, recorded: Recorded, *, foreign: bool) -> None:
         """Remember what was recorded, unless hooks of the user's were on."""
         if foreign:
-            self._idle = True
+            self._rest()
             self._said.once(HOOKS)
         elif self._surprises.sets_up(recorded.run.sets_itself_up):
             _log.info("the model set itself up in its first step, so the next one is recorded")
@@ -303,17 +299,17 @@ class Governor:
         elif model.training or self._plans.current is None:
             self._said.once(UNSEEN if model.training else EVAL)
 
+    def _rest(self) -> None:
+        """Let steps run as they come from now on."""
+        self._idle = True
+        self._ways.stashes.let_go()
+
     def _drop(self) -> None:
-        """Forget the step that is under way."""
+        """Forget the step that is under way, and let go of where it waits."""
         step, self._step = self._step, None
         if step is not None and step.way is not None:
             step.way.drop()
-
-
-def _pause(governor: weakref.ref[Governor], model: weakref.ref[nn.Module]) -> None:
-    """End what a governor records, as far as that can be: another recording begins."""
-    if (owner := governor()) is not None and (trained := model()) is not None:
-        owner.pause(trained, ())
+        self._ways.stashes.let_go()
 
 
 def _restored(request: Request, handle: Handle) -> Governor:

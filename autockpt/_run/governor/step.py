@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ... import _torch_private as private
 from ..._calls.values import tensors
 from ..._stash.spilled_step import SpilledStep
 from ..._torch_private import NodeCount, running_backward
@@ -39,6 +40,7 @@ class Step:
         thread: that runs it.
         measured: what measures it, where it runs under a plan that was rehearsed.
         optimizers: that have taken a step since its first forward, by id.
+        after_backward: is called as each of its backwards is over, if given.
     """
 
     decision: Decision
@@ -56,6 +58,7 @@ class Step:
     carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
     measured: Measured | None = None
     optimizers: set[int] = field(default_factory=set)
+    after_backward: Callable[[], None] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -110,6 +113,8 @@ class Step:
         self.waiting -= first
         if self.way is not None:
             self.way.backward_begins()
+        if self.after_backward is not None:
+            private.after_backward(self.after_backward)
 
 
 class _Begins:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_a_gpt2_with_fifty_thousand_tokens(forward: Any) -> None:
     assert loop.peak_bytes(batches[0]) <= budget
     first = Loop(autockpt.apply(model(), plan=autockpt.plan_of(loop.model)), forward)
     assert first.peak_bytes(batches[0]) <= budget
+
+
+def test_one_file_serves_the_first_steps_and_is_closed_when_the_plan_is_rehearsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+    duplicate = os.dup
+
+    def opening(descriptor: int) -> int:
+        opened.append(duplicate(descriptor))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "dup", opening)
+    model = autockpt.apply(language_model(), "12MB")
+    train(model, 2)
+    (descriptor,) = opened
+    os.fstat(descriptor)
+    train(model, 1)
+    assert segments(model)
+    assert opened == [descriptor]
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
 
 
 def test_evaluation_before_training_plans_nothing() -> None:
