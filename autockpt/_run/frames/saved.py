@@ -83,11 +83,17 @@ class Slot:
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
         """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
-        shape, stride, *_ = self._look
+        shape, stride, dtype, device = self._look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
-        return self.fill(value, value)
+        if value.dtype is not dtype or value.device != device:
+            return _difference((shape, stride, value.dtype, value.device), self._look)
+        self._version = value._version
+        self.value = value
+        if self.proof is not None:
+            self.proof.take(value)
+        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""

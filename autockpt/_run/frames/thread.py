@@ -42,6 +42,28 @@ class Place:
     selective: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Functions of one call's own code that are members or leaves.
+
+    Attributes:
+        keys: their keys, by name and occurrence.
+        count: how many there are.
+    """
+
+    keys: Mapping[str, Mapping[int, str]]
+    count: int
+
+    @classmethod
+    def of(cls, call: str, functions: Collection[str]) -> Wanted:
+        """Return them for the key of a call and functions as ``name#occurrence``."""
+        keys: dict[str, dict[int, str]] = {}
+        for function in functions:
+            name, _, occurrence = function.partition("#")
+            keys.setdefault(name, {})[int(occurrence)] = f"{call}/{function}"
+        return cls(keys, len(functions))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A plan at run time: what becomes of which call, by its key.
@@ -64,7 +86,7 @@ class Table:
     parents: Collection[str] = frozenset()
     members: Mapping[str, Place] = field(default_factory=dict)
     leaves: Mapping[str, bool] = field(default_factory=dict)
-    functions: Mapping[str, Collection[str]] = field(default_factory=dict)
+    functions: Mapping[str, Wanted] = field(default_factory=dict)
     names: Collection[str] = frozenset()
     inside: Collection[str] = frozenset()
     nets: Nets | None = None
