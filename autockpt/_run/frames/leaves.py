@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Tensors that leave operators as they are; other classes may compute anything."""
 
+_LINEAR = torch.nn.Linear.forward
+
 Function: TypeAlias = Callable[..., Any]
 
 Leaves: TypeAlias = "Recorded | Replay"
@@ -204,6 +206,8 @@ def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], k
     wanted = leaves.table.functions.get(key)
     if wanted is None:
         return forward(*args, **kwargs)
+    if (linear := _all_of_a_linear(forward, wanted, args, kwargs)) is not None:
+        return leaves.leaf(*linear, {})
     watch, outer = FunctionWatch(leaves.handle, wanted, leaves.leaf), thread.watch
     try:
         _torch_private.push_function_mode(watch)
@@ -212,6 +216,23 @@ def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], k
     finally:
         thread.watch = outer
         _torch_private.pop_function_mode()
+
+
+def _all_of_a_linear(
+    forward: Function, wanted: Wanted, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Function, tuple[Any, ...]] | None:
+    """Return the key of the function that a linear layer's own code is, that and its arguments; None for other calls.
+
+    Products are what plans keep first, and otherwise a mode would have to be on to see one.
+    """
+    if wanted.only is None or kwargs or len(args) != 1 or getattr(forward, "__func__", None) is not _LINEAR:
+        return None
+    layer, function = forward.__self__, torch.nn.functional.linear  # type: ignore[attr-defined]
+    if type(layer) is not torch.nn.Linear or function_name(function) not in wanted.keys:
+        return None
+    if _torch_private.transforms_active():  # as for those that a mode sees
+        return None
+    return wanted.only, function, (*args, layer.weight, layer.bias)
 
 
 class FunctionWatch(TorchFunctionMode):

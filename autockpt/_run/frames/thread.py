@@ -49,10 +49,12 @@ class Wanted:
     Attributes:
         keys: their keys, by name and occurrence.
         count: how many there are.
+        only: the key of the first function of its name, where no other is wanted; else None.
     """
 
     keys: Mapping[str, Mapping[int, str]]
     count: int
+    only: str | None
 
     @classmethod
     def of(cls, call: str, functions: Collection[str]) -> Wanted:
@@ -61,7 +63,8 @@ class Wanted:
         for function in functions:
             name, _, occurrence = function.partition("#")
             keys.setdefault(name, {})[int(occurrence)] = f"{call}/{function}"
-        return cls(keys, len(functions))
+        only = next(iter(keys.values())).get(0) if len(functions) == 1 else None
+        return cls(keys, len(functions), only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
