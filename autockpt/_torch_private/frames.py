@@ -311,11 +311,6 @@ try_kernels: Callable[[bool], None] = _C._set_cudnn_benchmark
 """Have cuDNN try which kernel is fastest, or not."""
 
 
-def captures_graph() -> bool:
-    """Whether a CUDA graph is being captured in the current stream."""
-    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
-
-
 def container_handlers(
     kind: type,
 ) -> tuple[Callable[[Any], tuple[list[Any], Any]], Callable[[list[Any], Any], Any]] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -75,7 +73,16 @@ _SHAPE_ONLY = frozenset(
 )
 
 
-def shape_of(tensor: Tensor) -> Callable[[], Tensor]:
-    """Return what makes a hollow tensor of a skipped leaf's result."""
-    look = (*_torch_private.geometry(tensor), 0, tensor.dtype)
-    return functools.partial(Hollow, look, tensor.device, requires_grad=tensor.requires_grad)
+class Shape:
+    """What a skipped leaf's result looks like."""
+
+    __slots__ = ("_device", "_look", "_requires_grad")
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Take the look of a tensor."""
+        self._look = (*_torch_private.geometry(tensor), 0, tensor.dtype)
+        self._device, self._requires_grad = tensor.device, tensor.requires_grad
+
+    def leaf(self) -> Hollow:
+        """Return a hollow tensor, as a leaf of a new graph."""
+        return Hollow(self._look, self._device, requires_grad=self._requires_grad)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ..._calls.names import function_name
 from ..._calls.values import decode, encode, not_simple, only_tensors
 from ..._data.errors import NotApplicable
 from .around import Generator, States, given_among, never_draws, states_of
-from .hollow import shape_of
+from .hollow import Shape
 from .saved import Detached, Tags, reads_alike, tagged, tags_of
 from .thread import Handle, Scope, Wanted, thread
 
@@ -62,6 +62,13 @@ def source_of(tensor: Tensor, storage: int, inputs: Sequence[Tensor]) -> tuple[i
     return None
 
 
+class Argument(NamedTuple):
+    """A tensor of a leaf's result that is one of its arguments: the number of that, and what was on it."""
+
+    number: int
+    tags: Tags
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Leaf:
     """One run of a leaf, with what a replay hands out in its place.
@@ -75,7 +82,7 @@ class Leaf:
             it begins.
         skipped: whether its result cannot be read.
         result: its result, encoded; None where it is one tensor.
-        tensors: what return the tensors in the result, given those of the replay's arguments.
+        tensors: what stand for the tensors in the result.
         random: the generators that it moved, by number since a replay may make its own, with their states after it.
     """
 
@@ -86,14 +93,14 @@ class Leaf:
     sources: list[tuple[int, int]]
     skipped: bool
     result: list[Any] | None
-    tensors: list[Callable[[list[Tensor]], Tensor]]
-    random: list[tuple[int, Any]]
+    tensors: Sequence[Detached | Shape | Argument]
+    random: Sequence[tuple[int, Any]]
 
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
         if self.result is None:
-            return self.tensors[0](arguments)
-        return decode(self.result, [tensor(arguments) for tensor in self.tensors])[0]
+            return _handed(self.tensors[0], arguments)
+        return decode(self.result, [_handed(tensor, arguments) for tensor in self.tensors])[0]
 
 
 Entry: TypeAlias = Leaf | str | None
@@ -165,8 +172,8 @@ class Recorded:
             sources=sources,
             skipped=not kept,
             result=encoded,
-            tensors=[_stand_in(tensor, leaves, kept=kept) for tensor in made],
-            random=[] if not draws else _moved(before, states_of(generators)),
+            tensors=tuple([_stand_in(tensor, leaves, kept=kept) for tensor in made]),
+            random=() if not draws else _moved(before, states_of(generators)),
         )
         return result
 
@@ -186,17 +193,19 @@ def _moved(before: States, after: States) -> list[tuple[int, Any]]:
     return [(number, now[1]) for number, now in enumerate(after) if now != before[number]]
 
 
-def _stand_in(tensor: Tensor, arguments: list[Tensor], *, kept: bool) -> Callable[[list[Tensor]], Tensor]:
+def _stand_in(tensor: Tensor, arguments: list[Tensor], *, kept: bool) -> Detached | Shape | Argument:
     """Return what stands for a tensor of a leaf's result, which was given `arguments`."""
     for number, argument in enumerate(arguments):
         if argument is tensor:
-            return _passed_on(number, tags_of(tensor))
-    leaf = Detached(tensor, "the result of a kept call").leaf if kept else shape_of(tensor)
-    return lambda given: leaf()
+            return Argument(number, tags_of(tensor))
+    return Detached(tensor, "the result of a kept call") if kept else Shape(tensor)
 
 
-def _passed_on(number: int, tags: Tags) -> Callable[[list[Tensor]], Tensor]:
-    return lambda given: tagged(given[number], tags)
+def _handed(stand_in: Detached | Shape | Argument, arguments: list[Tensor]) -> Tensor:
+    """Return a tensor of a leaf's result for a replay that gave it `arguments`."""
+    if isinstance(stand_in, Argument):
+        return tagged(arguments[stand_in.number], stand_in.tags)
+    return stand_in.leaf()
 
 
 def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

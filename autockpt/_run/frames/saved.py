@@ -51,9 +51,10 @@ class Slot:
         self.proof: Proof | None = None
         self._version = 0
         try:
-            self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         except RuntimeError:
-            self._look = _sparse_look(tensor)
+            look = _sparse_look(tensor)
+        self._look = frame.looks.setdefault(look, look)
         self._node = type(tensor.grad_fn)
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
@@ -70,7 +71,7 @@ class Slot:
         if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
             return f"a result of {node.__name__} instead of {self._node.__name__}"
         try:
-            look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         except RuntimeError:
             look = _sparse_look(tensor)
         if look != self._look:
@@ -268,16 +269,18 @@ def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
 
 
 Tags: TypeAlias = list[tuple[str, Any]]
-_Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+"""Shape, strides, dtype and device."""
+
 _NO_NODE = type(None)
 
 
-def _sparse_look(tensor: Tensor) -> _Look:
+def _sparse_look(tensor: Tensor) -> Look:
     """Describe a tensor of a compressed sparse layout, which has no strides."""
     return tensor.shape, (), tensor.dtype, tensor.device
 
 
-def _difference(found: _Look, expected: _Look) -> str:
+def _difference(found: Look, expected: Look) -> str:
     """Say in what two tensors differ that look different."""
     words = ("of shape", "of strides", "of", "on")
     pairs = zip(words, (tuple(found[0]), *found[1:]), (tuple(expected[0]), *expected[1:]), strict=True)

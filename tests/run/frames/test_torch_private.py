@@ -278,6 +278,17 @@ def test_no_graph_is_captured() -> None:
     assert not torch_private.captures_graph()
 
 
+@pytest.mark.gpu
+def test_the_current_stream_is_told_by_its_numbers() -> None:
+    torch.zeros(1, device="cuda")
+    outside = torch_private.current_stream()
+    assert torch_private.stream_of(outside) == torch.cuda.current_stream()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        inside = torch_private.current_stream()
+        assert inside != outside
+        assert torch_private.stream_of(inside) == torch.cuda.current_stream()
+
+
 def test_a_tensor_without_storage_looks_as_it_is_told() -> None:
     class Empty(torch.Tensor):
         __torch_function__ = torch_private.plain_torch_function  # type: ignore[assignment]
