@@ -76,13 +76,14 @@ _SHAPE_ONLY = frozenset(
 class Shape:
     """What a skipped leaf's result looks like."""
 
-    __slots__ = ("_device", "_look", "_requires_grad")
+    __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride")
 
     def __init__(self, tensor: Tensor) -> None:
         """Take the look of a tensor."""
-        self._look = (*_torch_private.geometry(tensor), 0, tensor.dtype)
-        self._device, self._requires_grad = tensor.device, tensor.requires_grad
+        self._shape, self._stride = _torch_private.geometry(tensor)
+        self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
 
     def leaf(self) -> Hollow:
         """Return a hollow tensor, as a leaf of a new graph."""
-        return Hollow(self._look, self._device, requires_grad=self._requires_grad)
+        look = (self._shape, self._stride, 0, self._dtype)
+        return Hollow(look, self._device, requires_grad=self._requires_grad)

@@ -90,7 +90,7 @@ class Leaf:
     start: int
     arguments: int
     generators: int
-    sources: list[tuple[int, int]]
+    sources: Sequence[tuple[int, int]]
     skipped: bool
     result: list[Any] | None
     tensors: Sequence[Detached | Shape | Argument]
@@ -169,7 +169,7 @@ class Recorded:
             start=start,
             arguments=len(leaves),
             generators=len(generators),
-            sources=sources,
+            sources=tuple(sources),
             skipped=not kept,
             result=encoded,
             tensors=tuple([_stand_in(tensor, leaves, kept=kept) for tensor in made]),
