@@ -57,20 +57,29 @@ def witness_of(tensor: Tensor) -> Witness | None:
 
 
 def on_device(tensor: Tensor) -> Tensor:
-    """Return the checksum of a tensor as a tensor beside it."""
-    with torch.no_grad():
-        octets = flat(tensor if is_dense(tensor) else tensor.resolve_conj().contiguous())
-        if octets.storage_offset() % 4:
-            octets = octets.clone()
-        whole = octets.numel() // 4 * 4
-        words = (octets if whole == octets.numel() else octets[:whole]).view(torch.int32)
-        rows = _rows(len(words))
-        left = rows * COLUMNS
-        parts = [words[:left].view(rows, COLUMNS).sum(0), words[left:]] if rows else [words]
-        if whole < octets.numel():
-            parts.append(octets[whole:])
-        every = torch.cat(parts) if len(parts) > 1 else parts[0]
-        return (every * _weights_on(tensor.device)[: len(every)]).sum()
+    """Return the checksum of a tensor that has no graph, as a tensor beside it."""
+    words, left = _words(tensor)
+    rows = _rows(len(words))
+    parts = [words]
+    if rows:
+        summed = rows * COLUMNS
+        parts = [words[:summed].view(rows, COLUMNS).sum(0), words[summed:]]
+    if left is not None:
+        parts.append(left)
+    every = torch.cat(parts) if len(parts) > 1 else words
+    return (every * _weights_on(tensor.device)[: len(every)]).sum()
+
+
+def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the bytes of a tensor as words of four, and those that are left; None where there are none."""
+    if tensor.is_contiguous() and not (tensor.nbytes | int(tensor.storage_offset()) * tensor.itemsize) % 4:
+        return tensor.resolve_conj().view(-1).view(torch.int32), None
+    octets = flat(tensor if is_dense(tensor) else tensor.resolve_conj().contiguous())
+    if octets.storage_offset() % 4:
+        octets = octets.clone()
+    whole = octets.numel() // 4 * 4
+    words = octets[:whole].view(torch.int32)
+    return words, octets[whole:] if whole < octets.numel() else None
 
 
 def same(one: Witness | None, other: Witness | None) -> bool:
