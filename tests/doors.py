@@ -103,6 +103,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._run.frames.state import ModuleState
     from autockpt._run.frames.thread import thread as frames_thread
     from autockpt._run.frames.witness import COLUMNS as WITNESS_COLUMNS
+    from autockpt._run.frames.witness import all_same as all_witnesses_same
     from autockpt._run.frames.witness import on_device, witness_of
     from autockpt._run.frames.witness import same as same_witness
     from autockpt._run.governor.decision import Decision, Situation

@@ -65,6 +65,17 @@ def tensors(value: Any) -> list[Tensor]:
     return leaves
 
 
+def only_tensors(values: Iterable[Any]) -> list[Tensor] | None:
+    """Return the tensors in `values` where all else are plain values, as nearly always; None where they are not."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif type(value) not in _ATOMS:
+            return None
+    return found
+
+
 def not_simple(templates: Iterable[Any]) -> list[Any]:
     """Return those of what `encode` returned that stand for no tensor and are no plain value: mostly there is none."""
     return [template for template in templates if type(template) not in _SIMPLE]

@@ -47,9 +47,9 @@ class Cuda:
         return int(torch.cuda.get_device_properties(self.at).total_memory)
 
     def level(self) -> Level | None:
-        return Level(
-            allocated_bytes=torch.cuda.memory_allocated(self.at), peak_bytes=torch.cuda.max_memory_allocated(self.at)
-        )
+        # As torch's own functions do, but once, and not made flat and sorted: every planned step asks.
+        found = torch.cuda.memory_stats_as_nested_dict(self.at).get("allocated_bytes", {}).get("all", {})
+        return Level(allocated_bytes=found.get("current", 0), peak_bytes=found.get("peak", 0))
 
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.at)

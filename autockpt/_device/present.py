@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -75,23 +75,25 @@ def generators() -> list[torch.Generator]:
     return found
 
 
-def current_stream() -> Any:
+def current_stream() -> private.StreamNumbers | None:
     """Return the stream in which operators of this thread run on the current accelerator; None where none is in use."""
-    return torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+    return private.current_stream() if torch.cuda.is_initialized() else None
 
 
-def go_to(stream: Any) -> None:
+def go_to(stream: private.StreamNumbers) -> None:
     """Let operators of this thread run in `stream` from now on, after all that they asked of the present one."""
-    before = torch.cuda.current_stream()
-    stream.wait_stream(before)
-    torch.cuda.set_stream(stream)
+    before, following = torch.cuda.current_stream(), private.stream_of(stream)
+    following.wait_stream(before)
+    torch.cuda.set_stream(following)
 
 
-def read_in(stream: Any, tensors: Iterable[torch.Tensor]) -> None:
+def read_in(stream: private.StreamNumbers, tensors: Iterable[torch.Tensor]) -> None:
     """Tell the allocator that a stream reads tensors, which may have been made in another one."""
-    for tensor in tensors:
-        if not tensor.is_cpu:
-            tensor.record_stream(stream)
+    there = [tensor for tensor in tensors if not tensor.is_cpu]
+    if there:
+        reader = private.stream_of(stream)
+        for tensor in there:
+            tensor.record_stream(reader)
 
 
 def captures_graph() -> bool:

@@ -12,7 +12,7 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
-from .frames import Buffers, Nets, Place, Strangers, Table
+from .frames import Buffers, Nets, Place, Strangers, Table, Wanted
 
 
 def table_of(
@@ -40,7 +40,7 @@ def table_of(
         parents=targets.parents | ({""} if strangers else set()),
         members=targets.members,
         leaves=targets.leaves,
-        functions=targets.functions,
+        functions={call: Wanted.of(call, functions) for call, functions in targets.functions.items()},
         names={name_of(key) for key in map(_call_of, targets.members)},
         inside={name_of(key) for key in map(_call_of, targets.leaves)},
         nets=nets,
@@ -56,7 +56,8 @@ class _Targets:
     Attributes:
         aliases: all names of each module, by its id.
         modules: modules by all of their names.
-        parents, members, leaves, functions: as in the table.
+        parents, members, leaves: as in the table.
+        functions: by the key of a call, those of its own code that are members or leaves, as ``name#occurrence``.
         children: modules whose code must not be taken for that of a call around it, where functions are looked for.
     """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from .frames import (
     Hooks,
     any_autocast_enabled,
-    captures_graph,
     container_handlers,
     default_generator,
     dispatch_modes,
@@ -79,4 +78,5 @@ from .recorder import (
     stop_memory_profiler,
     yields_to_others,
 )
+from .streams import StreamNumbers, captures_graph, current_stream, stream_of
 from .yielding import yielding_hooks

@@ -262,10 +262,24 @@ def geometry(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
         return tensor.shape, ()
 
 
-def tensor_without_storage(kind: type[T], meta: Tensor, device: torch.device) -> T:
-    """Return a tensor of the subclass `kind` that looks like `meta` on `device` and has no memory."""
+def tensor_without_storage(
+    kind: type[T],
+    look: tuple[torch.Size, tuple[int, ...], int, torch.dtype],
+    device: torch.device,
+    *,
+    requires_grad: bool = False,
+) -> T:
+    """Return a tensor of the subclass `kind` that has no memory.
+
+    Args:
+        kind: the subclass.
+        look: shape, strides, offset of the first element, and dtype.
+        device: where it is said to be.
+        requires_grad: whether it requires a gradient.
+    """
+    shape, stride, offset, dtype = look
     new: T = Tensor._make_wrapper_subclass(
-        kind, meta.shape, meta.stride(), meta.storage_offset(), dtype=meta.dtype, device=device
+        kind, shape, stride, offset, dtype=dtype, device=device, requires_grad=requires_grad
     )
     return new
 
@@ -295,11 +309,6 @@ tries_kernels: Callable[[], bool] = _C._get_cudnn_benchmark
 
 try_kernels: Callable[[bool], None] = _C._set_cudnn_benchmark
 """Have cuDNN try which kernel is fastest, or not."""
-
-
-def captures_graph() -> bool:
-    """Whether a CUDA graph is being captured in the current stream."""
-    return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
 def container_handlers(

@@ -53,4 +53,5 @@ from .thread import Buffers as Buffers
 from .thread import Handle as Handle
 from .thread import Place as Place
 from .thread import Table as Table
+from .thread import Wanted as Wanted
 from .thread import is_recomputing as is_recomputing

@@ -200,6 +200,8 @@ def _state(generator: Generator) -> Any:
     if isinstance(generator, HostGenerator):
         return generator.read()
     state = generator.get_state()
+    if not _torch_private.function_modes():
+        return state.numpy().tobytes()
     with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
         return state.numpy().tobytes()
 

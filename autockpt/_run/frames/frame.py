@@ -23,7 +23,7 @@ from ..._data.errors import ReplayError
 from .around import Around, Generator, States
 from .leaves import Leaf, Recorded
 from .replay import Replay
-from .saved import Detached, OwnedSlot, Ref, Slot
+from .saved import Detached, Look, OwnedSlot, Ref, Slot
 from .state import ModuleState
 from .trial import Trial
 
@@ -69,10 +69,11 @@ class Frame:
         calls: the calls so far, in order.
         boundary: the tensors from outside.
         slots: what the calls packed, in order; None for what needs no replay.
+        looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
         trial: what its replay is compared by; None where it is not.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "slots", "trial")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "slots", "trial")
 
     def __init__(self, trial: Trial | None = None) -> None:
         self.trial = trial
@@ -80,6 +81,7 @@ class Frame:
         self.calls: list[Call] = []
         self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
+        self.looks: dict[Look, Look] = {}
         self._lock = threading.RLock()  # backward runs a thread a device
 
     def replay(self) -> None:

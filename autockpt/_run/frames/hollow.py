@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +11,9 @@ from torch.utils._pytree import tree_map_only
 from ... import _torch_private
 from ..._data.errors import ReplayError
 
+_Look: TypeAlias = "tuple[torch.Size, tuple[int, ...], int, torch.dtype]"
+"""Shape, strides, offset of the first element, and dtype."""
+
 
 class Hollow(Tensor):
     """A tensor without values: shape, strides, dtype and device of the real one.
@@ -19,15 +21,31 @@ class Hollow(Tensor):
     Views of it are hollow too, and what looks only at its shape (`zeros_like`) is as it would be; anything else fails.
     """
 
-    meta: Tensor
+    _look: _Look
+    _meta: Tensor | None
 
     __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, meta: Tensor, device: torch.device) -> Hollow:
-        new = _torch_private.tensor_without_storage(cls, meta, device)
-        new.meta = meta
+    def __new__(cls, look: _Look, device: torch.device, *, requires_grad: bool = False) -> Hollow:
+        new = _torch_private.tensor_without_storage(cls, look, device, requires_grad=requires_grad)
+        new._look, new._meta = look, None
         return new
+
+    @classmethod
+    def of(cls, meta: Tensor, device: torch.device) -> Hollow:
+        """Return one that looks like a tensor on the meta device."""
+        new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device)
+        new._meta = meta
+        return new
+
+    @property
+    def meta(self) -> Tensor:
+        """A tensor on the meta device that looks like it: made when something asks, which a leaf does not."""
+        if self._meta is None:
+            shape, stride, _, dtype = self._look
+            self._meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return self._meta
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -37,7 +55,8 @@ class Hollow(Tensor):
         if func.is_view or func is _DETACH:  # a dozen in a block: of its first argument, and fast
             viewed, *others = args
             found, device = func(viewed.meta, *others, **kwargs), viewed.device
-            return Hollow(found, device) if isinstance(found, Tensor) else [Hollow(each, device) for each in found]
+            alone = isinstance(found, Tensor)
+            return Hollow.of(found, device) if alone else [Hollow.of(each, device) for each in found]
         device = next(each.device for each in (*args, *kwargs.values()) if isinstance(each, Hollow))
         if func.overloadpacket in _SHAPE_ONLY:
             empty = tree_map_only(Hollow, lambda each: torch.empty_like(each.meta, device=device), (args, kwargs))
@@ -54,13 +73,17 @@ _SHAPE_ONLY = frozenset(
 )
 
 
-def shape_of(tensor: Tensor) -> Callable[[], Tensor]:
-    """Return what makes a hollow tensor of a skipped leaf's result."""
-    geometry = _torch_private.geometry(tensor)
-    dtype, device, requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
+class Shape:
+    """What a skipped leaf's result looks like."""
 
-    def hollow() -> Tensor:
-        meta = torch.empty_strided(*geometry, dtype=dtype, device="meta")
-        return Hollow(meta, device).requires_grad_(requires_grad)
+    __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride")
 
-    return hollow
+    def __init__(self, tensor: Tensor) -> None:
+        """Take the look of a tensor."""
+        self._shape, self._stride = _torch_private.geometry(tensor)
+        self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
+
+    def leaf(self) -> Hollow:
+        """Return a hollow tensor, as a leaf of a new graph."""
+        look = (self._shape, self._stride, 0, self._dtype)
+        return Hollow(look, self._device, requires_grad=self._requires_grad)

@@ -11,9 +11,9 @@ step, but for its own arguments: those the replay makes again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,30 +21,29 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _torch_private
 from ..._calls.names import function_name
-from ..._calls.values import decode, encode, not_simple
+from ..._calls.values import decode, encode, not_simple, only_tensors
 from ..._data.errors import NotApplicable
-from .around import Generator, given_among, never_draws, states_of
-from .hollow import shape_of
-from .saved import Detached, reads_alike, tagged, tags_of
-from .thread import Handle, Scope, thread
+from .around import Generator, States, given_among, never_draws, states_of
+from .hollow import Shape
+from .saved import Detached, Tags, reads_alike, tagged, tags_of
+from .thread import Handle, Scope, Wanted, thread
 
 if TYPE_CHECKING:
     from .recording import Pack
     from .replay import Replay
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Tensors that leave operators as they are; other classes may compute anything."""
+
+_LINEAR = torch.nn.Linear.forward
 
 Function: TypeAlias = Callable[..., Any]
 
 Leaves: TypeAlias = "Recorded | Replay"
 """What meets the leaves of a member that runs: in forward, and later."""
 
-Inputs: TypeAlias = dict[int, tuple[int, Tensor]]
-"""The arguments of a leaf, with their numbers, by the keys of their storages."""
 
-
-def source_of(tensor: Tensor, storage: int, inputs: Inputs) -> tuple[int, int] | None:
+def source_of(tensor: Tensor, storage: int, inputs: Sequence[Tensor]) -> tuple[int, int] | None:
     """Return which argument a tensor is a view of, and how far behind its first element; None if a replay makes none.
 
     Args:
@@ -52,10 +51,22 @@ def source_of(tensor: Tensor, storage: int, inputs: Inputs) -> tuple[int, int] |
         storage: its storage's key.
         inputs: the leaf's arguments.
     """
-    number, whole = inputs.get(storage, (0, None))
-    if whole is None or whole.layout is not torch.strided or not reads_alike(tensor, whole):
-        return None
-    return number, int(tensor.storage_offset()) - int(whole.storage_offset())
+    for number, whole in enumerate(inputs):
+        if whole is tensor:  # as nearly always
+            return (number, 0) if whole.layout is torch.strided else None
+    for number, whole in reversed([*enumerate(inputs)]):
+        if _torch_private.storage_key(whole) == storage:
+            if whole.layout is not torch.strided or not reads_alike(tensor, whole):
+                return None
+            return number, int(tensor.storage_offset()) - int(whole.storage_offset())
+    return None
+
+
+class Argument(NamedTuple):
+    """A tensor of a leaf's result that is one of its arguments: the number of that, and what was on it."""
+
+    number: int
+    tags: Tags
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -70,8 +81,8 @@ class Leaf:
         sources: for each slot since, the argument that it is a view of, and how far behind its first element
             it begins.
         skipped: whether its result cannot be read.
-        result: its result, encoded.
-        tensors: what return the tensors in the result, given those of the replay's arguments.
+        result: its result, encoded; None where it is one tensor.
+        tensors: what stand for the tensors in the result.
         random: the generators that it moved, by number since a replay may make its own, with their states after it.
     """
 
@@ -79,15 +90,17 @@ class Leaf:
     start: int
     arguments: int
     generators: int
-    sources: list[tuple[int, int]]
+    sources: Sequence[tuple[int, int]]
     skipped: bool
-    result: list[Any]
-    tensors: list[Callable[[list[Tensor]], Tensor]]
-    random: list[tuple[int, Any]]
+    result: list[Any] | None
+    tensors: Sequence[Detached | Shape | Argument]
+    random: Sequence[tuple[int, Any]]
 
     def hand_out(self, arguments: list[Tensor]) -> Any:
         """Return what the leaf returned in forward, for a replay that gave it `arguments`."""
-        return decode(self.result, [tensor(arguments) for tensor in self.tensors])[0]
+        if self.result is None:
+            return _handed(self.tensors[0], arguments)
+        return decode(self.result, [_handed(tensor, arguments) for tensor in self.tensors])[0]
 
 
 Entry: TypeAlias = Leaf | str | None
@@ -126,19 +139,19 @@ class Recorded:
         """Run a leaf; what it saves stays with autograd, but for what the replay has of it."""
         place = len(self.entries)
         self.entries.append(None)  # where it raises and the member goes on, so will the replay
-        leaves: list[Tensor] = []
-        others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
+        leaves, others = arguments_of(args, kwargs)
         versions = _torch_private.versions(leaves)
         generators = [*self._generators, *given_among(others)] if others else self._generators
-        drawing = [] if never_draws(run) and all(type(leaf) in _PLAIN for leaf in leaves) else generators
-        before = states_of(drawing)
-        start = len(self._pack.slots)
-        sources = self._pack.sources = []
-        self._pack.inputs = {_torch_private.storage_key(leaf): (number, leaf) for number, leaf in enumerate(leaves)}
+        draws = not (never_draws(run) and _PLAIN.issuperset(map(type, leaves)))
+        before = states_of(generators) if draws else []
+        pack = self._pack
+        start = len(pack.slots)
+        sources = pack.sources = []
+        pack.inputs = leaves
         try:
             result = run(*args, **kwargs)
         finally:
-            self._pack.inputs = None
+            pack.inputs = None
         if versions != _torch_private.versions(leaves):
             raise NotApplicable(f"{key} changes an argument in place, so that only running it again can. Recompute it.")
         if others:
@@ -148,43 +161,63 @@ class Recorded:
                 raise NotApplicable(
                     f"{key} changes a container that it was given, which only running it does. Recompute it."
                 )
-        made: list[Tensor] = []
-        numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
+        kept = self.table.leaves[key]
+        made = [result] if isinstance(result, Tensor) else []
+        encoded = None if made else encode((result,), made)
         self.entries[place] = Leaf(
             key=key,
             start=start,
             arguments=len(leaves),
             generators=len(generators),
-            sources=sources,
-            skipped=not self.table.leaves[key],
-            result=encode((result,), made),
-            tensors=[_stand_in(tensor, numbers, kept=self.table.leaves[key]) for tensor in made],
-            random=[(number, state[1]) for number, state in enumerate(states_of(drawing)) if state != before[number]],
+            sources=tuple(sources),
+            skipped=not kept,
+            result=encoded,
+            tensors=tuple([_stand_in(tensor, leaves, kept=kept) for tensor in made]),
+            random=() if not draws else _moved(before, states_of(generators)),
         )
         return result
 
 
-def _stand_in(tensor: Tensor, arguments: dict[int, int], *, kept: bool) -> Callable[[list[Tensor]], Tensor]:
-    """Return what stands for a tensor of a leaf's result; `arguments` numbers those of the leaf by their ids."""
-    if id(tensor) in arguments:
-        number, tags = arguments[id(tensor)], tags_of(tensor)
-        return lambda given: tagged(given[number], tags)
-    leaf = Detached(tensor, "the result of a kept call").leaf if kept else shape_of(tensor)
-    return lambda given: leaf()
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Any]]:
+    """Return the tensors among arguments, and what of them is neither a tensor nor a plain value, encoded."""
+    given = (*args, *kwargs.values()) if kwargs else args
+    leaves = only_tensors(given)
+    if leaves is not None:
+        return leaves, []
+    leaves = []
+    return leaves, not_simple(encode(given, leaves))
+
+
+def _moved(before: States, after: States) -> list[tuple[int, Any]]:
+    """Return the numbers of the generators that are in another state than before, with that."""
+    return [(number, now[1]) for number, now in enumerate(after) if now != before[number]]
+
+
+def _stand_in(tensor: Tensor, arguments: list[Tensor], *, kept: bool) -> Detached | Shape | Argument:
+    """Return what stands for a tensor of a leaf's result, which was given `arguments`."""
+    for number, argument in enumerate(arguments):
+        if argument is tensor:
+            return Argument(number, tags_of(tensor))
+    return Detached(tensor, "the result of a kept call") if kept else Shape(tensor)
+
+
+def _handed(stand_in: Detached | Shape | Argument, arguments: list[Tensor]) -> Tensor:
+    """Return a tensor of a leaf's result for a replay that gave it `arguments`."""
+    if isinstance(stand_in, Argument):
+        return tagged(arguments[stand_in.number], stand_in.tags)
+    return stand_in.leaf()
 
 
 def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a call: as a leaf, with the leaves among the functions of its own code, or plain."""
     if key in leaves.table.leaves:
         return leaves.leaf(key, forward, args, kwargs)
-    functions = leaves.table.functions.get(key)
-    if functions is None:
+    wanted = leaves.table.functions.get(key)
+    if wanted is None:
         return forward(*args, **kwargs)
-
-    def run(numbered: str, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return leaves.leaf(f"{key}/{numbered}", function, args, kwargs)
-
-    watch, outer = FunctionWatch(leaves.handle, functions, run), thread.watch
+    if (linear := _all_of_a_linear(forward, wanted, args, kwargs)) is not None:
+        return leaves.leaf(*linear, {})
+    watch, outer = FunctionWatch(leaves.handle, wanted, leaves.leaf), thread.watch
     try:
         _torch_private.push_function_mode(watch)
         thread.watch = watch
@@ -194,41 +227,57 @@ def called(leaves: Leaves, key: str, forward: Function, args: tuple[Any, ...], k
         _torch_private.pop_function_mode()
 
 
+def _all_of_a_linear(
+    forward: Function, wanted: Wanted, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Function, tuple[Any, ...]] | None:
+    """Return the key of the function that a linear layer's own code is, that and its arguments; None for other calls.
+
+    Products are what plans keep first, and otherwise a mode would have to be on to see one.
+    """
+    if wanted.only is None or kwargs or len(args) != 1 or getattr(forward, "__func__", None) is not _LINEAR:
+        return None
+    layer, function = forward.__self__, torch.nn.functional.linear  # type: ignore[attr-defined]
+    if type(layer) is not torch.nn.Linear or function_name(function) not in wanted.keys:
+        return None
+    if _torch_private.transforms_active():  # as for those that a mode sees
+        return None
+    return wanted.only, function, (*args, layer.weight, layer.bias)
+
+
 class FunctionWatch(TorchFunctionMode):
     """Sees the torch functions that one call's own code calls: outermost ones only, and none inside its children.
 
+    Every function goes by here, most of them for nothing, so what can be known before is in the table.
+
     Args:
         handle: that of the model.
-        wanted: functions, as ``name#occurrence``.
-        run: runs those: is given this name, the function, and its arguments.
+        wanted: functions that are looked for.
+        run: runs those: is given the key, the function, and its arguments.
 
     Attributes:
         handle: the same.
     """
 
     def __init__(
-        self,
-        handle: Handle,
-        wanted: Collection[str],
-        run: Callable[[str, Function, tuple[Any, ...], dict[str, Any]], Any],
+        self, handle: Handle, wanted: Wanted, run: Callable[[str, Function, tuple[Any, ...], dict[str, Any]], Any]
     ) -> None:
         super().__init__()
         self.handle = handle
-        self._wanted = wanted
+        self._keys, self._left = wanted.keys, wanted.count
         self._run = run
-        self._names = {name.partition("#")[0] for name in wanted}
         self._counts: dict[str, int] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if thread.watch is not self:  # a child is running
-            return func(*args, **kwargs)
-        name = function_name(func)
-        if name not in self._names or _torch_private.transforms_active():  # those a transform calls count for nobody
-            return func(*args, **kwargs)
-        occurrence = self._counts.get(name, 0)
-        self._counts[name] = occurrence + 1
-        numbered = f"{name}#{occurrence}"
-        return self._run(numbered, func, args, kwargs) if numbered in self._wanted else func(*args, **kwargs)
+        if thread.watch is self and self._left:  # else a child is running, or all have been
+            name = function_name(func)
+            keys = self._keys.get(name)
+            if keys is not None and not _torch_private.transforms_active():  # those a transform calls count for nobody
+                occurrence = self._counts.get(name, 0)
+                self._counts[name] = occurrence + 1
+                key = keys.get(occurrence)
+                if key is not None:
+                    self._left -= 1
+                    return self._run(key, func, args, kwargs or {})
+        return func(*args, **kwargs) if kwargs else func(*args)

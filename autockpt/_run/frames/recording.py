@@ -12,7 +12,7 @@ from ... import _torch_private
 from ..._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Call, Frame, unpack
-from .leaves import Inputs, Recorded, called, source_of
+from .leaves import Recorded, called, source_of
 from .saved import BOUNDARY, Detached, OwnedSlot, Packed, Ref, Slot
 from .state import ModuleState
 from .thread import Place, Scope, mismatch, thread
@@ -142,7 +142,7 @@ class Pack:
     __slots__ = ("_frame", "_owners", "inputs", "slots", "sources")
 
     def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
-        self.inputs: Inputs | None = None
+        self.inputs: list[Tensor] | None = None
         self.sources: list[tuple[int, int]] = []
         self._frame: Frame | None = frame
         self.slots = frame.slots

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ... import _torch_private
-from ..._calls.values import decode, encode, not_simple, tensors
+from ..._calls.values import decode, tensors
 from ..._data.errors import ReplayError
 from ..._device.present import read_in
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
 from .hollow import Hollow
-from .leaves import Entry, Function, Leaf, called
+from .leaves import Entry, Function, Leaf, arguments_of, called
 from .saved import Changed, Ref
 from .thread import Handle, Table, thread
 
@@ -149,27 +149,30 @@ class Replay:
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
-        entry = self._take(key.rpartition("/")[2].partition("#")[0])
+        entry = self._take(key)
         return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
 
-    def _take(self, name: str) -> Entry:
-        """Return what forward noted at this place of the current call."""
+    def _take(self, what: str) -> Entry:
+        """Return what forward noted at this place of the current call, where the replay runs a module or a function.
+
+        Args:
+            what: the name of the one, or the key of the other.
+        """
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
         assert self.call.leaves is not None
         entries = self.call.leaves.entries
         if self._entry >= len(entries):
-            self._stop(f"runs {name!r} where its forward ran no more")
+            self._stop(f"runs {_named(what)!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, Leaf) and (ran := entry.key.rpartition("/")[2].rpartition("#")[0]) != name:
-            self._stop(f"runs {name!r} where its forward ran {ran!r}")
+        if isinstance(entry, Leaf) and entry.key != what and (ran := _named(entry.key)) != _named(what):
+            self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
         return entry
 
     def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fill the slots of a leaf's arguments, and return its result without running it."""
-        leaves: list[Tensor] = []
-        others = not_simple(encode((*args, *kwargs.values()) if kwargs else args, leaves))
+        leaves, others = arguments_of(args, kwargs)
         generators = self.call.generators
         if others:
             generators = [*generators, *given_among(others)]
@@ -245,3 +248,8 @@ class Replay:
 @_torch_private.never_compiled
 def _given(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _named(what: str) -> str:
+    """Return the name of a module, or that of the function or module in a key."""
+    return what.rpartition("/")[2].partition("#")[0]

@@ -70,7 +70,7 @@ def patched_forward(
     try:
         # What a compiled call runs would be traced with the mode that is on around it.
         if functions is not None and not _compiled_inside(module):
-            thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module, key))
+            thread.watch = FunctionWatch(handle, functions, functools.partial(_function_member, scope, module))
             _torch_private.push_function_mode(thread.watch)
         return forward(*args, **kwargs)
     finally:
@@ -167,14 +167,12 @@ def _may_join(table: Table, place: Place) -> bool:
 def _function_member(
     scope: Scope,
     module: nn.Module,
-    caller: str,
-    numbered: str,
+    key: str,
     function: Function,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
     """Run a torch function of a parent's own code as a member."""
-    key = f"{caller}/{numbered}"
     place = scope.table.members.get(key)
     if place is None or not torch.is_grad_enabled() or not _may_join(scope.table, place):
         return function(*args, **kwargs)

@@ -51,9 +51,10 @@ class Slot:
         self.proof: Proof | None = None
         self._version = 0
         try:
-            self._look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         except RuntimeError:
-            self._look = _sparse_look(tensor)
+            look = _sparse_look(tensor)
+        self._look = frame.looks.setdefault(look, look)
         self._node = type(tensor.grad_fn)
 
     def fill(self, tensor: Tensor, value: Tensor) -> str | None:
@@ -70,7 +71,7 @@ class Slot:
         if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
             return f"a result of {node.__name__} instead of {self._node.__name__}"
         try:
-            look: _Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         except RuntimeError:
             look = _sparse_look(tensor)
         if look != self._look:
@@ -83,11 +84,17 @@ class Slot:
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
         """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
-        shape, stride, *_ = self._look
+        shape, stride, dtype, device = self._look
         value = tensor.detach()
         if offset or value.shape != shape or value.stride() != stride:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
-        return self.fill(value, value)
+        if value.dtype is not dtype or value.device != device:
+            return _difference((shape, stride, value.dtype, value.device), self._look)
+        self._version = value._version
+        self.value = value
+        if self.proof is not None:
+            self.proof.take(value)
+        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""
@@ -262,16 +269,18 @@ def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
 
 
 Tags: TypeAlias = list[tuple[str, Any]]
-_Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+"""Shape, strides, dtype and device."""
+
 _NO_NODE = type(None)
 
 
-def _sparse_look(tensor: Tensor) -> _Look:
+def _sparse_look(tensor: Tensor) -> Look:
     """Describe a tensor of a compressed sparse layout, which has no strides."""
     return tensor.shape, (), tensor.dtype, tensor.device
 
 
-def _difference(found: _Look, expected: _Look) -> str:
+def _difference(found: Look, expected: Look) -> str:
     """Say in what two tensors differ that look different."""
     words = ("of shape", "of strides", "of", "on")
     pairs = zip(words, (tuple(found[0]), *found[1:]), (tuple(expected[0]), *expected[1:]), strict=True)

@@ -97,7 +97,8 @@ class ModuleState:
                 if child is not None and child not in seen:
                     seen.add(child)
                     found.append(child)
-            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, children.copy(), hooks))
+            held = children.copy() if children else NOTHING
+            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, held, hooks))
         return norms
 
     def _take_attributes(self, contents: dict[str, Any]) -> None:

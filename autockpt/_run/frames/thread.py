@@ -42,6 +42,31 @@ class Place:
     selective: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Functions of one call's own code that are members or leaves.
+
+    Attributes:
+        keys: their keys, by name and occurrence.
+        count: how many there are.
+        only: the key of the first function of its name, where no other is wanted; else None.
+    """
+
+    keys: Mapping[str, Mapping[int, str]]
+    count: int
+    only: str | None
+
+    @classmethod
+    def of(cls, call: str, functions: Collection[str]) -> Wanted:
+        """Return them for the key of a call and functions as ``name#occurrence``."""
+        keys: dict[str, dict[int, str]] = {}
+        for function in functions:
+            name, _, occurrence = function.partition("#")
+            keys.setdefault(name, {})[int(occurrence)] = f"{call}/{function}"
+        only = next(iter(keys.values())).get(0) if len(functions) == 1 else None
+        return cls(keys, len(functions), only)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A plan at run time: what becomes of which call, by its key.
@@ -64,7 +89,7 @@ class Table:
     parents: Collection[str] = frozenset()
     members: Mapping[str, Place] = field(default_factory=dict)
     leaves: Mapping[str, bool] = field(default_factory=dict)
-    functions: Mapping[str, Collection[str]] = field(default_factory=dict)
+    functions: Mapping[str, Wanted] = field(default_factory=dict)
     names: Collection[str] = frozenset()
     inside: Collection[str] = frozenset()
     nets: Nets | None = None

@@ -23,7 +23,7 @@ from .hidden import Hidden
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
 from .unwritten import Made, attentions, is_unwritten
-from .witness import Witness, same, witness_of
+from .witness import Witness, all_same, witness_of
 
 if TYPE_CHECKING:
     from .frame import Call, Frame
@@ -161,7 +161,7 @@ class Trial:
 
     def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
         """Return the slots for which the replay made something else than forward saved; the others need no proof."""
-        wrong = [(number, slot) for number, slot in frame.alive() if not _proven(slot)]
+        wrong = _unproven(frame)
         if wrong:
             made = {number: found for number, slot in frame.alive() if (found := _made(slot)) is not None}
             none = [number for number, each in made.items() if is_unwritten(each, made.values(), self._attentions)]
@@ -178,7 +178,7 @@ class Trial:
         if not made:  # kernels of a CPU repeat themselves
             return True
         Replay(frame, last, backward).run()
-        if all(same(proof.made, before) for proof, before in made):
+        if all(all_same([(proof.made, before) for proof, before in made])):
             return True
         self.nets.unrepeating(self.segment, frame.call_at(wrong[0][0]).key)
         return False
@@ -191,15 +191,18 @@ def _made(slot: Slot) -> Made | None:
     return Made(slot.value, slot.proof.node, slot.proof.requires_grad)
 
 
-def _proven(slot: Slot) -> bool:
-    """Whether nothing speaks against what a replay has made for a slot."""
-    proof = slot.proof
-    if proof is None or slot.value is None:
-        return True
-    if proof.witness is not None and not same(proof.made, proof.witness):
-        return False
-    slot.proof = None
-    return True
+def _unproven(frame: Frame) -> list[Numbered]:
+    """Return the slots for which something speaks against what a replay has made; the others let go of their proofs."""
+    proofs = [(number, slot, slot.proof) for number, slot in frame.alive() if slot.proof and slot.value is not None]
+    # What has no checksum has nothing that speaks against it.
+    pairs = [(proof.made if proof.witness is not None else None, proof.witness) for *_, proof in proofs]
+    wrong = []
+    for (number, slot, _), proven in zip(proofs, all_same(pairs), strict=True):
+        if proven:
+            slot.proof = None
+        else:
+            wrong.append((number, slot))
+    return wrong
 
 
 class Rehearsal(Trial):

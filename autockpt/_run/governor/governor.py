@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ... import _torch_private
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep

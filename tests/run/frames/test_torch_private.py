@@ -278,7 +278,18 @@ def test_no_graph_is_captured() -> None:
     assert not torch_private.captures_graph()
 
 
-def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
+@pytest.mark.gpu
+def test_the_current_stream_is_told_by_its_numbers() -> None:
+    torch.zeros(1, device="cuda")
+    outside = torch_private.current_stream()
+    assert torch_private.stream_of(outside) == torch.cuda.current_stream()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        inside = torch_private.current_stream()
+        assert inside != outside
+        assert torch_private.stream_of(inside) == torch.cuda.current_stream()
+
+
+def test_a_tensor_without_storage_looks_as_it_is_told() -> None:
     class Empty(torch.Tensor):
         __torch_function__ = torch_private.plain_torch_function  # type: ignore[assignment]
 
@@ -286,10 +297,12 @@ def test_a_tensor_without_storage_looks_like_its_meta_tensor() -> None:
         def __torch_dispatch__(cls, func: Any, *_: Any) -> None:
             raise AssertionError(func)
 
-    meta = torch.empty(2, 3, device="meta").t()
-    empty = torch_private.tensor_without_storage(Empty, meta, torch.device("cpu"))
-    assert type(empty) is Empty
-    assert (empty.shape, empty.stride(), empty.device) == (meta.shape, meta.stride(), torch.device("cpu"))
+    look = (torch.Size([3, 2]), (1, 3), 4, torch.float64)
+    for wants in (False, True):
+        empty = torch_private.tensor_without_storage(Empty, look, torch.device("cpu"), requires_grad=wants)
+        assert type(empty) is Empty
+        assert (empty.shape, empty.stride(), empty.storage_offset(), empty.dtype) == look
+        assert (empty.device, empty.requires_grad, empty.is_leaf) == (torch.device("cpu"), wants, True)
 
 
 def test_a_function_mode_is_switched_off_where_it_is_the_innermost() -> None:

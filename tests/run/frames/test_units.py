@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
-from tests.doors import Leaf, install
+from tests.doors import Leaf, frames_leaves, install
 from tests.run.frames.comparing import assert_same
 from tests.run.frames.models import WIDTH, batch, penalised, summed
 
@@ -160,6 +161,60 @@ def test_functions_are_counted_in_their_own_calls_code_only() -> None:
         summed(model).backward()
     # The last product is the last thing that backward needs, so nothing after its arguments is made.
     assert seen == ["blocks.0#0/mul#0", "blocks.0.children_.1#0/mul#1"]
+
+
+class Doubled(nn.Linear):
+    """Computes more than the product."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 2
+
+
+def replaced() -> nn.Module:
+    """A layer whose own forward stands on the instance."""
+
+    def of_sine(layer: nn.Linear, input: Tensor) -> Tensor:
+        return nn.functional.linear(input.sin(), layer.weight)
+
+    layer = nn.Linear(WIDTH, WIDTH)
+    layer.forward = types.MethodType(of_sine, layer)  # type: ignore[method-assign]
+    return layer
+
+
+LINEAR: list[tuple[Callable[[], nn.Module], bool]] = [
+    (lambda: nn.Linear(WIDTH, WIDTH), False),
+    (lambda: Doubled(WIDTH, WIDTH), True),
+    (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), True),
+    (replaced, True),
+]
+
+
+@pytest.mark.parametrize(("make", "by_mode"), LINEAR, ids=["plain", "subclass", "parametrized", "replaced"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_product_of_a_linear_layer_is_a_unit(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module], by_mode: bool, by_name: bool
+) -> None:
+    """Where the product is all of the layer's code, no function mode is on to see it."""
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = make()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = (self.layer(input=x.tanh()) if by_name else self.layer(x.tanh())).tanh()
+            return out
+
+    modes = []
+    own = frames_leaves.FunctionWatch.__init__
+
+    def noting(*args: Any) -> None:
+        modes.append(args)
+        own(*args)
+
+    monkeypatch.setattr(frames_leaves.FunctionWatch, "__init__", noting)
+    assert_same(Stack(Around, depth=1), plan(["blocks.0"], ["blocks.0.layer/linear"]), summed)
+    assert bool(modes) == (by_mode or by_name)
 
 
 def test_one_of_several_calls_of_a_module_is_a_unit() -> None:

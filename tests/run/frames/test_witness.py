@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.doors import WITNESS_COLUMNS, on_device, same_witness, witness_of
+from tests.doors import WITNESS_COLUMNS, all_witnesses_same, on_device, same_witness, witness_of
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool]
 SIZES = st.one_of(
@@ -86,3 +86,28 @@ def test_a_workspace_has_none_and_neither_has_what_bytes_do_not_tell() -> None:
     assert witness_of(torch.zeros(9, dtype=torch.uint8)) is None
     assert witness_of(torch.eye(3).to_sparse()) is None
     assert witness_of(torch.empty(3, device="meta")) is None
+
+
+@pytest.mark.parametrize("size", [8, 600, 5 * WITNESS_COLUMNS])
+def test_small_differences_of_neighbours_do_not_cancel(size: int) -> None:
+    tensor = torch.arange(size, dtype=torch.int32)
+    for here, there in ((3, -1), (1, -1), (5, -3), (1 << 31, 1 << 31), (-(1 << 31), 1 << 31)):
+        other = tensor.long()
+        other[0] += here
+        other[1] += there
+        assert both(tensor, other.to(torch.int32)) == {False}
+
+
+def test_several_are_compared_at_once() -> None:
+    one, other = torch.ones(5), torch.zeros(5)
+    pairs = [
+        (on_device(one), on_device(one)),
+        (on_device(one), on_device(other)),
+        (witness_of(one), witness_of(one)),
+        (witness_of(one), None),
+        (None, on_device(one)),
+        (None, None),
+        (on_device(other), on_device(other)),
+    ]
+    assert all_witnesses_same(pairs) == [True, False, True, False, False, True, True]
+    assert all_witnesses_same([]) == []
