@@ -81,7 +81,7 @@ def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
 def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return the tensors of an optimizer's state."""
     leaves = tree_leaves(list(optimizer.state.values()))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return private.parts(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 class _ShadowTape(StorageTape):

@@ -26,6 +26,7 @@ from .frames import (
     of_the_user,
     outer_hooks,
     parametrizations_are_cached,
+    parts,
     plain_torch_function,
     pop_function_mode,
     pop_hooks,
