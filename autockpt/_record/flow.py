@@ -116,7 +116,7 @@ class Flow:
         return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
 
     def captured(self) -> set[int]:
-        """The calls that read a tensor from elsewhere than their arguments, but for what the model has and no step changes."""
+        """The calls that read a tensor from elsewhere than their arguments, and no constant."""
         found: set[int] = set()
         arguments = [set(span.first.storages) for span in self.calls]
         for seen, span in zip(self.run.ops, self.ops, strict=True):

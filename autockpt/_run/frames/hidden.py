@@ -3,13 +3,15 @@
 Of tensors their bits count, not their versions alone: kernels of other libraries write through pointers, and nothing
 counts that.
 
-    before and after a forward    checksums     what it writes is done again by a replay, so there is none
-    before and after a replay     copies        what it writes is put back
+    before and after a forward    parameters, arguments, what is large    by checksums: what it writes cannot be put
+                                                                          back, so no replay writes it again
+    before and after a replay     what is small                           by copies: what it writes is put back
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -27,7 +29,7 @@ MOST_SUMMED_BYTES = 2**28
 """Of what attributes, closures and globals have, the smallest tensors up to so many bytes in all are looked into."""
 
 MOST_COPIED_BYTES = 2**26
-"""The same, of what is copied."""
+"""The same, of what is small."""
 
 Named: TypeAlias = tuple[str, torch.Tensor]
 
@@ -66,18 +68,20 @@ class Hidden:
         self._copied = copied
         self._modules = modules
 
-    def reachable(self, most_bytes: int) -> list[Named]:
-        """Return the smallest of the tensors that are no parameters, nor buffers of which a replay has copies."""
-        dense = [
-            (name, each) for name, each in self._contents.tensors if id(each) not in self._copied and has_bytes(each)
-        ]
-        found, total_bytes = list[Named](), 0
-        for name, each in sorted(dense, key=lambda named: named[1].nbytes):
-            total_bytes += each.nbytes
-            if total_bytes > most_bytes:
-                break
-            found.append((name, each))
-        return found
+    def small(self) -> list[Named]:
+        """Return tensors that can be copied: no parameters, nor buffers of which a replay has copies anyway."""
+        return [named for named, total_bytes in self._by_size() if total_bytes <= MOST_COPIED_BYTES]
+
+    def large(self) -> list[Named]:
+        """Return the smallest of the others."""
+        found = self._by_size()
+        return [named for named, total_bytes in found if MOST_COPIED_BYTES < total_bytes <= MOST_SUMMED_BYTES]
+
+    def _by_size(self) -> list[tuple[Named, int]]:
+        """Tensors that attributes, closures and globals have, from small to large, each with the bytes up to it."""
+        dense = [named for named in self._contents.tensors if id(named[1]) not in self._copied and has_bytes(named[1])]
+        dense.sort(key=lambda named: named[1].nbytes)
+        return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
 
     def weights(self) -> list[Named]:
         """Return parameters, and buffers of which a replay has no copies."""

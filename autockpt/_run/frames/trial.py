@@ -19,7 +19,7 @@ from ... import _torch_private
 from ..._data.errors import ReplayError
 from ..._stash.base import NoRoom, Spill, SpilledTensor
 from .around import NUMPY, PYTHON, Generator
-from .hidden import MOST_COPIED_BYTES, MOST_SUMMED_BYTES, Copies, Hidden, Sums
+from .hidden import Copies, Hidden, Sums
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
 from .unwritten import Made, attentions, is_unwritten
@@ -35,7 +35,7 @@ CANNOT = "cannot be replayed ({})"
 
 CHANGES = "changes {}, which a replay would do again"
 
-FAILS = "fails in its replay ({}: {})"
+FAILS = "fails in its replay ({}: {}{})"
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -209,8 +209,9 @@ def _proven(slot: Slot) -> bool:
 class Rehearsal(Trial):
     """A segment's first frame: what it drops is spilled too, and backward goes on with that where its replay fails.
 
-    It leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where forward
-    has changed what cannot be put back, such as an iterator, a weight, or an argument through a pointer, no replay runs.
+    It leaves no trace: what the replay has changed of Python objects and small tensors is put back, and the call is
+    kept. Where forward has changed what cannot be put back, such as an iterator, a weight, or an argument through a
+    pointer, no replay runs.
     """
 
     __slots__ = ("_hidden", "_spill", "_sums", "_why")
@@ -226,7 +227,7 @@ class Rehearsal(Trial):
     def begins(self, call: Call, given: Sequence[Tensor]) -> list[Generator]:
         self._hidden = hidden = Hidden([call])
         with _torch_private.no_torch_functions():
-            self._sums = Sums([*hidden.weights(), *hidden.reachable(MOST_SUMMED_BYTES)], given)
+            self._sums = Sums([*hidden.weights(), *hidden.large()], given)
         self.others = list(dict.fromkeys([*super().begins(call, given), *hidden.generators]))
         return self.others
 
@@ -251,7 +252,7 @@ class Rehearsal(Trial):
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
-        copies = Copies(hidden.reachable(MOST_COPIED_BYTES))
+        copies = Copies(hidden.small())
         try:
             if not self._why or _needs(frame):
                 replay.run()
@@ -260,7 +261,7 @@ class Rehearsal(Trial):
         except Exception as error:
             if _needs(frame):
                 raise self.refused(replay.call.key, CANNOT.format(error)) from error
-            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
+            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error, replay.hint()))
         finally:
             changed = [*copies.put_back(), *hidden.changed()]
             hidden.put_back()
