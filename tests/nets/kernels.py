@@ -248,6 +248,48 @@ class LetsGo(Block):
         return out
 
 
+class Tiled(torch.autograd.Function):
+    """Runs a module without gradients in forward, and in backward once more with them, a part at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[[Tensor], Tensor], x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return torch.cat([run(part) for part in x.chunk(2)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        parts = [part.detach().requires_grad_() for part in x.chunk(2)]
+        for part, gradient in zip(parts, gradients[0].chunk(2), strict=True):
+            with torch.enable_grad():
+                made = ctx.run(part)
+            torch.autograd.backward(made, gradient)
+        return None, torch.cat([part.grad for part in parts if part.grad is not None]), *[None] * 4
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.narrow(gelu(self.widen(x)))
+        return made
+
+
+class Tiles(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = Tiled.apply(self.inner, x.tanh(), *self.inner.parameters())  # type: ignore[no-untyped-call]
+        out: Tensor = self.scaled(x + made)
+        return out
+
+
 class Scaling(Block):
     """Scales by the largest value that it has seen in some steps, and rolls that history, wherever it is."""
 
@@ -438,6 +480,7 @@ KERNELS: tuple[Kind, ...] = (
     _recomputed("gradients over what was saved", Overwrites),
     _recomputed("gradients over what a child was given", OverwritesGiven),
     _recomputed("what was saved emptied in backward", LetsGo),
+    _kind("a module that runs in backward, in parts", Tiles, Outcome.EXACT),
     *(
         _kind(f"a history of scales {where.__name__}, {how.__name__}", _scaling(where, how))
         for where in (in_attribute, in_object, in_global)
