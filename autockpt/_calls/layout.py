@@ -35,9 +35,8 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def bytes_now(tensor: torch.Tensor) -> bytes:
     """Return the bytes of a tensor as they are, what lies between its elements too; nothing is taken of a device."""
-    if tensor.is_cpu:
-        return bytes(bytes_of(tensor))
-    return bytes(bytes_of(flat(tensor).cpu()))
+    host = tensor if tensor.is_cpu else flat(tensor).cpu()  # which has to live until its bytes are read
+    return bytes(bytes_of(host))
 
 
 def put_bytes(tensor: torch.Tensor, content: bytes) -> None:

@@ -50,16 +50,17 @@ class Sandbox:
         modules = {name or "the model": module for name, module in model.named_modules()}
         self.contents = Contents({**modules, "loss": loss, "inputs": inputs})
         self._parameters = dict(model.named_parameters())
-        values = [tensor for tensor in tensors(list(inputs)) if tensor.layout == torch.strided]
+        values = [tensor for tensor in private.parts(tensors(list(inputs))) if tensor.layout == torch.strided]
         self._gradients = [(t, t.grad) for t in (*model.parameters(), *values) if t.is_leaf] if parameters else []
-        values += model.buffers() if buffers else ()
-        values += model.parameters() if parameters else ()
+        values += private.parts(model.buffers()) if buffers else ()
+        values += private.parts(model.parameters()) if parameters else ()
         values += [gradient for _, gradient in self._gradients if gradient is not None]
         self._values = [*map(_copied, values)]
         self._late: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors in attributes: what is there stays meanwhile
         self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
-        found = {id(tensor): (name, tensor) for name, tensor in self.contents.tensors}
-        found |= {id(tensor): (f"parameter {name}", tensor) for name, tensor in self._parameters.items()}
+        held = [(f"parameter {name}", tensor) for name, tensor in self._parameters.items()]
+        every = [(name, part) for name, tensor in (*self.contents.tensors, *held) for part in private.parts([tensor])]
+        found = {id(tensor): (name, tensor) for name, tensor in every}
         known = set(map(id, values))
         self._uncopied: dict[int, list[tuple[str, torch.Tensor, int]]] = {}  # by storage, which several may share
         for name, tensor in found.values() if buffers else ():

@@ -127,12 +127,13 @@ class Sums:
         once = {id(each): (name, each) for name, each in named if has_bytes(each)}
         self._held = [(name, each, checksum_of(each)) for name, each in once.values()]
         others = {id(each): each for each in given if id(each) not in once and has_bytes(each)}
-        self._given = [(each, each._version, checksum_of(each)) for each in others.values()]
+        self._given = [(each, _torch_private.version(each), checksum_of(each)) for each in others.values()]
 
     def changed(self) -> list[str]:
         """Name those whose bits are not what they were."""
         held = [name for name, each, before in self._held if _differ(each, before)]
-        given = [each for each, version, before in self._given if each._version == version and _differ(each, before)]
+        same_version = [each for each in self._given if _torch_private.version(each[0]) == each[1]]
+        given = [each for each, _, before in same_version if _differ(each, before)]
         return [*held, *(f"an argument of {tuple(each.shape)}, and no version of it says so" for each in given)]
 
 

@@ -267,7 +267,12 @@ class Rehearsal(Trial):
             hidden.put_back()
         if changed:
             self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
-        if wrong := self.wrong(frame, last, backward):
+        try:
+            wrong = self.wrong(frame, last, backward)
+        finally:  # on a device it replays once more
+            copies.put_back()
+            hidden.put_back()
+        if wrong:
             self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
             if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
                 raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)

@@ -132,6 +132,29 @@ def test_versions_count_changes_in_place_through_views_and_detached_copies() -> 
     assert torch_private.versions([x, uncounted]) == [before + 1, -1]
 
 
+class Wrapper(Tensor):
+    """Looks like floats, and has codes and scales."""
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scales: Tensor) -> Wrapper:
+        new: Wrapper = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scales.dtype)
+        vars(new).update(codes=codes, scales=scales)
+        return new
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes", "scales"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object) -> object:
+        raise NotImplementedError
+
+
+def test_parts_of_a_wrapper_are_what_it_wraps_and_other_tensors_are_whole() -> None:
+    plain, codes, scales = nn.Parameter(torch.ones(2)), torch.ones(2, dtype=torch.int8), torch.ones(1)
+    found = torch_private.parts([plain, Wrapper(codes, scales), Wrapper(codes, Wrapper(codes, scales))])
+    assert [id(each) for each in found] == [*map(id, [plain, codes, scales, codes, codes, scales])]
+
+
 def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
     key = torch_private.storage_key(weight)
