@@ -51,6 +51,7 @@ from .optimizers import (
     blank_optimizer,
     foreach_by_default,
     is_item,
+    refuse_pointers,
 )
 from .recorder import (
     ALONE,

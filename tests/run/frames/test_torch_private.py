@@ -155,6 +155,16 @@ def test_parts_of_a_wrapper_are_what_it_wraps_and_other_tensors_are_whole() -> N
     assert [id(each) for each in found] == [*map(id, [plain, codes, scales, codes, codes, scales])]
 
 
+def test_tensors_without_memory_have_no_address() -> None:
+    tensor = torch.empty(4, device="meta")
+    torch_private.refuse_pointers(tensor)
+    torch_private.refuse_pointers(torch.ones(2))
+    tensor.mul_(2).view(2, 2).lerp_(torch.empty(2, 2, device="meta"), 0.5)
+    for asked in (tensor, tensor.view(2, 2)):
+        with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+            asked.data_ptr()
+
+
 def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
     key = torch_private.storage_key(weight)
