@@ -137,6 +137,50 @@ class OverGiven(Block):
         return self.scaled(written)
 
 
+class SaysSo(torch.autograd.Function):
+    """Normalises over its input through a pointer, says that it is changed, and moves statistics."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor) -> Tensor:
+        own = x.mean(0)
+        mean.mul_(0.9).add_(own, alpha=0.1)
+        poke(x, (x - own).tanh())
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (made,) = ctx.saved_tensors
+        inner = gradients[0] * (1 - made.square())
+        return inner - inner.mean(0), None
+
+
+class Normalises(Block):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4 * WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = SaysSo.apply(self.widen(x), self.mean)  # type: ignore[no-untyped-call]
+        out: Tensor = x + self.narrow(made)
+        return out
+
+
+class NormalisesGiven(Block):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = SaysSo.apply(x, self.mean)  # type: ignore[no-untyped-call]
+        return self.scaled(made)
+
+
 class GradientOverLogits(torch.autograd.Function):
     """Writes the gradient over the logits in forward, and scales it there in backward."""
 
@@ -475,6 +519,8 @@ KERNELS: tuple[Kind, ...] = (
     _recomputed("codes with scales in an object", Adapted),
     _recomputed("a result over what the block made", Inside),
     _kind("a result over what the block was given", OverGiven),
+    _recomputed("a normalisation over what the block made, and it says so", Normalises),
+    _kind("a normalisation over what the block was given, and it says so", NormalisesGiven),
     _recomputed("a gradient over logits in forward", Loss),
     _kind("a gradient over logits that a child was given", LossInChild, Outcome.EXACT),
     _recomputed("gradients over what was saved", Overwrites),
