@@ -459,6 +459,33 @@ def writes_and_does_not_say(x: Tensor) -> Tensor:
     return poke(x, x.tanh()).sign()
 
 
+@torch.library.custom_op("autockpt_tests::normed", mutates_args=())
+def normed(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.square().mean(-1, keepdim=True).rsqrt()
+    return x * scale, scale
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output)
+
+
+def _of_normed(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+    made, scale = ctx.saved_tensors
+    found: Tensor = scale * (gradient - made * (gradient * made).mean(-1, keepdim=True))
+    return found
+
+
+normed.register_autograd(_of_normed, setup_context=_keep)
+
+
+class Norms(Block):
+    """Runs an operator that has a backward of its own, and saves its results."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.narrow(gelu(self.widen(normed(x)[0])))
+        return out
+
+
 class Declared(torch.autograd.Function):
     """Runs an operator whose schema says other things of its argument than are true."""
 
@@ -536,6 +563,7 @@ KERNELS: tuple[Kind, ...] = (
     _kind("statistics moved through pointers", Statistics, Outcome.EXACT),
     _kind("a cast kept until the weight changes", Workspace, Outcome.EXACT),
     _kind("locks that end as they began", Locks),  # a replay ends before they do
+    _recomputed("an operator with a backward of its own", Norms),
     _kind("an operator that is said to write", lambda: Declares(False), Outcome.EXACT),
     _kind("an operator that writes and does not say so", lambda: Declares(True), Outcome.EXACT),
     _kind("an operator that is said to write what was given", lambda: DeclaresOfGiven(False)),

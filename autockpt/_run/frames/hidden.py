@@ -10,6 +10,7 @@ counts that.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
@@ -120,20 +121,22 @@ class Sums:
 
     Args:
         named: the tensors, with names.
-        given: tensors that a call was given: what is counted as a change of one is none here.
+        given: tensors that a call was given: what is counted as a change of one is none here. They are not held, since
+            their graph may lead back to the frame.
     """
 
     def __init__(self, named: Iterable[Named], given: Iterable[torch.Tensor]) -> None:
         once = {id(each): (name, each) for name, each in named if has_bytes(each)}
         self._held = [(name, each, checksum_of(each)) for name, each in once.values()]
         others = {id(each): each for each in given if id(each) not in once and has_bytes(each)}
-        self._given = [(each, _torch_private.version(each), checksum_of(each)) for each in others.values()]
+        self._given = [(weakref.ref(each), _torch_private.version(each), checksum_of(each)) for each in others.values()]
 
     def changed(self) -> list[str]:
         """Name those whose bits are not what they were."""
         held = [name for name, each, before in self._held if _differ(each, before)]
-        same_version = [each for each in self._given if _torch_private.version(each[0]) == each[1]]
-        given = [each for each, _, before in same_version if _differ(each, before)]
+        alive = [(each, version, before) for known, version, before in self._given if (each := known()) is not None]
+        same_version = [(each, before) for each, version, before in alive if _torch_private.version(each) == version]
+        given = [each for each, before in same_version if _differ(each, before)]
         return [*held, *(f"an argument of {tuple(each.shape)}, and no version of it says so" for each in given)]
 
 
