@@ -123,6 +123,8 @@ class Contents:
                 self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
         elif isinstance(value, torch.Tensor):
             self.tensors.append((name, value))
+            if own := vars(value):  # a quantized weight's scales
+                self._enter(name, own)
         elif isinstance(value, torch.nn.Module):
             if id(value) in self._bare:
                 self._todo += [

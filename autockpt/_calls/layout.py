@@ -33,6 +33,20 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return empty.set_(tensor.untyped_storage(), begin, (span_bytes(tensor),), (1,))
 
 
+def bytes_now(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor as they are, what lies between its elements too; nothing is taken of a device."""
+    host = tensor if tensor.is_cpu else flat(tensor).cpu()  # which has to live until its bytes are read
+    return bytes(bytes_of(host))
+
+
+def put_bytes(tensor: torch.Tensor, content: bytes) -> None:
+    """Have a tensor hold these bytes, which counts as no change of it."""
+    if tensor.is_cpu:
+        bytes_of(tensor)[:] = content
+    else:
+        flat(tensor).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
 def told_by_bytes(tensor: torch.Tensor) -> bool:
     """Whether bytes, type, sizes and strides are all that there is to a tensor."""
     return (

@@ -53,7 +53,7 @@ def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_t
         return None
     things, own = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
-    known = [*known, *model.parameters(), *model.buffers()]
+    known = private.parts((*known, *model.parameters(), *model.buffers()))
     for optimizer in things:
         if isinstance(optimizer, Optimizer):
             trained = (id(each) for group in optimizer.param_groups for each in group["params"])

@@ -106,7 +106,8 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
             spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
-            run = watch_step(step, StorageTape(), clock, spill)
+            held = [each for _, each in sandbox.contents.tensors]
+            run = watch_step(step, StorageTape(), clock, spill, held=held)
         profile = build_profile(
             model,
             step.device,

@@ -42,6 +42,7 @@ class Flow:
         ops: the same of operators.
         parameters: storages of parameters, and of what autocast keeps of them.
         buffers: storages of buffers.
+        constants: storages that the model's own objects have, and that no operator of the step changes.
     """
 
     def __init__(self, run: Run, found: Lifetimes) -> None:
@@ -58,6 +59,7 @@ class Flow:
         self._visible = {storage for each in seen for storage in each.storages}
         self._visible.update(made for op in range(len(self.ops)) for made in self.makes(op))
         self.casts = self._cached_casts()
+        self.constants = {number for number, key in names.items() if key in run.constants} - self.writes_of.keys()
         self._op_ticks = [span.first.tick for span in self.ops]
 
     def is_own(self, storage: int) -> bool:
@@ -114,12 +116,12 @@ class Flow:
         return sorted({name for each in storages for name in self._names.get(each, ()) if name.startswith(prefix)})
 
     def captured(self) -> set[int]:
-        """The calls that read a tensor from elsewhere than their arguments."""
+        """The calls that read a tensor from elsewhere than their arguments, and no constant."""
         found: set[int] = set()
         arguments = [set(span.first.storages) for span in self.calls]
         for seen, span in zip(self.run.ops, self.ops, strict=True):
             for storage in span.first.storages:
-                if self.is_own(storage) or storage in self.casts:
+                if self.is_own(storage) or storage in self.casts or storage in self.constants:
                     continue
                 call = seen.call
                 while call >= 0 and self.born(storage) < self.calls[call].first.tick:

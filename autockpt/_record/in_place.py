@@ -105,22 +105,25 @@ class RecordedStep(SpilledStep):
         self._static = static_bytes(model, self._on, tensors(arguments))
         self._bucket_bytes = bucket_bytes(model)
         self._tape, self._clock = self._on.tape(), self._on.clock()
-        self._observer = Observer(model, self._tape, self._clock, self.spill)
+        own_tensors = private.parts((*tensors(arguments), *model.parameters(), *model.buffers()))
+        own = {*map(private.storage_key, own_tensors), 0}
+        beside = private.parts(each for _, each in around.tensors)
+        beside = [each for each in beside if private.storage_key(each) not in own]
+        self._observer = Observer(model, self._tape, self._clock, self.spill, held=beside)
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
         # What attributes and gradients hold before: the profiler does not see it go.
-        own = {*map(private.storage_key, (*tensors(arguments), *model.parameters(), *model.buffers()))}
-        gradients, others = _gradients(model), [each for _, each in around.tensors if each.device == device]
-        held = [each for each in (*gradients, *others) if private.storage_key(each) not in own | {0}]
+        gradients, others = _gradients(model), [each for each in beside if each.device == device]
+        held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
         self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
-        del around, gradients, others, held, storages
+        del around, own_tensors, beside, gradients, others, held, storages
         self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.

@@ -177,6 +177,8 @@ class Run:
     Attributes:
         parameters: storages of the model's parameters.
         buffer_names: qualified names of the model's buffers, by storage.
+        constants: storages of tensors without a graph that attributes, closures and globals of the model's had before
+            the step.
         marks: the markers, by their number on the tape.
         calls: the calls, in pre-order.
         functions: the torch functions that they called, in order.
@@ -189,6 +191,7 @@ class Run:
 
     parameters: frozenset[int]
     buffer_names: dict[int, tuple[str, ...]]
+    constants: frozenset[int] = frozenset()
     marks: dict[int, Mark] = field(default_factory=dict)
     calls: list[SeenCall] = field(default_factory=list)
     functions: list[SeenFunction] = field(default_factory=list)

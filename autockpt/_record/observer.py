@@ -34,6 +34,7 @@ class Observer:
         tape: where the markers go.
         clock: read at every marker of forward; watching takes no time by it.
         spill: where what autograd saves waits.
+        held: tensors that attributes, closures and globals of the model's have.
         changing: is told of tensors before an operator changes them.
 
     Attributes:
@@ -47,15 +48,21 @@ class Observer:
         clock: Clock,
         spill: Spill,
         *,
+        held: Iterable[torch.Tensor] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
         self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
         self._changing = changing
         names: dict[int, tuple[str, ...]] = {}
         for name, buffer in model.named_buffers(remove_duplicate=False):
-            for key in self.keys([buffer]):
+            for key in self.keys(private.parts([buffer])):
                 names[key] = (*names.get(key, ()), name)
-        self.run = Run(parameters=frozenset(self.keys(model.parameters())), buffer_names=names)
+        constants = self.keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)
+        self.run = Run(
+            parameters=frozenset(self.keys(private.parts(model.parameters()))),
+            buffer_names=names,
+            constants=frozenset(constants),
+        )
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()
         self._checks = Checks(model, fake=self._fake)

@@ -181,18 +181,22 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
 
 
 def _known_bytes(optimizer: Optimizer, device: Device) -> int:
-    """State that exists, or that the options imply: before the first step, and for a history at its full length."""
-    held = [tensor for tensor in state_tensors(optimizer) if tensor.layout == torch.strided]
+    """State that exists, as its tensors say; before the first step, and for a history, what the options imply."""
+    held = [each for each in state_tensors(optimizer) if each.layout == torch.strided and each.device == device.at]
     storages = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in held}
+    exists = {id(parameter) for parameter, values in optimizer.state.items() if values}
     total = 0
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
         if "history_size" in group:  # LBFGS: pairs; while its closure runs two directions, two gradients, q
             moments += 2 * group["history_size"] + 5
-        sizes = [rounded(device, parameter.nbytes) for parameter in group["params"] if parameter.requires_grad]
-        total += moments * sum(sizes)
-    return max(total, sum(rounded(device, size) for size in storages.values()))
+        coming = [each for each in group["params"] if each.requires_grad]
+        if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
+            coming = [each for each in coming if id(each) not in exists]
+        total += moments * sum(rounded(device, parameter.nbytes) for parameter in coming)
+    found = sum(rounded(device, size) for size in storages.values())
+    return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
 
 
 def _said(error: Exception) -> str:

@@ -135,7 +135,8 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) 
         tape = device.tape()
         device.forget_workspaces()
         try:
-            return watch_step(step, tape, clock, spill, changing=sandbox.remember)
+            held = [each for _, each in sandbox.contents.tensors]
+            return watch_step(step, tape, clock, spill, held=held, changing=sandbox.remember)
         finally:
             sandbox.rewind()
 
@@ -240,8 +241,8 @@ def static_bytes(
         gradients: that are there.
     """
     counted = partial(storage_bytes, device)
-    own = {*map(private.storage_key, (*inputs, *model.parameters(), *model.buffers()))}
-    held = [each for _, each in contents.tensors] if contents is not None else []
+    own = {*map(private.storage_key, private.parts((*inputs, *model.parameters(), *model.buffers())))}
+    held = private.parts(each for _, each in contents.tensors) if contents is not None else []
     others = [each for each in held if private.storage_key(each) not in own]
     return Static(
         parameter_bytes=counted(model.parameters()),
@@ -254,7 +255,7 @@ def static_bytes(
 
 def storage_bytes(device: Device | None, tensors: Iterable[torch.Tensor]) -> int:
     """Return what the allocator of a device handed out for those of some tensors that lie there, each storage once."""
-    dense = [tensor for tensor in tensors if tensor.layout == torch.strided]
+    dense = [tensor for tensor in private.parts(tensors) if tensor.layout == torch.strided]
     own = dense if device is None else [tensor for tensor in dense if tensor.device == device.at]
     sizes = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in own}
     return sum(sizes.values()) if device is None else sum(rounded(device, size) for size in sizes.values())

@@ -26,7 +26,7 @@ class Returned:
     def _storages(self, value: object) -> dict[int, list[torch.Tensor]]:
         """Return the tensors inside `value` by their storage, in order."""
         found: dict[int, list[torch.Tensor]] = {}
-        for tensor in tensors(value):
+        for tensor in private.parts(tensors(value)):
             if key := self._tape.key(tensor):
                 found.setdefault(key, []).append(tensor)
         return found

@@ -113,8 +113,8 @@ class routed_operators(TorchDispatchMode):  # noqa: N801 - used as a context, li
 
 
 def tensors_in(values: object) -> list[torch.Tensor]:
-    """Return the tensors among the arguments or results of an operator."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors among the arguments or results of an operator, and of wrappers what they wrap."""
+    return private.parts(leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def written_by(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -22,6 +22,7 @@ def watch_step(
     clock: Clock,
     spill: Spill,
     *,
+    held: Iterable[torch.Tensor] = (),
     changing: Callable[[list[torch.Tensor]], None] | None = None,
 ) -> Run:
     """Run the whole step, watched.
@@ -31,9 +32,12 @@ def watch_step(
         tape: where its markers go.
         clock: stamps them.
         spill: where what forward saves waits.
+        held: tensors that attributes, closures and globals of the model's have.
         changing: is told of tensors before an operator of forward changes them.
     """
-    observer = Observer(step.model, tape, clock, spill, changing=changing)
+    batch = {*map(private.storage_key, step.inputs())}
+    constants = [each for each in private.parts(held) if private.storage_key(each) not in batch]
+    observer = Observer(step.model, tape, clock, spill, held=constants, changing=changing)
     existing = [leaf for leaf, held in zip(step.leaves, step.held, strict=True) if held is not None]
     with step.gradients_aside(), tape:
         hooks = [leaf.register_hook(partial(observer.ready, index)) for index, leaf in enumerate(existing)]

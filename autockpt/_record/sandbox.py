@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from .. import _torch_private as private
-from .._calls.contents import Contents
+from .._calls.contents import MOST_ARRAY_BYTES, Contents
 from .._calls.values import tensors
 from .._device.present import generators
 
@@ -22,8 +22,8 @@ class Sandbox:
 
     A context: everything is put back when it is left, by an exception or not; a warning says what could not be.
 
-    Of parameters and of tensors in attributes it copies those of which `remember` is told that they will be changed.
-    Copies wait on the host, where they take nothing of a device's memory.
+    Of parameters, and of large tensors in attributes, it copies those of which `remember` is told that they will be
+    changed. Copies wait on the host, where they take nothing of a device's memory.
 
     Args:
         model: the model that will run.
@@ -50,22 +50,24 @@ class Sandbox:
         modules = {name or "the model": module for name, module in model.named_modules()}
         self.contents = Contents({**modules, "loss": loss, "inputs": inputs})
         self._parameters = dict(model.named_parameters())
-        values = [tensor for tensor in tensors(list(inputs)) if tensor.layout == torch.strided]
+        values = [tensor for tensor in private.parts(tensors(list(inputs))) if tensor.layout == torch.strided]
         self._gradients = [(t, t.grad) for t in (*model.parameters(), *values) if t.is_leaf] if parameters else []
-        values += model.buffers() if buffers else ()
-        values += model.parameters() if parameters else ()
+        values += private.parts(model.buffers()) if buffers else ()
+        values += private.parts(model.parameters()) if parameters else ()
         values += [gradient for _, gradient in self._gradients if gradient is not None]
         self._values = [*map(_copied, values)]
         self._late: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors in attributes: what is there stays meanwhile
         self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
-        found = {id(tensor): (name, tensor) for name, tensor in self.contents.tensors}
-        found |= {id(tensor): (f"parameter {name}", tensor) for name, tensor in self._parameters.items()}
+        held = [(f"parameter {name}", tensor) for name, tensor in self._parameters.items()]
+        every = [(name, part) for name, tensor in (*self.contents.tensors, *held) for part in private.parts([tensor])]
+        found = {id(tensor): (name, tensor) for name, tensor in every}
         known = set(map(id, values))
         self._uncopied: dict[int, list[tuple[str, torch.Tensor, int]]] = {}  # by storage, which several may share
         for name, tensor in found.values() if buffers else ():
             if id(tensor) not in known and tensor.layout == torch.strided and not tensor.is_inference():
                 uncopied = self._uncopied.setdefault(private.storage_key(tensor), [])
                 uncopied.append((name, tensor, tensor._version))
+        self._copy_small()
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
         self.generators = list(dict.fromkeys((*generators(), *self.contents.generators)))
@@ -94,6 +96,17 @@ class Sandbox:
         for tensor in changing:
             for _, own, _ in self._uncopied.pop(private.storage_key(tensor), []):
                 (self._values if isinstance(own, torch.nn.Parameter) else self._late).append(_copied(own))
+
+    def _copy_small(self) -> None:
+        """Copy small tensors in attributes at once: kernels may change them through pointers, of which nobody tells."""
+        sizes = {key: max(own.nbytes for _, own, _ in held) for key, held in self._uncopied.items()}
+        total_bytes = 0
+        for key in sorted(sizes, key=lambda key: sizes[key]):
+            total_bytes += sizes[key]
+            if total_bytes > MOST_ARRAY_BYTES:
+                return
+            if not any(isinstance(own, torch.nn.Parameter) for _, own, _ in self._uncopied[key]):
+                self._late += [_copied(own) for _, own, _ in self._uncopied.pop(key)]
 
     def restore(self) -> None:
         """Put everything back, attributes too."""

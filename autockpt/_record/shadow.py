@@ -81,11 +81,11 @@ def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
 def state_tensors(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return the tensors of an optimizer's state."""
     leaves = tree_leaves(list(optimizer.state.values()))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return private.parts(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 class _ShadowTape(StorageTape):
-    """A tape of storages on the meta device, where reading a value gives a made-up one."""
+    """A tape of storages on the meta device: reading a value gives a made-up one, and asking for an address fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,10 @@ class _ShadowTape(StorageTape):
             return torch.full((), 0.5, dtype=torch.float64).to(tensors[0].dtype).item()
         if not self._untouchable.isdisjoint(map(self.key, tensors)):
             raise TypeError("it reaches for tensors by another way than its groups and its state")
-        return super()._on_operator(op, given, run)
+        output = super()._on_operator(op, given, run)
+        for tensor in tensors_in(output):
+            private.refuse_pointers(tensor)
+        return output
 
     def _born(self, key: int, storage: torch.UntypedStorage) -> None:
         if storage.device.type == "meta":

@@ -25,6 +25,7 @@ from .frames import (
     of_the_user,
     outer_hooks,
     parametrizations_are_cached,
+    parts,
     plain_torch_function,
     pop_function_mode,
     pop_hooks,
@@ -50,6 +51,7 @@ from .optimizers import (
     blank_optimizer,
     foreach_by_default,
     is_item,
+    refuse_pointers,
 )
 from .recorder import (
     ALONE,

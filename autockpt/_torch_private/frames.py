@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
@@ -104,6 +104,21 @@ def held_elsewhere(tensor: Tensor) -> bool:
     """Whether something in C++ holds a tensor besides the Python object that was given."""
     count: int = tensor._use_count()  # type: ignore[attr-defined]
     return count > 1
+
+
+def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return tensors that have memory, in the place of wrappers (quantized weights, say), which only look like it."""
+    found: list[Tensor] = []
+    for tensor in tensors:
+        flatten = None if type(tensor) in _WHOLE else getattr(tensor, "__tensor_flatten__", None)
+        if flatten is None:
+            found.append(tensor)
+        else:
+            found += parts([getattr(tensor, name) for name in flatten()[0]])
+    return found
+
+
+_WHOLE = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def storage_key(tensor: Tensor) -> int:

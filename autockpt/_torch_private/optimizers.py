@@ -44,6 +44,12 @@ def foreach_by_default(kind: type[Optimizer], parameters: Iterable[Tensor], devi
     return asks and supported and all(type(parameter) in known for parameter in parameters)
 
 
+def refuse_pointers(tensor: Tensor) -> None:
+    """Have whoever asks for the address of a tensor without memory get an error: a kernel would write to address 0."""
+    if tensor.is_meta and tensor.layout == torch.strided:
+        torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
 def is_item(operator: object) -> bool:
     """Whether an operator, as a dispatch mode sees it, is ``tensor.item()``."""
     return operator is torch.ops.aten._local_scalar_dense.default

@@ -84,6 +84,43 @@ def test_a_thread_local_that_backward_cannot_see_keeps_its_call_and_names_it(cap
     assert any("saved other values in its replay than in its forward" in each for each in caplog.messages)
 
 
+class Written(nn.Module):
+    """Has a constant, and a history that it writes past every counter of versions, as kernels do."""
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+        self.writes, self.meta = writes, {"scale": torch.full((64,), 0.5).cuda(), "history": torch.ones(8).cuda()}
+
+    def forward(self, input: Tensor) -> Tensor:
+        history = self.meta["history"]
+        scale = history.max() if self.writes else 1.0
+        if self.writes:
+            history.data.copy_(torch.cat([input.detach().abs().max().reshape(1), history[:-1]]))
+        made: Tensor = self.inner(input * scale) * self.meta["scale"]
+        return made.tanh()
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_what_a_kernel_writes_through_a_pointer_is_written_once_and_constants_are_read_again(
+    writes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    histories: list[list[Tensor]] = []
+
+    def build() -> tuple[nn.Module, Batch]:
+        torch.manual_seed(0)
+        made = [Written(writes=writes) for _ in range(5)]
+        histories.append([each.meta["history"] for each in made])
+        return nn.Sequential(*made).cuda(), {"input": torch.randn(256, 64).cuda()}
+
+    plan = autockpt.Plan.of([str(number) for number in range(5)])
+    found = plain_and_planned(build, apply=lambda run, _: autockpt.apply(run.model, plan=plan))
+    assert outcome(found) == [True] * 6
+    plain, planned = histories[-2:]
+    assert all(map(torch.equal, plain, planned))
+    assert ("kept from now on" in caplog.text) == writes
+
+
 class Beside(nn.Module):
     """Every second block runs in a stream of its own; the third switches inside its own forward."""
 

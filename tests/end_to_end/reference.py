@@ -122,8 +122,12 @@ def counting_replays() -> Iterator[list[int]]:
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Bytes of the storages behind `tensors`, each once."""
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    """Bytes of the storages behind `tensors`, each once; of wrappers those of what they wrap."""
+    whole: list[torch.Tensor] = []
+    for tensor in tensors:
+        flatten = getattr(tensor, "__tensor_flatten__", None)
+        whole += [tensor] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in whole}.values())
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

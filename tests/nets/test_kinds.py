@@ -12,12 +12,13 @@ import autockpt
 from tests.nets.arguments import ARGUMENTS
 from tests.nets.attributes import ATTRIBUTES
 from tests.nets.generators import GENERATORS, LaterInAttribute
+from tests.nets.kernels import KERNELS
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Network, layers, plain_step
 from tests.nets.storages import STORAGES
 from tests.nets.surroundings import SURROUNDINGS, Noisy
 from tests.nets.twin import expected, outcome
 
-KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *STORAGES, *SURROUNDINGS)
+KINDS = (*ARGUMENTS, *ATTRIBUTES, *GENERATORS, *KERNELS, *STORAGES, *SURROUNDINGS)
 
 
 def rows() -> Iterator[object]:

@@ -258,7 +258,9 @@ class Closure(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.inner(hidden + 1).sigmoid()  # backward does not need `hidden`, so it may change
-        if self.kind == "attribute":
+        if self.kind == "moving attribute":
+            self.seen.mul_(0.5)
+        if self.kind.endswith("attribute"):
             return out * self.seen
         if self.kind == "seeded fork":
             with torch.random.fork_rng(devices=[]):
@@ -270,7 +272,7 @@ class Closure(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("attribute", "no argument, parameter or buffer"), ("argument", "changed in place")]
+    ("kind", "reason"), [("moving attribute", "no argument, parameter or buffer"), ("argument", "changed in place")]
 )
 def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure(kind), nn.Linear(8, 8))
@@ -279,6 +281,11 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(kind: str, reason: s
     refused = {candidates.index.nodes[call].key: why for call, why in candidates.refused}
     assert reason in refused["2#0"]
     assert "0#0" not in refused
+
+
+def test_a_tensor_in_an_attribute_that_no_step_changes_is_read_by_a_candidate() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), Closure("attribute"), nn.Linear(8, 8))
+    assert find_candidates(autockpt.profile(model, torch.randn(64, 8))).refused == ()
 
 
 def test_a_fork_that_seeds_the_generator_itself_is_offered() -> None:

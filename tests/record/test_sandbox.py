@@ -284,6 +284,17 @@ def test_a_counter_that_is_global_or_of_the_class_is_put_back() -> None:
     assert (STEPS, Counting.count) == (0, 0)
 
 
+def test_a_history_that_a_kernel_moves_through_a_pointer_is_put_back() -> None:
+    def move(block: Block) -> float:
+        histories[block.up].numpy()[0] += 1
+        return 1.0
+
+    model = nn.Sequential(*(Block(move) for _ in range(2)))
+    histories = {block.up: torch.zeros(4) for block in model if isinstance(block, Block)}
+    autockpt.profile(model, BATCH)
+    assert [each.tolist() for each in histories.values()] == [[0.0] * 4] * 2
+
+
 def test_a_variable_that_a_hook_closes_over_is_put_back() -> None:
     count = 0
 

@@ -55,9 +55,17 @@ def observe(step: TrainingStep, sandbox: Sandbox) -> list[Observed]:
         name = parameters.get(leaf)
         kind: Kind = "input gradient" if name is None else "gradient"
         found.append(Observed(kind, batch.get(leaf, "") if name is None else name, gradients[index]))
-    found += [Observed("buffer", name, buffer) for name, buffer in step.model.named_buffers()]
-    found += [Observed("parameter", name, parameter) for name, parameter in step.model.named_parameters()]
+    for name, buffer in step.model.named_buffers():
+        found += _inside("buffer", name, buffer)
+    for name, parameter in step.model.named_parameters():
+        found += _inside("parameter", name, parameter)
     return [*found, *_generators(sandbox)]
+
+
+def _inside(kind: Kind, name: str, tensor: torch.Tensor) -> list[Observed]:
+    """Return what a parameter or a buffer holds: what it wraps, if it is a wrapper."""
+    parts = private.parts([tensor])
+    return [Observed(kind, f"{name}[{i}]" if len(parts) > 1 else name, part) for i, part in enumerate(parts)]
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class Recording:
         refs = [self._refer(leaf) for leaf in leaves]
         call = Call(key, forward, templates, tuple(kwargs), refs, state, Around(devices))
         call.generators = generators_of(devices, not_simple(templates))
-        if self.frame.trial is not None and (others := self.frame.trial.begins(call)):
+        if self.frame.trial is not None and (others := self.frame.trial.begins(call, leaves)):
             call.generators = list(dict.fromkeys([*call.generators, *others]))
         call.random = states_of(call.generators)
         return call

@@ -92,12 +92,12 @@ class Replay:
                 if self._stopped:
                     break
         except (Changed, ReplayError) as error:
-            error.args = (f"in the replay of {self.call.key}: {error}{self._hint()}",)
+            error.args = (f"in the replay of {self.call.key}: {error}{self.hint()}",)
             raise
         except Exception as error:
             if sys.version_info >= (3, 11):
                 error.add_note(
-                    f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self._hint()}"
+                    f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self.hint()}"
                 )
             raise
         finally:
@@ -109,7 +109,7 @@ class Replay:
         if self._problem is not None:
             raise ReplayError(
                 f"the replay of {self.call.key} {self._problem}. Something that it reads is not as it was in "
-                f"forward: keep this call, or make its forward repeat itself.{self._hint()}"
+                f"forward: keep this call, or make its forward repeat itself.{self.hint()}"
             )
 
     def _run(self, call: Call, undo: Undo) -> Any:
@@ -198,7 +198,7 @@ class Replay:
             self._hollow.append(leaf.key)
         return leaf.hand_out(leaves)
 
-    def _hint(self) -> str:
+    def hint(self) -> str:
         """Say which leaves were skipped: whatever reads their results fails, in one way or another."""
         return f" The plan skips {', '.join(self._hollow)}: nothing in the replay may need it." if self._hollow else ""
 

@@ -19,7 +19,7 @@ from ... import _torch_private
 from ..._data.errors import ReplayError
 from ..._stash.base import NoRoom, Spill, SpilledTensor
 from .around import NUMPY, PYTHON, Generator
-from .hidden import Hidden
+from .hidden import Copies, Hidden, Sums
 from .replay import Replay
 from .saved import Changed, Slot, check_unchanged
 from .unwritten import Made, attentions, is_unwritten
@@ -35,7 +35,7 @@ CANNOT = "cannot be replayed ({})"
 
 CHANGES = "changes {}, which a replay would do again"
 
-FAILS = "fails in its replay ({}: {})"
+FAILS = "fails in its replay ({}: {}{})"
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -114,8 +114,12 @@ class Trial:
         self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
         self._since = 0  # the first node of the call that runs
 
-    def begins(self, call: Call) -> list[Generator]:
-        """Look at what is there before a call's forward; return generators to watch besides the devices' own."""
+    def begins(self, call: Call, given: Sequence[Tensor]) -> list[Generator]:
+        """Look at what is there before a call's forward, which is `given` some tensors.
+
+        Returns:
+            Generators to watch besides the devices' own.
+        """
         drawn, self._since = self.nets.drawn_from(self.segment), _torch_private.saving_node() + 1
         self.others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
         return self.others
@@ -208,28 +212,37 @@ def _unproven(frame: Frame) -> list[Numbered]:
 class Rehearsal(Trial):
     """A segment's first frame: what it drops is spilled too, and backward goes on with that where its replay fails.
 
-    It leaves no trace: what the replay has changed of Python objects is put back, and the call is kept. Where forward
-    has changed what cannot be put back, such as an iterator or a weight, no replay runs.
+    It leaves no trace: what the replay has changed of Python objects and small tensors is put back, and the call is
+    kept. Where forward has changed what cannot be put back, such as an iterator, a weight, or an argument through a
+    pointer, no replay runs.
     """
 
-    __slots__ = ("_hidden", "_spill", "_why")
+    __slots__ = ("_hidden", "_spill", "_sums", "_why")
 
     def __init__(self, nets: Nets, segment: int) -> None:
         super().__init__(nets, segment, compares=True)
         self._hidden: Hidden | None = None  # of the call that is running
+        self._sums: Sums | None = None
         self._spill: Spill | None = None
         self._why: dict[str, str] = {}  # calls that are to be kept
 
-    def begins(self, call: Call) -> list[Generator]:
-        self._hidden = Hidden([call], weights=True)
-        self.others = list(dict.fromkeys([*super().begins(call), *self._hidden.generators]))
+    @_torch_private.never_compiled
+    def begins(self, call: Call, given: Sequence[Tensor]) -> list[Generator]:
+        self._hidden = hidden = Hidden([call])
+        with _torch_private.no_torch_functions():
+            self._sums = Sums([*hidden.weights(), *hidden.large()], given)
+        self.others = list(dict.fromkeys([*super().begins(call, given), *hidden.generators]))
         return self.others
 
+    @_torch_private.never_compiled
     def ends(self, call: Call, results: Sequence[Tensor]) -> None:
         super().ends(call, results)
-        hidden, self._hidden = self._hidden, None
-        if hidden is not None and (lost := hidden.lost()):
-            self._why[call.key] = CHANGES.format(lost[0])
+        hidden, sums, self._hidden, self._sums = self._hidden, self._sums, None, None
+        if hidden is not None and sums is not None:
+            with _torch_private.no_torch_functions():
+                lost = [*sums.changed(), *hidden.lost()]
+            if lost:
+                self._why[call.key] = CHANGES.format(lost[0])
 
     def spilled(self, tensor: Tensor) -> SpilledTensor | None:
         try:
@@ -242,6 +255,7 @@ class Rehearsal(Trial):
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
         hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
+        copies = Copies(hidden.small())
         try:
             if not self._why or _needs(frame):
                 replay.run()
@@ -250,13 +264,18 @@ class Rehearsal(Trial):
         except Exception as error:
             if _needs(frame):
                 raise self.refused(replay.call.key, CANNOT.format(error)) from error
-            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error))
+            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error, replay.hint()))
         finally:
-            changed = hidden.changed()
+            changed = [*copies.put_back(), *hidden.changed()]
             hidden.put_back()
         if changed:
             self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
-        if wrong := self.wrong(frame, last, backward):
+        try:
+            wrong = self.wrong(frame, last, backward)
+        finally:  # on a device it replays once more
+            copies.put_back()
+            hidden.put_back()
+        if wrong:
             self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
             if any(slot.proof is None or slot.proof.spilled is None for _, slot in wrong):
                 raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)

@@ -35,14 +35,21 @@ Witness: TypeAlias = "tuple[object, ...] | Tensor"
 
 
 def witness_of(tensor: Tensor) -> Witness | None:
-    """Return the checksum of a tensor; None where its bytes do not say all that it is.
+    """Return the checksum of a tensor that was saved; None where its bytes do not say all that it is.
 
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
-    On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
     """
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
+    return checksum_of(tensor)
+
+
+def checksum_of(tensor: Tensor) -> Witness:
+    """Return the checksum of a tensor that has bytes.
+
+    On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
+    """
     tensor = tensor.detach()
     if not tensor.is_cpu:
         return on_device(tensor)

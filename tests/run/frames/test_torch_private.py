@@ -132,6 +132,39 @@ def test_versions_count_changes_in_place_through_views_and_detached_copies() -> 
     assert torch_private.versions([x, uncounted]) == [before + 1, -1]
 
 
+class Wrapper(Tensor):
+    """Looks like floats, and has codes and scales."""
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scales: Tensor) -> Wrapper:
+        new: Wrapper = Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scales.dtype)
+        vars(new).update(codes=codes, scales=scales)
+        return new
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes", "scales"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: object) -> object:
+        raise NotImplementedError
+
+
+def test_parts_of_a_wrapper_are_what_it_wraps_and_other_tensors_are_whole() -> None:
+    plain, codes, scales = nn.Parameter(torch.ones(2)), torch.ones(2, dtype=torch.int8), torch.ones(1)
+    found = torch_private.parts([plain, Wrapper(codes, scales), Wrapper(codes, Wrapper(codes, scales))])
+    assert [id(each) for each in found] == [*map(id, [plain, codes, scales, codes, codes, scales])]
+
+
+def test_tensors_without_memory_have_no_address() -> None:
+    tensor = torch.empty(4, device="meta")
+    torch_private.refuse_pointers(tensor)
+    torch_private.refuse_pointers(torch.ones(2))
+    tensor.mul_(2).view(2, 2).lerp_(torch.empty(2, 2, device="meta"), 0.5)
+    for asked in (tensor, tensor.view(2, 2)):
+        with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+            asked.data_ptr()
+
+
 def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     weight = nn.Parameter(torch.ones(2, 3))
     key = torch_private.storage_key(weight)
