@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map_only
 
 import autockpt
 from tests.loops.twin import Run, held
-from tests.nets.kernels import KERNELS, quantized
+from tests.nets.kernel_codes import quantized
+from tests.nets.kernels import KERNELS
 from tests.nets.kind import WIDTH, Block, Kind, Network
 
 ROWS = 512

@@ -1,0 +1,83 @@
+"""Stand-ins for operators that libraries register, and for what their schemas say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from tests.nets.kernel_writes import poke
+from tests.nets.kind import Block
+
+__all__ = ["Declares", "DeclaresOfGiven", "Norms"]
+
+
+@torch.library.custom_op("autockpt_tests::says_that_it_writes", mutates_args=("x",))
+def says_that_it_writes(x: Tensor) -> Tensor:
+    return x.tanh()
+
+
+@torch.library.custom_op("autockpt_tests::writes_and_does_not_say", mutates_args=())
+def writes_and_does_not_say(x: Tensor) -> Tensor:
+    return poke(x, x.tanh()).sign()
+
+
+@torch.library.custom_op("autockpt_tests::normed", mutates_args=())
+def normed(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.square().mean(-1, keepdim=True).rsqrt()
+    return x * scale, scale
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output)
+
+
+def _of_normed(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+    made, scale = ctx.saved_tensors
+    found: Tensor = scale * (gradient - made * (gradient * made).mean(-1, keepdim=True))
+    return found
+
+
+normed.register_autograd(_of_normed, setup_context=_keep)
+
+
+class Norms(Block):
+    """Runs an operator that has a backward of its own, and saves its results."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.narrow(gelu(self.widen(normed(x)[0])))
+        return out
+
+
+class Declared(torch.autograd.Function):
+    """Runs an operator whose schema says other things of its argument than are true."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, true: bool) -> Tensor:
+        made: Tensor = writes_and_does_not_say(x) * x if true else says_that_it_writes(x)
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (made,) = ctx.saved_tensors
+        return gradients[0] * (1 - made.square()), None
+
+
+class Declares(Block):
+    def __init__(self, true: bool) -> None:
+        super().__init__()
+        self.true = true
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = Declared.apply(self.widen(x), self.true)  # type: ignore[no-untyped-call]
+        out: Tensor = x + self.narrow(made)
+        return out
+
+
+class DeclaresOfGiven(Declares):
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = Declared.apply(x, self.true)  # type: ignore[no-untyped-call]
+        return self.scaled(made)
