@@ -53,11 +53,19 @@ from .optimizers import (
     is_item,
     refuse_pointers,
 )
-from .recorder import (
+from .profiler import (
     ALONE,
     AllocationEvent,
-    FakeTensor,
     MemoryProfiler,
+    make_room,
+    no_profiler_left,
+    profiler_is_running,
+    start_memory_profiler,
+    stop_memory_profiler,
+    yields_to_others,
+)
+from .recorder import (
+    FakeTensor,
     active_data_parallel,
     after_backward,
     cached_weights,
@@ -68,17 +76,11 @@ from .recorder import (
     has_reentrant_checkpoint,
     is_compiled,
     load_compiler,
-    make_room,
     new_fake_mode,
-    no_profiler_left,
     no_torch_functions,
     outside_modes,
-    profiler_is_running,
     quiet_fake_tensors,
     sleep_on,
-    start_memory_profiler,
-    stop_memory_profiler,
-    yields_to_others,
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
 from .yielding import yielding_hooks

@@ -75,26 +75,11 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
         dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
     )
     snapshot = sum(profile.buffer_bytes[name] for name in buffers)
-    seconds, end, restored = 0.0, 0, set[int]()
-    additions: list[tuple[int, int, int]] = []
-    for tick, needed in fills.items():
-        until = _restored(index, members, needed, alone, held, twice)
-        last = max(needed, key=lambda i: saves.pack[i])
-        packs = saves.pack[last]
-        dead = [i for i in inside if i not in needed and nodes[i] not in alone]
-        peak_bytes = replay_peak(index, members, packs, until, alone, dead, twice)
-        if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
-            peak_bytes = max(peak_bytes, profile.generator_bytes)
-        ends: dict[int, int] = defaultdict(int)
-        for (tensor, _), release in until.items():
-            ends[release] += int(index.bytes[tensor])
-        additions.append((snapshot + peak_bytes, tick, tick + 1))
-        additions += [(size, tick + 1, release) for release, size in sorted(ends.items())]
-        # What a function saves is packed as well, though no replay makes it again.
-        packed = sum(saves.pack[i] <= packs or nodes[i] in alone for i in inside)
-        seconds += _device_seconds(index, members, last, alone) + packed * index.host.save_seconds
-        seconds += _host_seconds(index, members, alone)
-        end, restored = max(end, packs), restored.union(tensor for tensor, _ in until)
+    replays = [
+        _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
+    ]
+    end = max(each.end for each in replays)
+    additions = [addition for each in replays for addition in each.additions]
     for i in stays:
         if saves.tensor[i] >= 0:
             held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
@@ -109,8 +94,8 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
             keep=index.keys(keep),
             skip=index.keys(skip),
             linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
-            recompute_seconds=seconds,
-            freed_bytes=index.total_bytes(restored),
+            recompute_seconds=sum(each.seconds for each in replays),
+            freed_bytes=index.total_bytes({tensor for each in replays for tensor in each.restored}),
             boundary_bytes=index.total_bytes(boundary),
             kept_bytes=index.total_bytes(held.keys() - boundary.keys()),
         ),
@@ -119,6 +104,60 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
         held=tuple(held.items()),
         additions=tuple(additions),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OneReplay:
+    """One replay of a segment: it has one for each backward pass that reads it anew.
+
+    Attributes:
+        end: tick in forward of the last save that it fills.
+        seconds: of the device and of the host.
+        restored: tensors that it brings back.
+        additions: as those of `Replay`.
+    """
+
+    end: int
+    seconds: float
+    restored: frozenset[int]
+    additions: tuple[tuple[int, int, int], ...]
+
+
+def _one_replay(
+    index: Index,
+    members: Members,
+    tick: int,
+    needed: Mapping[int, int],
+    alone: frozenset[int],
+    held: dict[int, int],
+    twice: Mapping[int, Mapping[int, Copies]],
+    snapshot: int,
+) -> _OneReplay:
+    """Work out a replay at a tick that fills some saves, each until its tick; what it finds held goes into `held`."""
+    profile, saves, nodes, inside = index.profile, index.profile.saves, index.save_nodes, index.saves_of(members)
+    until = _restored(index, members, needed, alone, held, twice)
+    last = max(needed, key=lambda i: saves.pack[i])
+    end = saves.pack[last]
+    dead = [i for i in inside if i not in needed and nodes[i] not in alone]
+    peak_bytes = replay_peak(index, members, end, until, alone, dead, twice)
+    if any(index.nodes[member].draws for member in members):  # a generator's state is read before the replay
+        peak_bytes = max(peak_bytes, profile.generator_bytes)
+    ends: dict[int, int] = defaultdict(int)
+    for (tensor, _), release in until.items():
+        ends[release] += int(index.bytes[tensor])
+    # What a function saves is packed as well, though no replay makes it again.
+    packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
+    return _OneReplay(
+        end=end,
+        seconds=_device_seconds(index, members, last, alone)
+        + packed * index.host.save_seconds
+        + _host_seconds(index, members, alone),
+        restored=frozenset(tensor for tensor, _ in until),
+        additions=(
+            (snapshot + peak_bytes, tick, tick + 1),
+            *((size, tick + 1, release) for release, size in sorted(ends.items())),
+        ),
     )
 
 

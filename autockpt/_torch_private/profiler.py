@@ -1,0 +1,198 @@
+"""The memory profiler, of which a process has one: who runs it, and what it tells."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import torch
+
+LOG_LEVEL, ERROR = "FLAGS_caffe2_log_level", 2
+"""The level from which torch writes its log, and that of errors: one above warnings."""
+
+KINETO_LEVEL = "KINETO_LOG_LEVEL"
+"""The same of the library below the profiler."""
+
+AllocationEvent: TypeAlias = tuple[int, int, str, int | None]
+"""Address, change in bytes (negative for a free), device type, device index."""
+
+ALONE = threading.RLock()
+"""Held by a thread that patches torch or has its profiler run: recordings and measurements wait for each other.
+
+Used as it is in a ``with``: between its ``acquire`` and the block no interrupt comes. Who trains does not ask for it.
+"""
+
+_ENDS: list[Callable[[], object]] = []
+
+
+def yields_to_others(end: Callable[[], object]) -> None:
+    """Say how a profiler of ours is ended that runs between the parts of a user's step, if another is wanted."""
+    _ENDS[:] = [end]
+
+
+def make_room() -> None:
+    """End such a profiler, where it can be."""
+    while _ENDS:
+        _ENDS.pop()()
+
+
+def profiler_is_running(*, elsewhere: bool = True) -> bool:
+    """Return whether a torch profiler is recording: in this thread, or in any, since a process has room for one."""
+    profiler: Any = torch.autograd.profiler
+    return bool(torch.autograd._profiler_enabled()) or (elsewhere and profiler._is_profiler_enabled)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def no_profiler_left() -> Iterator[None]:
+    """Stop a profiler that was started inside, where an interrupt came before its own end."""
+    before = profiler_is_running()
+    try:
+        yield
+    finally:
+        if not before:
+            _end_profiler()
+
+
+def _end_profiler() -> None:
+    """Stop this thread's profiler, if one runs, and say that none does."""
+    profiler: Any = torch.autograd.profiler
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        profiler._disable_profiler()
+    profiler._run_on_profiler_stop()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfiler:
+    """A running profiler that records allocations.
+
+    Attributes:
+        log_level: the level of torch's log from before it.
+    """
+
+    log_level: int
+
+
+def start_memory_profiler() -> MemoryProfiler:
+    """Start a profiler that records allocations and no operators, and that writes nothing to stderr by itself."""
+    options = torch.autograd.profiler.profile(profile_memory=True)
+    config, activities = options.config(create_trace_id=True), {torch.profiler.ProfilerActivity.CPU}
+    flag = _log_level()
+    running = MemoryProfiler(flag.value)
+    flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
+    # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
+    quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
+    try:
+        with ALONE, quiet:
+            torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]
+            torch.autograd.profiler._run_on_profiler_start()
+            # One of which nothing makes events. Those of operators would take longer than the allocations. Those of
+            # `record_function`, in which every optimizer steps, are written to as they end: where we stop inside one
+            # (a closure), torch has freed it by then, and the write lands in whatever is there, a gradient perhaps.
+            scopes = {torch._C._profiler.RecordScope.LITE_INTERPRETER}
+            torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[attr-defined, call-arg]
+    except BaseException:
+        flag.value = running.log_level
+        _end_profiler()
+        raise
+    return running
+
+
+def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[AllocationEvent]:
+    """Stop a profiler of `start_memory_profiler`.
+
+    Args:
+        running: the profiler.
+        device_type: whose allocations are wanted.
+
+    Returns:
+        Every allocation and free that it saw on the CPU and on such devices, in time order.
+    """
+    results: Any = None
+    try:
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
+    finally:
+        _end_profiler()
+        _log_level().value = running.log_level
+    if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all
+        return []
+    return _of_the_tree(results) if device_type == "cpu" else _of_the_trace(results)
+
+
+def _of_the_tree(results: Any) -> list[AllocationEvent]:
+    """Read the events of the CPU. Those of another device are there only where an operator is their parent."""
+    found: list[tuple[int, AllocationEvent]] = []
+    todo: list[Any] = list(results.experimental_event_tree())
+    while todo:
+        event = todo.pop()
+        todo.extend(event.children)
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            fields = event.extra_fields
+            found.append(
+                (event.start_time_ns, (fields.ptr, fields.alloc_size, fields.device.type, fields.device.index))
+            )
+    found.sort(key=lambda entry: entry[0])
+    return [event for _, event in found]
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    """An allocation or a free, as a saved trace has it."""
+
+    address: int = msgspec.field(name="Addr", default=0)
+    change_bytes: int = msgspec.field(name="Bytes", default=0)
+    device_type: int = msgspec.field(name="Device Type", default=0)
+    device_index: int = msgspec.field(name="Device Id", default=-1)
+
+
+class _Traced(msgspec.Struct, frozen=True):
+    """An event of a saved trace; the time is in microseconds."""
+
+    name: str = ""
+    ts: float = 0.0
+    args: _Memory | None = None
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    events: list[_Traced] = msgspec.field(name="traceEvents")
+
+
+def _of_the_trace(results: Any) -> list[AllocationEvent]:
+    """Read the events of all devices from the trace as it is saved: nothing else has them with their addresses."""
+    with tempfile.TemporaryDirectory(prefix="autockpt-") as folder:
+        path = Path(folder) / "trace.json"
+        results.save(str(path))
+        trace = msgspec.json.decode(path.read_bytes(), type=_Trace)
+    numbers: Any = torch._C._autograd.DeviceType.__members__
+    kinds = {int(number): name.lower() for name, number in numbers.items()}
+    memory = sorted((each for each in trace.events if each.name == "[memory]"), key=lambda event: event.ts)
+    return [
+        (each.args.address, each.args.change_bytes, kinds[each.args.device_type], each.args.device_index)
+        for each in memory
+        if each.args is not None
+    ]
+
+
+def _log_level() -> ctypes.c_int:
+    """Return the level from which torch writes its log, to be set; one that nobody reads where it has another log."""
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libc10.so")), LOG_LEVEL)
+    except (OSError, ValueError):
+        return ctypes.c_int()
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Have a variable in the environment that is not there yet."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
