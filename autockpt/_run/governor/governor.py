@@ -26,6 +26,7 @@ from ..._record.ranks import refuse_collectives
 from ..._record.timed import TimedStep
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
+from .. import said
 from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, patched_forward
 from ..install import cover, replan, uninstall
@@ -34,20 +35,7 @@ from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans
 from ..refusing import told
 from ..request import Request
-from ..said import (
-    BACKWARDS,
-    EVAL,
-    FAILED,
-    HOOKS,
-    LATER,
-    OTHER_CALLS,
-    REPLACED,
-    UNCOVERED,
-    UNHOOKED,
-    UNPLANNED,
-    UNSEEN,
-    Said,
-)
+from ..said import Said
 from ..surprises import Surprises
 from ..unseen import Unseen
 from .decision import Decision, Situation, decide
@@ -125,7 +113,7 @@ class Governor:
         step.batches.append(batch)
         way, current = step.way, self._plans.current
         if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
-            self._said.once(UNCOVERED, where=self._surprises.uncovered())
+            self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
             way = self._ways.spilled(begins)
         if way is not None:
             return self._run(step, functools.partial(way.forward, begins.arguments, begins.run))
@@ -160,7 +148,7 @@ class Governor:
         finally:
             step.running = False
         if step.way is not None and step.way.unhooked:
-            self._said.once(UNHOOKED)
+            self._said.once(said.UNHOOKED)
             self._drop()
             self._rest()
         step.watch(outputs)
@@ -229,10 +217,10 @@ class Governor:
         strangers = self.handle.table.strangers.take_met()
         if step.backward:
             self._said.once(
-                OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
+                said.OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
             )
             if step.way is None and self._plans.current and len(step.backwards) > self._plans.current.backwards:
-                self._said.once(BACKWARDS, where=self._surprises.more_backwards())
+                self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
@@ -242,7 +230,7 @@ class Governor:
                     self._surprises.tries += 1
                     if self._surprises.exhausted:
                         self._rest()
-                    self._said.once(f"{FAILED if self._idle else LATER}: {error}")
+                    self._said.once(f"{said.FAILED if self._idle else said.LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
         if step.way is not None:
@@ -253,7 +241,7 @@ class Governor:
         """Remember what was recorded, unless hooks of the user's were on."""
         if foreign:
             self._rest()
-            self._said.once(HOOKS)
+            self._said.once(said.HOOKS)
         elif self._surprises.sets_up(recorded.run.sets_itself_up):
             _log.info("the model set itself up in its first step, so the next one is recorded")
         else:
@@ -261,7 +249,7 @@ class Governor:
             _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
             if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded)):
                 self._plans.forget_plans()
-            self._said.once(UNPLANNED, where=self._plans.late)
+            self._said.once(said.UNPLANNED, where=self._plans.late)
 
     def _surprise(self, model: nn.Module, device: torch.device, last: Step | None) -> str:
         """Say what the `last` step showed that the plan does not count on; empty where nothing."""
@@ -294,9 +282,9 @@ class Governor:
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
         if cover(model, self):
-            self._said.once(REPLACED)
+            self._said.once(said.REPLACED)
         elif model.training or self._plans.current is None:
-            self._said.once(UNSEEN if model.training else EVAL)
+            self._said.once(said.UNSEEN if model.training else said.EVAL)
 
     def _rest(self) -> None:
         """Let steps run as they come from now on."""
