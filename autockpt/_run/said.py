@@ -57,6 +57,11 @@ BACKWARDS = (
     "the budget; the next one is recorded, and planned for."
 )
 
+TRANSFORMED = (
+    "a model that is held to a budget trains inside a transform of torch.func (jvp, grad, vjp, vmap), in which nothing "
+    "is recomputed: such a step runs without a plan, and takes what the plain one takes."
+)
+
 EVAL = (
     "a model that is held to a budget trains in eval mode, in which no step is recorded and none is planned for. Call "
     "model.train() before the loop."

@@ -88,6 +88,18 @@ def test_why_no_step_is_planned_is_said(
     assert words in said[0]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch's own, as it loads what derives forwards
+def test_a_transform_of_torch_func_is_named_where_it_keeps_a_step_from_being_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was said that no training forward was seen, of a model whose forward had just run."""
+    model, batch = autockpt.apply(stack(), "1MB"), torch.randn(4, 16)
+    for _ in range(4):
+        torch.func.jvp(model, (batch,), (torch.ones_like(batch),))[1].sum().backward()
+    said = [record.getMessage() for record in caplog.records if record.name == "autockpt"]
+    assert len(said) == 1 and "inside a transform of torch.func" in said[0]
+
+
 def test_verify_before_there_is_a_plan_says_when_there_is() -> None:
     with pytest.raises(autockpt.BudgetError, match="its plan is made as the third step begins, or at once"):
         autockpt.verify(autockpt.apply(stack(), "1MB"), torch.randn(4, 16))

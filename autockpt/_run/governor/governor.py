@@ -24,6 +24,7 @@ from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives
 from ..._record.timed import TimedStep
+from ..._torch_private import transforms_active
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from .. import said
@@ -67,6 +68,7 @@ class Governor:
         self._plans = Plans(request, self._ways.stashes)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._step: Step | None = None
+        self._transformed = False  # whether a transform of torch.func has run a forward
         self._idle = False  # whether steps run as they come from now on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
@@ -122,6 +124,7 @@ class Governor:
 
     def pause(self, model: nn.Module, arguments: object) -> None:
         """End what is being recorded, if its backward has come: the model does something else than train now."""
+        self._transformed = self._transformed or transforms_active()
         if (step := self._step) is not None:
             step.over()
             if step.way is not None and step.is_here() and step.backward:
@@ -283,6 +286,8 @@ class Governor:
         """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
         if cover(model, self):
             self._said.once(said.REPLACED)
+        elif self._transformed:
+            self._said.once(said.TRANSFORMED)
         elif model.training or self._plans.current is None:
             self._said.once(said.UNSEEN if model.training else said.EVAL)
 
