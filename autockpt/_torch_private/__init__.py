@@ -72,6 +72,7 @@ from .recorder import (
     new_fake_mode,
     no_profiler_left,
     no_torch_functions,
+    our_profiler_is_running,
     outside_modes,
     profiler_is_running,
     quiet_fake_tensors,
