@@ -67,7 +67,7 @@ class AllocatorTape:
         grain_bytes: its allocator hands out multiples of this, and more where it does not split a block that it has.
 
     Raises:
-        ProfilingError: on entering, if somebody else's profiler is running.
+        ProfilingError: on entering, if a profiler is running that cannot be ended now.
     """
 
     def __init__(self, device: torch.device, *, grain_bytes: int = 1) -> None:
@@ -80,6 +80,11 @@ class AllocatorTape:
 
     def __enter__(self) -> AllocatorTape:
         private.make_room()
+        if private.our_profiler_is_running():
+            raise ProfilingError(
+                "autockpt is recording or measuring already (a step of another model, or what `autockpt.measure` is "
+                "around), and a process has only one torch profiler."
+            )
         if private.profiler_is_running():
             where = "" if private.profiler_is_running(elsewhere=False) else " in another thread"
             raise ProfilingError(

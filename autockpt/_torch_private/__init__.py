@@ -59,6 +59,7 @@ from .profiler import (
     MemoryProfiler,
     make_room,
     no_profiler_left,
+    our_profiler_is_running,
     profiler_is_running,
     start_memory_profiler,
     stop_memory_profiler,

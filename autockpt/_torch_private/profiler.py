@@ -32,6 +32,9 @@ Used as it is in a ``with``: between its ``acquire`` and the block no interrupt 
 
 _ENDS: list[Callable[[], object]] = []
 
+_OURS: list[MemoryProfiler] = []
+"""The profiler of ours that runs, if one does."""
+
 
 def yields_to_others(end: Callable[[], object]) -> None:
     """Say how a profiler of ours is ended that runs between the parts of a user's step, if another is wanted."""
@@ -50,6 +53,11 @@ def profiler_is_running(*, elsewhere: bool = True) -> bool:
     return bool(torch.autograd._profiler_enabled()) or (elsewhere and profiler._is_profiler_enabled)  # type: ignore[attr-defined]
 
 
+def our_profiler_is_running() -> bool:
+    """Return whether the profiler that runs is one of ours."""
+    return bool(_OURS)
+
+
 @contextmanager
 def no_profiler_left() -> Iterator[None]:
     """Stop a profiler that was started inside, where an interrupt came before its own end."""
@@ -63,6 +71,7 @@ def no_profiler_left() -> Iterator[None]:
 
 def _end_profiler() -> None:
     """Stop this thread's profiler, if one runs, and say that none does."""
+    _OURS.clear()
     profiler: Any = torch.autograd.profiler
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         profiler._disable_profiler()
@@ -102,6 +111,7 @@ def start_memory_profiler() -> MemoryProfiler:
         flag.value = running.log_level
         _end_profiler()
         raise
+    _OURS[:] = [running]
     return running
 
 

@@ -23,7 +23,11 @@ def build() -> Case:
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_an_alarm_stands_in_the_row(planted: bool) -> None:
-    wrong = mock.patch.object(frames_trial, "same", lambda one, other: False) if planted else contextlib.nullcontext()
+    wrong = (
+        mock.patch.object(frames_trial, "all_same", lambda pairs: [False for _ in pairs])
+        if planted
+        else contextlib.nullcontext()
+    )
     with mock.patch.dict(clean.MODELS, {"small": build}), wrong:
         row = clean.run_model("small")
     assert bool(clean.alarms(row)) == planted and not row["differing"]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import autockpt
 from tests.loops.models import WIDTH, Layerdrop, Network, Partly, loss_of, network
-from tests.loops.twin import Run, held, steps, train
+from tests.loops.twin import Run, held, listening, steps, train
 
 
 def test_nothing_special() -> None:
@@ -271,6 +272,25 @@ def test_two_models_that_train_each_other() -> None:
             run.step(work, batch)
 
     held(network, loop)
+
+
+def test_a_step_of_two_models_is_not_said_to_have_a_profiler_that_the_user_could_stop() -> None:
+    """The first model's recording is the profiler that runs as the second one's forward begins."""
+    first, second = network(), network()
+    for model in (first, second):
+        autockpt.apply(model, "1GiB")
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+    with listening() as said:
+        for batch in steps(8, 64):
+            (loss_of(first(batch)) + loss_of(second(batch))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    recording = [each for each in said if "profiler" in each]
+    assert len(recording) == 1 and "a step of another model" in recording[0], said
+    assert "Stop it first" not in recording[0]
+    for model in (first, second):
+        assert autockpt.plan_of(model) is not None
+        autockpt.remove(model)
 
 
 @pytest.mark.parametrize("torchs", [False, True], ids=["by Python's generator", "by torch's generator"])
