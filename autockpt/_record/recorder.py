@@ -103,7 +103,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     private.load_compiler()
     with (
-        _gradients_as_now(),
+        _modes_as_now(),
         private.ALONE,  # another thread's recording has torch patched, and the one profiler that a process has
         private.no_profiler_left(),
         set_aside(step.model),
@@ -114,13 +114,14 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
 
 
 @contextmanager
-def _gradients_as_now() -> Iterator[None]:
-    """Leave gradients on or off as they are: an interrupt may fall where torch's own context would switch them back."""
-    now = torch.is_grad_enabled()
+def _modes_as_now() -> Iterator[None]:
+    """Leave gradients on or off, and modes on, as they are: an interrupt may fall where their own contexts end them."""
+    now, depths = torch.is_grad_enabled(), private.mode_depths()
     try:
         yield
     finally:
         private.set_grad_enabled(now)
+        private.end_modes(depths)
 
 
 def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:

@@ -220,6 +220,20 @@ def dispatch_modes() -> list[Any]:
     return [_C._get_dispatch_stack_at(i) for i in range(depth)] if depth else []
 
 
+def mode_depths() -> tuple[int, int]:
+    """Return how many function modes and how many dispatch modes are on in this thread."""
+    return _C._len_torch_function_stack(), _C._len_torch_dispatch_stack()
+
+
+def end_modes(depths: tuple[int, int]) -> None:
+    """End the modes that were put on since `mode_depths`."""
+    functions, dispatches = depths
+    while _C._len_torch_function_stack() > functions:
+        _C._pop_torch_function_stack()
+    while _C._len_torch_dispatch_stack() > dispatches:
+        torch.utils._python_dispatch._pop_mode()
+
+
 def of_the_user(modes: list[Any]) -> list[Any]:
     """Return those of the dispatch modes that neither torch nor autockpt brings.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -14,8 +15,11 @@ from types import FrameType
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autockpt
+from tests.doors import torch_private
 
 BATCH = torch.randn(64, 32)
 
@@ -246,7 +250,42 @@ def test_an_interrupted_recording_leaves_nothing_on() -> None:
         except Interrupt:
             interrupted += 1
         assert torch.is_grad_enabled(), f"gradients stay off after an interrupt in call {place}"
+        assert torch_private.mode_depths() == (0, 0), f"a mode stays on after an interrupt in call {place}"
         assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
     assert interrupted > 25
     assert_torch_is_as_it_was()
     in_threads(lambda: autockpt.profile(model, BATCH))
+
+
+def test_an_interrupt_in_the_midst_of_a_modes_own_context_leaves_none_on() -> None:
+    """Torch puts a mode on, and an interrupt comes before it has said so: nobody ended it, and compilers traced it."""
+    model = stack()
+    autockpt.profile(model, BATCH)
+    places = [0]
+
+    def interrupting(at: int) -> Callable[[FrameType, str, object], None]:
+        passed = itertools.count()
+
+        def look(frame: FrameType, event: str, _: object) -> None:
+            inside = isinstance(frame.f_locals.get("self"), (TorchFunctionMode, TorchDispatchMode))
+            if event in ("call", "return") and inside and frame.f_code.co_name in ("__enter__", "__exit__"):
+                places[0] = next(passed)
+                if places[0] == at:
+                    raise Interrupt
+
+        return look
+
+    def record(at: int) -> None:
+        sys.setprofile(interrupting(at))
+        try:
+            autockpt.profile(model, BATCH)
+        finally:
+            sys.setprofile(None)
+
+    record(-1)
+    for at in range(0, places[0], max(places[0] // 40, 1)):
+        with contextlib.suppress(Interrupt):
+            record(at)
+        assert torch_private.mode_depths() == (0, 0)
+        assert torch.is_grad_enabled()
+    assert_torch_is_as_it_was()
