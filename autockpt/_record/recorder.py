@@ -116,12 +116,12 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
 @contextmanager
 def _modes_as_now() -> Iterator[None]:
     """Leave gradients on or off, and modes on, as they are: an interrupt may fall where their own contexts end them."""
-    now, depths = torch.is_grad_enabled(), private.mode_depths()
+    now, before = torch.is_grad_enabled(), private.modes_on()
     try:
         yield
     finally:
         private.set_grad_enabled(now)
-        private.end_modes(depths)
+        private.end_modes(before)
 
 
 def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:

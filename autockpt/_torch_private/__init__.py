@@ -22,7 +22,7 @@ from .frames import (
     is_tracing,
     keeping_backward,
     keeps_graph,
-    mode_depths,
+    modes_on,
     never_compiled,
     of_the_user,
     outer_hooks,

@@ -220,14 +220,16 @@ def dispatch_modes() -> list[Any]:
     return [_C._get_dispatch_stack_at(i) for i in range(depth)] if depth else []
 
 
-def mode_depths() -> tuple[int, int]:
-    """Return how many function modes and how many dispatch modes are on in this thread."""
-    return _C._len_torch_function_stack(), _C._len_torch_dispatch_stack()
+def modes_on() -> tuple[int, int, Hooks | None]:
+    """Return how many function and dispatch modes are on in this thread, and the innermost saved-tensors hooks."""
+    return _C._len_torch_function_stack(), _C._len_torch_dispatch_stack(), outer_hooks()
 
 
-def end_modes(depths: tuple[int, int]) -> None:
-    """End the modes that were put on since `mode_depths`."""
-    functions, dispatches = depths
+def end_modes(before: tuple[int, int, Hooks | None]) -> None:
+    """End the modes and hooks that were put on since `modes_on`."""
+    functions, dispatches, hooks = before
+    while (innermost := outer_hooks()) is not None and (hooks is None or innermost[0] is not hooks[0]):
+        pop_hooks()
     while _C._len_torch_function_stack() > functions:
         _C._pop_torch_function_stack()
     while _C._len_torch_dispatch_stack() > dispatches:

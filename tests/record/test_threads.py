@@ -250,11 +250,14 @@ def test_an_interrupted_recording_leaves_nothing_on() -> None:
         except Interrupt:
             interrupted += 1
         assert torch.is_grad_enabled(), f"gradients stay off after an interrupt in call {place}"
-        assert torch_private.mode_depths() == (0, 0), f"a mode stays on after an interrupt in call {place}"
+        assert torch_private.modes_on() == (0, 0, None), f"a mode stays on after an interrupt in call {place}"
         assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
     assert interrupted > 25
     assert_torch_is_as_it_was()
     in_threads(lambda: autockpt.profile(model, BATCH))
+
+
+CONTEXTS = (TorchFunctionMode, TorchDispatchMode, torch.autograd.graph.saved_tensors_hooks)
 
 
 def test_an_interrupt_in_the_midst_of_a_modes_own_context_leaves_none_on() -> None:
@@ -267,7 +270,7 @@ def test_an_interrupt_in_the_midst_of_a_modes_own_context_leaves_none_on() -> No
         passed = itertools.count()
 
         def look(frame: FrameType, event: str, _: object) -> None:
-            inside = isinstance(frame.f_locals.get("self"), (TorchFunctionMode, TorchDispatchMode))
+            inside = isinstance(frame.f_locals.get("self"), CONTEXTS)
             if event in ("call", "return") and inside and frame.f_code.co_name in ("__enter__", "__exit__"):
                 places[0] = next(passed)
                 if places[0] == at:
@@ -286,6 +289,6 @@ def test_an_interrupt_in_the_midst_of_a_modes_own_context_leaves_none_on() -> No
     for at in range(0, places[0], max(places[0] // 40, 1)):
         with contextlib.suppress(Interrupt):
             record(at)
-        assert torch_private.mode_depths() == (0, 0)
+        assert torch_private.modes_on() == (0, 0, None)
         assert torch.is_grad_enabled()
     assert_torch_is_as_it_was()

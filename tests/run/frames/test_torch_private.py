@@ -428,7 +428,7 @@ def test_the_memory_profiler_writes_nothing_and_sets_everything_back() -> None:
     program = """
 import os, torch
 from tests.doors import torch_private
-level = torch_private.recorder._log_level()
+level = torch_private.profiler._log_level()
 before, old = level.value, [torch.ones(1000)]
 running = torch_private.start_memory_profiler()
 old.clear()
