@@ -59,7 +59,8 @@ def test_a_plan_keeps_its_budget_on_the_gpu(name: str) -> None:
     autockpt.apply(case.model, plan=plan)
     with counting_replays() as replays:
         planned = gradients(case)
-    measured = autockpt.measure(case.step).peak_bytes - other
+    found = autockpt.measure(case.step)
+    measured = found.peak_bytes - (found.start_bytes - profile.static.total_bytes)  # others may have gone meanwhile
     assert replays
     assert all(torch.equal(a, b) for a, b in zip(reference, planned, strict=True))
     assert plan.peak_bytes == pytest.approx(measured, rel=PREDICTION_TOLERANCE)
