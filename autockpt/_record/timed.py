@@ -20,7 +20,8 @@ SPILLING = "spilling"
 """Between two such stamps a saved tensor was written or read back, which a plain step does not do."""
 
 HEAD_START_SECONDS = 5e-4
-"""How long a device waits after each: more than the host takes to launch what runs until the next, 0.05 to 0.3 ms."""
+"""How long a device waits after each, so that what runs until the next is launched by then. With it an H100's timed
+step of GPT-2 small took 5 % more than its plain one, and 32 % without."""
 
 
 class TimedStep(SpilledStep):

@@ -1,11 +1,11 @@
-"""What frames need: hooks, versions, storages, modes, generators, and what is on around a forward."""
+"""What frames need: versions, storages, flags, generators, and what is on around a forward."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.utils.parametrize
@@ -13,30 +13,18 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .modes import outer_hooks
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Tensor)
-Hooks: TypeAlias = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 # Frames call what is below between operators that have swept the caches, where every attribute on the way to a function
 # is read from memory. So each is looked up once, here.
 _C, _autograd, _functorch = torch._C, torch._C._autograd, torch._C._functorch
 
-push_hooks: Callable[[Callable[[Tensor], Any], Callable[[Any], Tensor]], None]
-push_hooks = _autograd._push_saved_tensors_default_hooks
-"""Make a pack and an unpack hook the innermost (the context manager costs twice as much)."""
-
-pop_hooks: Callable[[], None] = _autograd._pop_saved_tensors_default_hooks
-"""Take the innermost saved-tensors hooks away."""
-
 set_grad_enabled: Callable[[bool], None] = _C._set_grad_enabled
 """Switch gradients on or off in this thread (the context manager costs five times as much)."""
-
-
-def outer_hooks() -> Hooks | None:
-    """Return the innermost saved-tensors hooks, None if there are none."""
-    hooks: Hooks | None = _autograd._top_saved_tensors_default_hooks(True)
-    return hooks
 
 
 def never_compiled(function: F) -> F:
@@ -200,59 +188,6 @@ def set_flags(wanted: list[Any]) -> None:
             write(value)
 
 
-def function_modes() -> list[Any]:
-    """Return the torch function modes that are on in this thread, the innermost last."""
-    depth = _C._len_torch_function_stack()
-    return [_C._get_function_stack_at(i) for i in range(depth)] if depth else []
-
-
-def set_function_modes(modes: list[Any]) -> None:
-    """Have just these torch function modes on in this thread."""
-    while _C._len_torch_function_stack():
-        _C._pop_torch_function_stack()
-    for mode in modes:
-        push_function_mode(mode)
-
-
-def dispatch_modes() -> list[Any]:
-    """Return the modes that see every operator of this thread, the innermost last."""
-    depth = _C._len_torch_dispatch_stack()
-    return [_C._get_dispatch_stack_at(i) for i in range(depth)] if depth else []
-
-
-def modes_on() -> tuple[int, int, Hooks | None]:
-    """Return how many function and dispatch modes are on in this thread, and the innermost saved-tensors hooks."""
-    return _C._len_torch_function_stack(), _C._len_torch_dispatch_stack(), outer_hooks()
-
-
-def end_modes(before: tuple[int, int, Hooks | None]) -> None:
-    """End the modes and hooks that were put on since `modes_on`."""
-    functions, dispatches, hooks = before
-    while (innermost := outer_hooks()) is not None and (hooks is None or innermost[0] is not hooks[0]):
-        pop_hooks()
-    while _C._len_torch_function_stack() > functions:
-        _C._pop_torch_function_stack()
-    while _C._len_torch_dispatch_stack() > dispatches:
-        torch.utils._python_dispatch._pop_mode()
-
-
-def of_the_user(modes: list[Any]) -> list[Any]:
-    """Return those of the dispatch modes that neither torch nor autockpt brings.
-
-    What those two bring counts, records or caches, and leaves results as they are. Selective checkpoints hand each
-    cached result out once, so a replay must not run under their modes.
-    """
-    return [mode for mode in modes if type(mode).__module__.partition(".")[0] not in ("torch", "autockpt")]
-
-
-def set_dispatch_modes(modes: list[Any]) -> None:
-    """Have just these dispatch modes on in this thread."""
-    while _C._len_torch_dispatch_stack():
-        _C._pop_torch_dispatch_stack(None)
-    for mode in modes:
-        _C._push_on_torch_dispatch_stack(mode)
-
-
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph
 """Say whether the backward that this thread is in keeps its graph for another; True where it is in none."""
 
@@ -313,22 +248,6 @@ def tensor_without_storage(
         kind, shape, stride, offset, dtype=dtype, device=device, requires_grad=requires_grad
     )
     return new
-
-
-push_function_mode: Callable[[Any], None] = _C._push_on_torch_function_stack
-"""Make a torch function mode the innermost (a block costs more, and an interrupt may fall into its ends)."""
-
-pop_function_mode: Callable[[], Any] = _C._pop_torch_function_stack
-"""Take the innermost torch function mode away."""
-
-
-def suspend_function_mode(mode: object) -> bool:
-    """Switch off the torch function mode `mode` if it is the innermost; whether it was."""
-    depth = _C._len_torch_function_stack()
-    if depth and _C._get_function_stack_at(depth - 1) is mode:
-        _C._pop_torch_function_stack()
-        return True
-    return False
 
 
 plain_torch_function = _C._disabled_torch_function_impl

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .frames import Hooks, outer_hooks, pop_hooks, push_hooks
+from .modes import Hooks, outer_hooks, pop_hooks, push_hooks
 
 _autograd = torch._C._autograd
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn.functional import gelu
 
 from tests.nets.kernel_writes import poke
@@ -14,17 +14,17 @@ from tests.nets.kind import Block
 __all__ = ["Declares", "DeclaresOfGiven", "Norms"]
 
 
-@torch.library.custom_op("autockpt_tests::says_that_it_writes", mutates_args=("x",))
+@library.custom_op("autockpt_tests::says_that_it_writes", mutates_args=("x",))
 def says_that_it_writes(x: Tensor) -> Tensor:
     return x.tanh()
 
 
-@torch.library.custom_op("autockpt_tests::writes_and_does_not_say", mutates_args=())
+@library.custom_op("autockpt_tests::writes_and_does_not_say", mutates_args=())
 def writes_and_does_not_say(x: Tensor) -> Tensor:
     return poke(x, x.tanh()).sign()
 
 
-@torch.library.custom_op("autockpt_tests::normed", mutates_args=())
+@library.custom_op("autockpt_tests::normed", mutates_args=())
 def normed(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = x.square().mean(-1, keepdim=True).rsqrt()
     return x * scale, scale

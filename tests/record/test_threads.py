@@ -250,7 +250,7 @@ def test_an_interrupted_recording_leaves_nothing_on() -> None:
         except Interrupt:
             interrupted += 1
         assert torch.is_grad_enabled(), f"gradients stay off after an interrupt in call {place}"
-        assert torch_private.modes_on() == (0, 0, None), f"a mode stays on after an interrupt in call {place}"
+        assert torch_private.modes_on() == ([], [], None), f"a mode stays on after an interrupt in call {place}"
         assert {name: sorted(vars(module)) for name, module in model.named_modules()} == attributes
     assert interrupted > 25
     assert_torch_is_as_it_was()
@@ -289,6 +289,6 @@ def test_an_interrupt_in_the_midst_of_a_modes_own_context_leaves_none_on() -> No
     for at in range(0, places[0], max(places[0] // 40, 1)):
         with contextlib.suppress(Interrupt):
             record(at)
-        assert torch_private.modes_on() == (0, 0, None)
+        assert torch_private.modes_on() == ([], [], None)
         assert torch.is_grad_enabled()
     assert_torch_is_as_it_was()

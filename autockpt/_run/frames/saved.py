@@ -76,10 +76,7 @@ class Slot:
             look = _sparse_look(tensor)
         if look != self._look:
             return _difference(look, self._look)
-        self._version = value._version
-        self.value = value
-        if self.proof is not None:
-            self.proof.take(value)
+        self._take(value)
         return None
 
     def fill_from(self, tensor: Tensor, offset: int) -> str | None:
@@ -90,11 +87,14 @@ class Slot:
             value = value.as_strided(shape, stride, value.storage_offset() + offset)
         if value.dtype is not dtype or value.device != device:
             return _difference((shape, stride, value.dtype, value.device), self._look)
+        self._take(value)
+        return None
+
+    def _take(self, value: Tensor) -> None:
         self._version = value._version
         self.value = value
         if self.proof is not None:
             self.proof.take(value)
-        return None
 
     def tensor(self) -> Tensor:
         """Return the saved tensor, replaying the frame if need be."""

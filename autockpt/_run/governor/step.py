@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from ... import _torch_private as private
 from ..._calls.values import tensors
 from ..._stash.spilled_step import SpilledStep
-from ..._torch_private import NodeCount, running_backward
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
@@ -31,8 +30,7 @@ class Step:
         way: what watches it, where it does not run under a plan.
         batches: of its forwards.
         nodes: counts the nodes of autograd that its forwards make.
-        backward: whether a backward has begun.
-        backwards: the numbers of those that have.
+        backwards: the numbers of the backwards that have begun.
         differentiable: whether one can: some output leads to a parameter.
         waiting: how many of its forwards had no backward yet.
         outputs: what tells of each forward's graph whether it is alive.
@@ -47,8 +45,7 @@ class Step:
     gradient_bytes: int
     way: SpilledStep | None = None
     batches: list[Batch] = field(default_factory=list)
-    nodes: NodeCount = field(default_factory=NodeCount)
-    backward: bool = False
+    nodes: private.NodeCount = field(default_factory=private.NodeCount)
     backwards: set[int] = field(default_factory=set)
     differentiable: bool = False
     waiting: int = 0
@@ -64,6 +61,11 @@ class Step:
     def kind(self) -> Kind:
         """What kind of step it has been so far."""
         return Kind(batches=tuple(self.batches), gradient_bytes=self.gradient_bytes)
+
+    @property
+    def backward(self) -> bool:
+        """Whether a backward has begun."""
+        return bool(self.backwards)
 
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
@@ -108,8 +110,7 @@ class Step:
         self.outputs.append(weakref.ref(begins))
 
     def _begins(self, first: bool) -> None:
-        self.backward = True
-        self.backwards.add(running_backward())
+        self.backwards.add(private.running_backward())
         self.waiting -= first
         if self.way is not None:
             self.way.backward_begins()
