@@ -17,7 +17,7 @@ import pytest
 
 from . import bindings
 from .build import NoFakeDevice
-from .device import Options, installed, set_options
+from .device import Options, call, installed, set_options
 
 MENTIONS = re.compile(r"\bgpu\b|\bDEVICES\b")
 HERE = Path(__file__).parents[1] / "device"
@@ -91,13 +91,14 @@ def there(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def as_at_first() -> Iterator[None]:
-    """Let no test leave options, a limit or a current device to the next."""
+    """Let no test leave options, a limit, a current device or workspaces of another size to the next."""
     yield
     if not installed():
         return
     import torch
 
     set_options(Options())
+    call("forget_workspaces")
     for index in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(1.0, index)
     torch.cuda.empty_cache()  # blocks of one test, larger than what another asks for, would be handed out whole
