@@ -109,9 +109,10 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._run.governor.decision import Decision, Situation
     from autockpt._run.governor.decision import decide as governor_decide
     from autockpt._run.headroom import enlarged
-    from autockpt._run.install import govern, governor_of, install, installed_plan, replan, set_aside, uninstall
+    from autockpt._run.install import govern, install, installed_plan, replan, set_aside, uninstall
     from autockpt._run.max_batch import Throughput
     from autockpt._run.optimizer_steps import OptimizerSteps
+    from autockpt._run.patches import governor_of
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._calls.contents import Contents
+from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
@@ -110,6 +111,7 @@ class RecordedStep(SpilledStep):
         beside = private.parts(each for _, each in around.tensors)
         beside = [each for each in beside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=beside)
+        self._given: dict[int, int] = {}  # bytes of what later forwards are given, by storage
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
@@ -123,18 +125,23 @@ class RecordedStep(SpilledStep):
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
+        self._known = frozenset(map(self._tape.key, own_tensors))
         del around, own_tensors, beside, gradients, others, held, storages
         self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
-    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+    def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
+        if self._observer.run.calls:
+            given = [each for each in private.parts(tensors(arguments)) if each.device == self.device]
+            dense = [each for each in given if each.layout == torch.strided]
+            self._given |= {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in dense}
         with self._observer.watching(in_place=True, hooked=self.hooks):
-            return self.call(arguments, run)
+            return self.call(arguments, run, name)
 
-    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
-        return self._observer.on_call("", self.model, arguments, run)
+    def call(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
+        return self._observer.on_call(name, roots(self.model)[name], arguments, run)
 
     def backward_begins(self) -> None:
         if self._over is None:
@@ -182,21 +189,49 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
-        run.events, left_bytes = self._of_the_step(frozenset(others))
+        events = self._tape.events()
+        run.events, left_bytes = self._of_the_step(events, frozenset(others))
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
         left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
-        static = msgspec.structs.replace(self._static, other_bytes=self._bucket_bytes + left_bytes + stood_bytes)
+        made_bytes = self._made_since(events, frozenset(others))
+        static = msgspec.structs.replace(
+            self._static,
+            input_bytes=self._static.input_bytes + self._given_before(events),
+            other_bytes=self._bucket_bytes + left_bytes + stood_bytes + made_bytes,
+        )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            beside_bytes=self._beside_bytes,
+            beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - made_bytes, 0),
         )
 
-    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int]:
+    def _given_before(self, events: Iterable[Event]) -> int:
+        """Return the bytes of what later forwards were given and that was there before the step."""
+        made = {event.key for event in events if event.kind == "alloc"}
+        known = made.union(self._held_bytes, self._known, {0})
+        return sum(size for key, size in self._given.items() if key not in known)
+
+    def _made_since(self, events: Iterable[Event], others: frozenset[int]) -> int:
+        """Return the bytes of what was made since the step was over and is alive as the next one begins.
+
+        That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What
+        stood so as this step began goes meanwhile.
+        """
+        last, over, alive = max(self._states, default=-1), False, dict[int, int]()
+        for event in events:
+            if event.kind == "mark":
+                over = over or event.key == last
+            elif event.kind == "free":
+                alive.pop(event.key, None)
+            elif over:
+                alive[event.key] = event.bytes
+        return sum(size for key, size in alive.items() if key not in others)
+
+    def _of_the_step(self, recorded: Iterable[Event], others: frozenset[int]) -> tuple[list[Event], int]:
         """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
@@ -209,7 +244,7 @@ class RecordedStep(SpilledStep):
         state: set[int] = set()
         seen: set[int] = set()
         over = False
-        for event in self._tape.events():
+        for event in recorded:
             if event.kind == "mark" and event.key in self._gone:
                 event = Event("free", self._gone[event.key])
             if event.kind == "free":

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from .._calls.roots import WHOLE
 from .._device import Event
 from .._stash.base import SpilledTensor
 
@@ -177,6 +178,7 @@ class Run:
     Attributes:
         parameters: storages of the model's parameters.
         buffer_names: qualified names of the model's buffers, by storage.
+        roots: names of the models whose forwards the user's loop calls.
         constants: storages of tensors without a graph that attributes, closures and globals of the model's had before
             the step.
         marks: the markers, by their number on the tape.
@@ -192,6 +194,7 @@ class Run:
     parameters: frozenset[int]
     buffer_names: dict[int, tuple[str, ...]]
     constants: frozenset[int] = frozenset()
+    roots: frozenset[str] = frozenset({WHOLE})
     marks: dict[int, Mark] = field(default_factory=dict)
     calls: list[SeenCall] = field(default_factory=list)
     functions: list[SeenFunction] = field(default_factory=list)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
+from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
@@ -62,6 +63,7 @@ class Observer:
             parameters=frozenset(self.keys(private.parts(model.parameters()))),
             buffer_names=names,
             constants=frozenset(constants),
+            roots=frozenset(roots(model)),
         )
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()
@@ -146,7 +148,10 @@ class Observer:
             self._clock.forget(stamp)
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        """Run a call and watch it. A second forward of the same step is a call inside the root's, which goes on."""
+        """Run a call and watch it. A second forward of the same step is a call inside the first one's, which goes on.
+
+        Those of several models are calls inside one of all of them together.
+        """
         if not self._in_forward:
             return run()
         if threading.get_ident() != self._thread:
@@ -156,6 +161,9 @@ class Observer:
         self._counts[-1, name] += 1
         if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but no call
             return run()
+        if name and not self.run.calls:
+            self.run.calls.append(SeenCall(WHOLE, type(self._model).__name__, 0, -1))
+            self.mark("enter", 0, self._clock.stamp())
         index = len(self.run.calls)
         again = bool(self.run.calls) and not self._open
         parent = self._open[-1] if self._open else -1

@@ -15,6 +15,7 @@ import torch
 
 from .. import _torch_private as private
 from .._calls.contents import Contents
+from .._calls.roots import title
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
@@ -182,7 +183,7 @@ def build_profile(
     tables = make_tables(Flow(run, found), found, seconds)
     changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
     return Profile(
-        model=type(model).__name__,
+        model=title(model),
         mode="measured",
         device=on.name,
         torch_version=str(torch.__version__),

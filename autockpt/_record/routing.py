@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._calls.names import function_name
+from .._calls.roots import roots
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
@@ -44,14 +45,15 @@ def patched_forwards(model: torch.nn.Module, router: Router, *, in_place: bool =
     Args:
         model: the model.
         router: stands around the forwards.
-        in_place: whether this is the user's own step. Then the root's own forward is running already, and is left
-            alone; and what is compiled runs as it is compiled, with nothing watched inside.
+        in_place: whether this is the user's own step. Then a root's own forward is running already, and all roots are
+            left alone; and what is compiled runs as it is compiled, with nothing watched inside.
     """
     patched: list[tuple[dict[str, Any], str, Any]] = []
+    running = {id(root) for root in roots(model).values()} if in_place else set()
     leaves: tuple[str, ...] = ()
     try:
         for name, module in model.named_modules():
-            if name.startswith(leaves) or (in_place and module is model):
+            if name.startswith(leaves) or id(module) in running:
                 continue
             compiled = in_place and private.is_compiled(module)
             leaves += (f"{name}.",) if compiled else ()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import _torch_private as private
+from .._calls.roots import WHOLE, roots
 from .._device import device_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -34,17 +35,19 @@ class TimedStep(SpilledStep):
         self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
 
-    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+    def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         functions, is_first = routed_functions(self._stamps.on_function), not self._stamps.kinds
+        if is_first and name != WHOLE:
+            self._stamps.add("enter")  # of all of them together; see `Observer.on_call`
         try:
             with patched_forwards(self.model, self._stamps.on_call, in_place=True), functions:
-                return super().forward(arguments, lambda: self.call(arguments, run))
+                return super().forward(arguments, lambda: self.call(arguments, run, name), name)
         finally:
-            if not is_first:
-                self._stamps.add("exit")  # of the first one, which goes on; see `Observer.on_call`
+            if name != WHOLE or not is_first:
+                self._stamps.add("exit")  # of the first one, which goes on
 
-    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
-        return self._stamps.on_call("", self.model, arguments, run)
+    def call(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
+        return self._stamps.on_call(name, roots(self.model)[name], arguments, run)
 
     def backward_begins(self) -> None:
         if "forward_end" not in self._stamps.kinds:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from .. import _torch_private as private
+from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins
@@ -16,7 +17,7 @@ from .._data.plan import Plan
 from .._device import device_of
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
-from .._record.step import refuse_late_writes, refuse_lazy, refuse_other, refuse_unseen, refuse_untrainable
+from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
 from ..solvers.units import format_bytes
@@ -27,7 +28,7 @@ from .request import Request
 
 _log = logging.getLogger("autockpt")
 
-M = TypeVar("M", bound=torch.nn.Module)
+M = TypeVar("M", bound=Models)
 
 
 def apply(
@@ -47,7 +48,7 @@ def apply(
     check: Checking = "sampled",
     strict: bool = False,
 ) -> M:
-    """Make `model` train within `budget`, by recomputing what costs least to run again.
+    """Make `model` train within `budget`, or several models together, by recomputing what costs least to run again.
 
     Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
     applying again replaces the plan, and an error leaves the model as it was.
@@ -60,11 +61,13 @@ def apply(
     of another optimizer, with nothing recorded. A step begins with the first forward (in train mode, gradients on)
     after a backward.
 
-    With `inputs` the plan is made now, for a step on them. What is recorded and planned is logged to the logger
+    With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
+    have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
+    runs plain. What is recorded and planned is logged to the logger
     ``autockpt``.
 
     Args:
-        model: any eager module.
+        model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
         budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
             CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
@@ -90,7 +93,7 @@ def apply(
             plan, with a warning.
 
     Returns:
-        The model itself.
+        What was given as `model`.
 
     Raises:
         BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
@@ -98,8 +101,9 @@ def apply(
             help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
             as the errors below, with the model as it was before `apply`.
         NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
-            is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already,
-            lazy modules that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
+            is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already, is
+            planned together with others that are not given, is one of several and `inputs` are given, has lazy modules
+            that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
@@ -122,22 +126,29 @@ def apply(
         )
     if check not in get_args(Checking):
         raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Checking)))}")
-    refuse_other(model)
-    _refuse_compiled(model, given=plan is not None)
+    whole = as_one(model)
+    for root in roots(whole).values():
+        _refuse_compiled(root, given=plan is not None)
     if plan is not None:
         if not isinstance(plan, Plan):
             raise NotApplicable(f"plan is {plan!r:.80}; give a Plan, such as autockpt.Plan.load('plan.json').")
-        refuse_lazy(model)
+        refuse_lazy(whole)
         refuse_pins(keep, recompute)
-        refuse_units(model, [segment.calls for segment in plan.segments])
-        install(model, plan, check)
+        refuse_units(whole, [segment.calls for segment in plan.segments])
+        install(whole, plan, check)
         return model
-    refuse_untrainable(model, loss)
-    goal = goal_for(model, budget, max_overhead)
-    _look_at_devices(model, goal)
-    refuse_sharded(model)
+    refuse_untrainable(whole, loss)
+    goal = goal_for(whole, budget, max_overhead)
+    _look_at_devices(whole, goal)
+    refuse_sharded(whole)
+    together = whole if isinstance(whole, Together) else None
+    if together is not None and (inputs is not None or loss is not None or plan_for):
+        raise NotApplicable(
+            "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "
+            "first steps are recorded, with whatever the loop does between the models."
+        )
     if inputs is None:
-        refuse_late_writes(model)
+        refuse_late_writes(whole)
     named(solver)  # before anything runs
     request = Request(
         goal=goal,
@@ -150,42 +161,42 @@ def apply(
         strict=strict,
         check=check,
     )
-    governor = Governor(request)
+    governor = Governor(request, together)
     if inputs is None:
-        govern(model, governor)
+        govern(whole, governor)
     else:
-        ready = governor.prepare(model, inputs)
-        govern(model, governor, ready.plan, ready.nets, ready.calls)
-    governor.listen(model)
+        ready = governor.prepare(whole, inputs)
+        govern(whole, governor, ready.plan, ready.nets, ready.calls)
+    governor.listen(whole)
     return model
 
 
 def remove(model: M) -> M:
-    """Take a plan off a model, leaving no trace; no effect where none is applied.
+    """Take a plan off a model, or off several, leaving no trace; no effect where none is applied.
 
     Args:
-        model: the model.
+        model: the model; of several that are planned together all of them, in a list or a mapping.
 
     Returns:
-        The model itself.
+        What was given as `model`.
 
     Raises:
         NotApplicable: somebody else patched a forward over ours, which it names; the plan is that of a larger model; or
-            this is no module.
+            this is no module; or one of several, without the others.
     """
-    refuse_other(model)
-    uninstall(model)
+    uninstall(as_one(model))
     return model
 
 
-def plan_of(model: torch.nn.Module) -> Plan | None:
-    """Return the plan that is applied to `model`; None if there is none, or none yet.
+def plan_of(model: Models) -> Plan | None:
+    """Return the plan that is applied to `model`, or to several; None if there is none, or none yet.
+
+    One of several has the plan of all of them.
 
     Raises:
         NotApplicable: it is no module.
     """
-    refuse_other(model)
-    return installed_plan(model)
+    return installed_plan(as_one(model))
 
 
 def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:

@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import nn
 
+from .._calls.roots import WHOLE, roots
 from .._calls.values import encode, kept_whole
 from .._device.present import kinds
 
@@ -24,9 +25,9 @@ class Batch:
     """The shapes of a batch, and what must be equal for two batches to be alike.
 
     Attributes:
-        kind: names of arguments, switches among them (booleans, strings, dtypes, enumerations, None), and ranks,
-            dtypes, devices and gradient flags of the tensors and arrays; modules, flags and dtypes of the model, and
-            autocast.
+        kind: name of the one of several models that is called; names of arguments, switches among them (booleans,
+            strings, dtypes, enumerations, None), and ranks, dtypes, devices and gradient flags of the tensors and
+            arrays; modules, flags and dtypes of the model, and autocast.
         numbers: whole numbers among the arguments: some say how deep a model is to go, some only count steps.
         shapes: of the tensors and arrays, in order.
     """
@@ -81,14 +82,21 @@ class Forward(NamedTuple):
     """A forward that begins.
 
     Attributes:
-        model: the model.
-        own: its own forward, whatever was put over it.
+        model: the model, or several that are planned together.
+        own: the forward of the one that is called, whatever was put over it.
         arguments: by position and by keyword.
+        name: of the one that is called.
     """
 
     model: nn.Module
     own: Callable[..., Any]
     arguments: tuple[tuple[Any, ...], Mapping[str, Any]]
+    name: str = WHOLE
+
+    @property
+    def root(self) -> nn.Module:
+        """The one that is called."""
+        return roots(self.model)[self.name]
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +111,8 @@ class Forward(NamedTuple):
 
     def batch(self, *, numbers: bool = True) -> Batch:
         """Describe the batch in the arguments, with whole numbers among them or without."""
-        return batch_of(self.model, self.own, *self.arguments, numbers=numbers)
+        batch = batch_of(self.model, self.own, *self.arguments, numbers=numbers)
+        return replace(batch, kind=(self.name, *batch.kind)) if self.name else batch
 
 
 def batch_of(

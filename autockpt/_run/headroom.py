@@ -147,7 +147,7 @@ def enlarged(begins: Forward, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tu
 @contextlib.contextmanager
 def _bare(begins: Forward) -> Iterator[None]:
     """Leave a model with its own forward: whoever put something over it has seen the arguments already."""
-    attributes = begins.model.__dict__
+    attributes = begins.root.__dict__
     over, attributes["forward"] = attributes["forward"], begins.own
     try:
         yield
@@ -158,7 +158,7 @@ def _bare(begins: Forward) -> Iterator[None]:
 def _fake(begins: Forward, shapes: Shapes, loss: Loss | None) -> Profile:
     """Record a fake step; the model's own hooks have run already on what it is given."""
     arguments = Arguments(*resized(begins.arguments, shapes))
-    return profile_fake(training_step(begins.model, arguments, loss, hooks=False))
+    return profile_fake(training_step(begins.root, arguments, loss, hooks=False))
 
 
 def _sizes(profile: Profile) -> list[tuple[str, int]]:

@@ -1,6 +1,6 @@
-"""Putting a plan on a model, and taking it off again.
+"""Putting a plan on a model, or on several that train together, and taking it off again.
 
-Only `forward` in the `__dict__` of some modules changes: of the root, of the segments' parents, members and leaves.
+Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and leaves.
 Names, state_dict, isinstance, deepcopy and pickle stay as they were. What a patched forward knows is its module, the
 module's name and the handle that all of them have in common, so another plan is another table in that.
 
@@ -10,24 +10,34 @@ Where a governor holds the model to a budget, the root's forward asks it for the
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from torch import nn
 
+from .._calls.roots import Together, roots
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from .frames import Checking, Governor, Handle, Nets, Table, governed_forward, patched_forward
+from .frames import Checking, Governor, Handle, Nets, Table, governed_forward
 from .patch_targets import listed, table_of
+from .patches import (
+    governor_of,
+    known_to,
+    patch,
+    patch_new,
+    patch_root,
+    patched,
+    patched_parts,
+    rename,
+    unpatch,
+    unwrapped,
+)
 
 
 def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
     """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.
 
     Args:
-        model: the root that the plan's names are relative to.
+        model: the root that the plan's names are relative to, or several.
         plan: what to recompute.
         check: which replays are compared with their forwards.
 
@@ -48,7 +58,7 @@ def govern(
     """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
 
     Args:
-        model: the root.
+        model: the root, or several.
         governor: is asked before each training step; its handle is set here. None where the plan is to stay.
         plan: to begin with; None recomputes nothing.
         nets: what compares its replays; None for nothing.
@@ -57,20 +67,19 @@ def govern(
     Raises:
         NotApplicable: see `install`.
     """
-    _refuse_replicas(model)
-    if governor is not None:
-        _refuse_governed_parts(model)
+    own = roots(model)
+    for root in own.values():
+        _refuse_replicas(root)
+        if governor is not None:
+            _refuse_governed_parts(root)
     table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
     uninstall(model)
-    handle = Handle(table)
-    modules.pop("", None)
-    _patch_new(modules, handle)
-    handle.patched[""] = "forward" in model.__dict__
-    if governor is None:
-        _patch(model, patched_forward, "", handle)
-    else:
+    handle = Handle(table, tuple(own))
+    patch_new(modules, handle)
+    if governor is not None:
         governor.handle = handle
-        _patch(model, governed_forward, governor)
+    for name, root in own.items():
+        patch_root(root, name, handle, governor)
 
 
 def replan(
@@ -86,18 +95,22 @@ def replan(
         NotApplicable: see `install` and `uninstall`; nothing is changed then.
     """
     table, modules = table_of(model, plan, nets, calls)
-    _rename(model, governor.handle)
-    _patch_new(modules, governor.handle)
+    rename(model, governor.handle)
+    patch_new(modules, governor.handle)
     governor.handle.table = table
 
 
 def cover(model: nn.Module, governor: Governor) -> bool:
-    """Let `governor` decide about a forward that was put in the place of a governed one; whether there is one."""
-    if "forward" not in model.__dict__ or _known_to(_unwrapped(model)) is not None:
-        return False
-    governor.handle.patched[""] = True
-    _patch(model, governed_forward, governor)
-    return True
+    """Let `governor` decide about forwards that were put in the place of governed ones; whether there are any."""
+    over = {
+        name: root
+        for name, root in roots(model).items()
+        if "forward" in root.__dict__ and known_to(unwrapped(root)) is None
+    }
+    for name, root in over.items():
+        governor.handle.patched[name] = True
+        patch(root, governed_forward, name, governor)
+    return bool(over)
 
 
 def uninstall(model: nn.Module) -> None:
@@ -105,56 +118,67 @@ def uninstall(model: nn.Module) -> None:
 
     Raises:
         NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
-            plan; nothing is changed then.
+            plan, or one of several that have it together; nothing is changed then.
     """
-    known = _known_to(model.__dict__.get("forward"))
+    own = roots(model)
+    found = {name: known for name, root in own.items() if (known := _plan_on(root))}
+    parts: dict[Handle, list[tuple[str, nn.Module]]] = {}
+    for root, (name, handle) in ((own[place], known) for place, known in found.items()):
+        parts.setdefault(handle, []).extend([(name, root), *patched_parts(root, name, handle)])
+    governors = {handle: governor_of(own[place]) for place, (_, handle) in found.items()}
+    for handle in parts:
+        others = set(handle.roots).difference(name for name, known in found.values() if known is handle)
+        if others:
+            raise NotApplicable(
+                f"it is planned together with {len(others)} other models, {listed(sorted(others))} by name. Remove the "
+                "plan from all of them: autockpt.remove([one, other])."
+            )
+    for handle, each in parts.items():
+        if (governor := governors[handle]) is not None:
+            governor.close()
+        unpatch(each, handle)
+
+
+def _plan_on(root: nn.Module) -> tuple[str, Handle] | None:
+    """Return the name that a root has in the plan that is on it, and the handle; None where none is.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    known = patched(root)
     if known is None:
-        strays = [
-            name
-            for name, module in model.named_modules()
-            if (k := _known_to(vars(module).get("forward"))) and k[0] == name
-        ]
-        if (strays and "forward" in model.__dict__) or installed_plan(model) is not None:
+        strays = any((each := patched(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
+        if (strays and "forward" in root.__dict__) or installed_plan(root) is not None:
             raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
-        return
-    name, handle = known
-    if name:
+    elif known[0] not in known[1].roots:
         raise NotApplicable(
-            f"a plan applied to another module, in which this one is {name!r}, has patched it. Remove it from there "
-            "first."
+            f"a plan applied to another module, in which this one is {known[0]!r}, has patched it. Remove it from "
+            "there first."
         )
-    parts, governor = _patched_parts(model, handle), governor_of(model)
-    if governor is not None:
-        governor.close()
-    _unpatch([("", model), *parts], handle)
+    return known
+
+
+def _is_in(inner: str, name: str, handle: Handle) -> bool:
+    """Whether `name` is that of a module inside a root of a plan, where it is called `inner`."""
+    return any(name == (f"{root}.{inner}" if root else inner) for root in handle.roots)
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
-    """Return the plan on `model`, None if there is none.
+    """Return the plan on `model`, None if there is none; of several, the one that is on all of them together.
 
     Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
     """
-    forward = _unwrapped(model)
-    known = _known_to(forward)
-    # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
-    return known[1].table.plan if known is not None and not known[0] and forward.args[1] is model else None
-
-
-def _unwrapped(model: nn.Module) -> Any:
-    """Return what is in the place of the model's forward, behind what says that it wraps it; None for nothing."""
-    forward: Any = model.__dict__.get("forward")
-    with contextlib.suppress(ValueError):  # it says that it wraps itself
-        forward = inspect.unwrap(forward)
-    return forward
-
-
-def governor_of(model: nn.Module) -> Governor | None:
-    """Return who holds `model` to a budget, None if nobody does."""
-    patch = model.__dict__.get("forward")
-    if not isinstance(patch, functools.partial) or patch.func is not governed_forward:
-        return None
-    governor: Governor = patch.args[2]
-    return governor
+    handles: dict[Handle, set[str]] = {}
+    for root in roots(model).values():
+        forward = unwrapped(root)
+        known = known_to(forward)
+        # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
+        if known is None or known[0] not in known[1].roots or forward.args[1] is not root:
+            return None
+        handles.setdefault(known[1], set()).add(known[0])
+    (handle, names), *others = handles.items()
+    whole = not isinstance(model, Together) or names == set(handle.roots)
+    return handle.table.plan if whole and not others else None
 
 
 @contextlib.contextmanager
@@ -164,116 +188,19 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     Raises:
         NotApplicable: see `uninstall`.
     """
-    plan, governor, known = installed_plan(model), governor_of(model), _known_to(model.__dict__.get("forward"))
+    first = next(iter(roots(model).values()))
+    plan, governor, known = installed_plan(model), governor_of(first), patched(first)
     uninstall(model)
     try:
         yield plan
     finally:
-        if known is not None and not known[0]:
+        if known is not None and known[0] in known[1].roots:
             table = known[1].table
             govern(model, governor, plan, table.nets, table.strangers.calls)
 
 
-def _patch_new(modules: dict[str, nn.Module], handle: Handle) -> None:
-    """Patch the modules that have not been yet.
-
-    Raises:
-        NotApplicable: another plan covers one of them, or something else was put over a patch; nothing is changed then.
-    """
-    new, foreign, covered = {}, [], []
-    for name, module in modules.items():
-        if not name:
-            continue
-        known = _known_to(module.__dict__.get("forward"))
-        if known is None and name in handle.patched and "forward" in module.__dict__:
-            covered.append(name)
-        elif known is None:
-            new[name] = module
-        elif known[1] is not handle:
-            foreign.append(name)
-    if foreign:
-        raise NotApplicable(
-            f"a plan applied to another module already covers {listed(foreign)}. Remove that one first."
-        )
-    if covered:
-        raise _covered(covered)
-    for name, module in new.items():
-        handle.patched[name] = "forward" in module.__dict__
-        _patch(module, patched_forward, name, handle)
-
-
-def _rename(model: nn.Module, handle: Handle) -> None:
-    """Let patches go by the names that their modules have now: blocks may have been taken out, or put elsewhere."""
-    stale = [
-        (name, module, handle.patched[known[0]])
-        for name, module in model.named_modules()
-        if name and (known := _known_to(vars(module).get("forward"))) and known[1] is handle and known[0] != name
-    ]
-    for name, module, own in stale:
-        _unpatch_one(module, own=own)
-        handle.patched[name] = own
-        _patch(module, patched_forward, name, handle)
-
-
-def _patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
-    """Put `function` around the forward of `module`."""
-    forward = module.forward
-    patch = functools.partial(function, forward, module, *knows)
-    with contextlib.suppress(ValueError, TypeError):  # some callables have none
-        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    module.__dict__["forward"] = patch
-
-
-def _patched_parts(model: nn.Module, handle: Handle) -> list[tuple[str, nn.Module]]:
-    """What the plan behind the root's handle has patched, but the root, each with the name that it had then.
-
-    Where blocks were taken out of the model since, two may have had the same one.
-
-    Raises:
-        NotApplicable: something else was put over one of them.
-    """
-    ours, covered = [], []
-    for name, module in model.named_modules(remove_duplicate=False):
-        known = _known_to(module.__dict__.get("forward"))
-        if module is model:
-            continue
-        if known is not None and known[1] is handle:
-            ours.append((known[0], module))
-        elif name in handle.patched and "forward" in module.__dict__:
-            covered.append(name)
-    if covered:
-        raise _covered(covered)
-    return ours
-
-
-def _covered(names: list[str]) -> NotApplicable:
-    return NotApplicable(f"the forward of {listed(names)} was replaced after the plan was applied. Undo that first.")
-
-
-def _unpatch(parts: list[tuple[str, nn.Module]], handle: Handle) -> None:
-    """Give the parts of a model back the forward that they had. Frames have what was over it."""
-    for name, module in dict.fromkeys(parts):
-        _unpatch_one(module, own=handle.patched.get(name, False))
-    handle.patched.clear()
-
-
-def _unpatch_one(module: nn.Module, *, own: bool) -> None:
-    patch: functools.partial[Any] = module.__dict__.pop("forward")
-    if own:
-        module.__dict__["forward"] = patch.args[0]
-
-
-def _known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
-    """Return the name and the handle behind a patch; None for any other forward."""
-    if not isinstance(forward, functools.partial):
-        return None
-    if forward.func is governed_forward:
-        return "", forward.args[2].handle
-    return (forward.args[2], forward.args[3]) if forward.func is patched_forward else None
-
-
-def _refuse_governed_parts(model: nn.Module) -> None:
-    parts = [name for name, module in model.named_modules() if name and governor_of(module) is not None]
+def _refuse_governed_parts(root: nn.Module) -> None:
+    parts = [name for name, module in root.named_modules() if name and governor_of(module) is not None]
     if parts:
         raise NotApplicable(f"a budget is applied to a part already, {listed(parts)}. Remove that first.")
 

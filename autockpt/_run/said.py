@@ -68,6 +68,29 @@ EVAL = (
 )
 
 
+APART = (
+    "{0} and {1} train in one loop, each held to a budget of its own that does not know of the other: together they "
+    "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."
+)
+
+BESIDE = (
+    "{0} of tensors stand beside the model and its step (another model, an average of the weights, data), and count in "
+    "no plan: take them off the budget, or plan what trains in one loop together, autockpt.apply([one, other], budget)."
+)
+
+MISSING = (
+    "of the models that are planned together, no step has called {0} so far. Their weights count, and nothing that "
+    "they compute does: give only models that the loop calls."
+)
+
+
+MOST_BESIDE = 0.05
+"""Share of the budget that may stand beside a model before that is said."""
+
+LEAST_BESIDE_BYTES = 16 * 2**20
+"""Less is not said, whatever the budget: a loop's batches and metrics."""
+
+
 class Said:
     """What was said already."""
 

@@ -35,7 +35,7 @@ class SpilledStep:
     """A step of the user's, from its first forward to the next one's, of which nothing else is touched.
 
     Args:
-        model: that trains.
+        model: that trains, or several.
         device: where.
         arguments: of its first forward, which stay where they are.
         stash: where what it saves waits; None for one of its own.
@@ -55,8 +55,8 @@ class SpilledStep:
         held = [*tensors(arguments), *model.parameters(), *model.buffers()]
         self.spill = Spill(stash or open_stash(device), device, held)
 
-    def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
-        """Run one of its forwards: ``run()`` is the model's own."""
+    def forward(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
+        """Run one of its forwards: ``run()`` is the own one of the model, or of the one of several with this name."""
         with self.hooks(self._pack, self._unpack):
             return run()
 
@@ -85,8 +85,8 @@ class SpilledStep:
 
         return private.yielding_hooks((packing, unpacking), self._yield)
 
-    def call(self, arguments: object, run: Callable[[], Any]) -> Any:
-        """Run a call of the model by itself, inside one of the forwards."""
+    def call(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
+        """Run a call of the model by itself, or of another of several, inside one of the forwards."""
         return run()
 
     def backward_begins(self) -> None:

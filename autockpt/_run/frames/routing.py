@@ -24,7 +24,7 @@ from .thread import Handle, Place, Scope, Table, mismatch, thread
 def patched_forward(
     forward: Callable[..., Any], module: nn.Module, name: str, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it; `name` is empty for the root.
+    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it.
 
     Modules may be nested deep: this is the only Python frame of ours around what a parent runs.
     """
@@ -61,11 +61,12 @@ def patched_forward(
         scope = Scope(handle, outer)
     else:
         table = handle.table
-        if name or not grad or not table.parents or thread.replays or (outer is not None and outer.inside):
+        plain = not grad or not table.parents or thread.replays or (outer is not None and outer.inside)
+        if plain or name not in handle.roots:
             return forward(*args, **kwargs)  # outside the root, in a replay, or in a member of another plan
         scope = Scope(handle, None)
-        key = f"#{scope.counts.get('', 0)}"
-        scope.counts[""] = scope.counts.get("", 0) + 1
+        key = f"{name}#{scope.counts.get(name, 0)}"
+        scope.counts[name] = scope.counts.get(name, 0) + 1
     functions, modes, thread.scope = table.functions.get(key), _torch_private.function_modes(), scope
     try:
         # What a compiled call runs would be traced with the mode that is on around it.
@@ -91,28 +92,28 @@ class Governor(Protocol):
     handle: Handle
 
     def train(
-        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a training forward: `forward` is the model's own."""
+        """Run a training forward of a root: `forward` is its own."""
 
-    def pause(self, model: nn.Module, arguments: object) -> None:
-        """End what is being recorded: the model does something else than train now."""
+    def pause(self, name: str, arguments: object) -> None:
+        """End what is being recorded: the root of this name does something else than train now."""
 
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
 
 
 def governed_forward(
-    forward: Callable[..., Any], module: nn.Module, governor: Governor, /, *args: Any, **kwargs: Any
+    forward: Callable[..., Any], module: nn.Module, name: str, governor: Governor, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Run `forward`, which is the root's own, as its governor wants it."""
+    """Run `forward`, which is a root's own, as its governor wants it."""
     if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
         return forward(*args, **kwargs)
     if _trains(module, (args, kwargs)):
-        return governor.train(module, forward, args, kwargs)
+        return governor.train(module, name, forward, args, kwargs)
     if thread.scope is None and not thread.replays and not is_compiling():
-        governor.pause(module, (args, kwargs))
-    return patched_forward(forward, module, "", governor.handle, *args, **kwargs)
+        governor.pause(name, (args, kwargs))
+    return patched_forward(forward, module, name, governor.handle, *args, **kwargs)
 
 
 def _trains(module: nn.Module, arguments: object) -> bool:

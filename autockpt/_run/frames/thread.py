@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._data.plan import Plan
 from .strangers import Strangers
@@ -102,12 +103,13 @@ class Handle:
     Attributes:
         table: what they do now. A new plan is a new table.
         patched: the modules that have one, by name; whether each had a `forward` of its own before.
+        roots: names of the modules whose forwards the user's loop calls.
     """
 
-    __slots__ = ("patched", "table")
+    __slots__ = ("patched", "roots", "table")
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, table: Table, roots: tuple[str, ...] = ("",)) -> None:
+        self.table, self.roots = table, roots
         self.patched: dict[str, bool] = {}
 
 
@@ -155,8 +157,10 @@ class _Thread(threading.local):
         leaves: meets the leaves of the member that runs, in forward or in its replay; None where it has none.
         watch: the function mode of the call whose own code is running, where functions of it are members or leaves.
         carried: counts of calls, and segments begun, in earlier forwards of the same step.
+        governor: who held the model to a budget that trained last.
     """
 
+    governor: weakref.ref[Any] | None = None
     scope: Scope | None = None
     replays: int = 0
     carried: tuple[dict[str, int], set[int]] | None = None

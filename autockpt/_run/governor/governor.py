@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._calls.roots import Together, title, trains
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
@@ -29,10 +31,12 @@ from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
 from .. import said
 from ..batch import Batch, Forward, gradient_bytes
-from ..frames import Handle, patched_forward
+from ..company import Company
+from ..frames import Handle, Table, patched_forward
 from ..install import cover, replan, uninstall
 from ..known import Ready
 from ..optimizer_steps import OptimizerSteps
+from ..patch_targets import listed
 from ..plans import Plans
 from ..refusing import told
 from ..request import Request
@@ -55,27 +59,32 @@ class Governor:
 
     Args:
         request: what the user asked for.
+        together: the models, where there are several; copies of one of them run plain.
 
     Attributes:
         handle: what the root's forward knows of the plan that is on the model now.
+        company: which models it has seen.
+        what: the model, and its budget, for a sentence.
     """
 
     handle: Handle
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, together: Together | None = None) -> None:
         self._request, self._surprises, self._said = request, Surprises(), Said()
         self._ways = Ways(self._said)
         self._plans = Plans(request, self._ways.stashes)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
+        self._together, self.company, self.what = together, Company(), "a model"
         self._step: Step | None = None
         self._transformed = False  # whether a transform of torch.func has run a forward
         self._idle = False  # whether steps run as they come from now on
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Governor:
-        return _restored(self._request.copied(), copy.deepcopy(self.handle, memo))
+        return _restored(self._request.copied(), copy.deepcopy(self.handle, memo), self._together is not None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (dataclasses.replace(self._request.copied(), loss=None), self.handle)  # it may be a lambda
+        request = dataclasses.replace(self._request.copied(), loss=None)  # it may be a lambda
+        return _restored, (request, self.handle, self._together is not None)
 
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -83,24 +92,29 @@ class Governor:
 
     def listen(self, model: nn.Module) -> None:
         """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
+        budget_bytes = self._request.goal.budget_bytes
+        self.what = f"{title(model)} ({format_bytes(budget_bytes)})" if budget_bytes else title(model)
         self._optimizers.listen(model)
         self._unseen.listen(model)
 
     def train(
-        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a training forward: `forward` is the model's own.
+        """Run a training forward of the model, or of one of several: `forward` is its own.
 
         Raises:
             Infeasible: no plan keeps the step to the budget.
             Exception: whatever the model's own forward raises.
         """
         self._unseen.close()
-        begins, step = Forward(model, forward, (args, kwargs)), self._step
+        self._meet(name)
+        model = root if self._together is None else self._together
+        begins, step = Forward(model, forward, (args, kwargs), name), self._step
+        planned = functools.partial(patched_forward, forward, root, name, self.handle, *args, **kwargs)
         if self._idle or (step is not None and step.running and step.is_here()):
             if step is not None and step.way is not None:
-                return step.way.call(begins.arguments, begins.run)  # the model calls itself
-            return patched_forward(forward, model, "", self.handle, *args, **kwargs)
+                return step.way.call(begins.arguments, begins.run, name)  # the model calls itself
+            return planned()
         if step is not None and step.way is not None and not step.is_here() and step.is_alive():  # a tape is open there
             return self._ways.spilled(begins).forward(begins.arguments, begins.run)
         batch = begins.batch(numbers=self._plans.numbers)
@@ -111,19 +125,20 @@ class Governor:
                 self._ways.stashes.let_go()
                 raise
             if step is None:
-                return patched_forward(forward, model, "", self.handle, *args, **kwargs)
+                return planned()
         step.batches.append(batch)
         way, current = step.way, self._plans.current
         if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
             self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
             way = self._ways.spilled(begins)
         if way is not None:
-            return self._run(step, functools.partial(way.forward, begins.arguments, begins.run))
+            return self._run(step, functools.partial(way.forward, begins.arguments, begins.run, name))
         with step.counting_on():
-            return self._run(step, functools.partial(patched_forward, forward, model, "", self.handle, *args, **kwargs))
+            return self._run(step, planned)
 
-    def pause(self, model: nn.Module, arguments: object) -> None:
-        """End what is being recorded, if its backward has come: the model does something else than train now."""
+    def pause(self, name: str, arguments: object) -> None:
+        """End what is being recorded, if its backward has come: a model does something else than train now."""
+        self.company.comes(name)
         self._transformed = self._transformed or transforms_active()
         if (step := self._step) is not None:
             step.over()
@@ -138,6 +153,18 @@ class Governor:
         self._ways.put_back()
         self._optimizers.close()
         self._unseen.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a step is under way whose backward has not come."""
+        return self._step is not None and self._step.goes_on()
+
+    def _meet(self, name: str) -> None:
+        """Note that a model trains, and say so where another one does that a budget of its own is for."""
+        self.company.comes(name)
+        other = self.company.meets(self)
+        if other is not None and other.handle.patched:
+            self._said.once(said.APART.format(self.what, other.what))
 
     def _run(self, step: Step, run: Callable[[], Any]) -> Any:
         """Run one forward of a step."""
@@ -164,6 +191,8 @@ class Governor:
         if self._idle:
             return None
         self.listen(model)
+        missing = self.company.missing(self.handle.roots)
+        self._said.once(said.MISSING.format(listed(missing)), where=bool(missing))
         held_bytes = gradient_bytes(model)
         ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
         decision = decide(
@@ -250,6 +279,9 @@ class Governor:
         else:
             refuse_collectives(recorded.operators)
             _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
+            beside_bytes, budget_bytes = recorded.beside_bytes or 0, self._request.goal.budget_bytes or math.inf
+            least_bytes = max(said.MOST_BESIDE * budget_bytes, said.LEAST_BESIDE_BYTES)
+            self._said.once(said.BESIDE.format(format_bytes(beside_bytes)), where=beside_bytes > least_bytes)
             if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded)):
                 self._plans.forget_plans()
             self._said.once(said.UNPLANNED, where=self._plans.late)
@@ -288,8 +320,8 @@ class Governor:
             self._said.once(said.REPLACED)
         elif self._transformed:
             self._said.once(said.TRANSFORMED)
-        elif model.training or self._plans.current is None:
-            self._said.once(said.UNSEEN if model.training else said.EVAL)
+        elif trains(model) or self._plans.current is None:
+            self._said.once(said.UNSEEN if trains(model) else said.EVAL)
 
     def _rest(self) -> None:
         """Let steps run as they come from now on."""
@@ -304,8 +336,14 @@ class Governor:
         self._ways.stashes.let_go()
 
 
-def _restored(request: Request, handle: Handle) -> Governor:
-    """A governor out of a pickle: the plan that is on the model stays until a step needs another."""
+def _restored(request: Request, handle: Handle, one_of_several: bool = False) -> Governor:
+    """A governor out of a pickle: the plan that is on the model stays until a step needs another.
+
+    That of one of several models lets its copy run plain: the others need not be copied, nor train with it.
+    """
     governor = Governor(request)
     governor.handle = handle
+    if one_of_several:
+        handle.table = Table()
+        governor._rest()
     return governor

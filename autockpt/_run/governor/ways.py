@@ -11,9 +11,8 @@ import functools
 import weakref
 from collections.abc import Callable
 
-from torch import nn
-
 from ... import _torch_private as private
+from ..._calls.roots import WHOLE
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import RecordedStep
@@ -51,7 +50,7 @@ class Ways:
         self.stashes.hold(begins.device, stash)
         return TimedStep(begins.model, begins.device, begins.arguments, stash)
 
-    def recorded(self, begins: Forward, pause: Callable[[nn.Module, object], None]) -> SpilledStep:
+    def recorded(self, begins: Forward, pause: Callable[[str, object], None]) -> SpilledStep:
         """Record it, if that can be done now; else it is only spilled.
 
         Args:
@@ -74,10 +73,7 @@ class Ways:
             self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
             way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
         else:
-            ends = functools.partial(
-                _ends, weakref.WeakMethod(pause), weakref.ref(begins.model), weakref.ref(self.stashes)
-            )
-            private.yields_to_others(ends)
+            private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(pause), weakref.ref(self.stashes)))
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 
@@ -91,14 +87,10 @@ class Ways:
         self._switches.put_back()
 
 
-def _ends(
-    pause: weakref.WeakMethod[Callable[[nn.Module, object], None]],
-    model: weakref.ref[nn.Module],
-    stashes: weakref.ref[HeldStashes],
-) -> None:
+def _ends(pause: weakref.WeakMethod[Callable[[str, object], None]], stashes: weakref.ref[HeldStashes]) -> None:
     """End a recording, as far as that can be, and let go of what is held: another recording begins."""
-    if (end := pause()) is not None and (trained := model()) is not None and (held := stashes()) is not None:
-        end(trained, ())
+    if (end := pause()) is not None and (held := stashes()) is not None:
+        end(WHOLE, ())
         held.let_go()
 
 

@@ -56,11 +56,11 @@ class Fixed:
     handle: Handle
 
     def train(
-        self, model: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return patched_forward(forward, model, "", self.handle, *args, **kwargs)
+        return patched_forward(forward, root, name, self.handle, *args, **kwargs)
 
-    def pause(self, model: nn.Module, arguments: object) -> None:
+    def pause(self, name: str, arguments: object) -> None:
         pass
 
     def close(self) -> None:
