@@ -92,8 +92,12 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield ticks that ascend in any step, each with what is wrong where they do not."""
     calls, tensors, saves, end = profile.calls, profile.tensors, profile.saves, profile.ticks
     functions, ops = profile.functions, profile.ops
+    late = profile.late_forwards
+    yield "a late forward begins before a backward, or ends after the step", (profile.forward_ticks, *chain(*late), end)
     for call in calls:
-        yield f"call {call.key!r} runs outside forward", (call.enter, call.exit, profile.forward_ticks, end)
+        # The root's goes on in every further forward.
+        until = end if call.parent < 0 and late else profile.forward_until(call.enter)
+        yield f"call {call.key!r} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
         yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
     for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):

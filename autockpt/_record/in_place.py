@@ -137,10 +137,8 @@ class RecordedStep(SpilledStep):
         return self._observer.on_call("", self.model, arguments, run)
 
     def backward_begins(self) -> None:
-        if self._over is None:
-            self._observer.end_forward()
-        elif not self._running:
-            self._observer.mark("backward_again", 0)
+        if not self._running:
+            self._observer.begin_backward()
         self._over, self._running = self._clock.stamp(), True
         self._as_backward_ends(self._backward_over)
 
@@ -202,7 +200,9 @@ class RecordedStep(SpilledStep):
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
         """
-        last = max(self._states, default=-1)
+        last, marks = max(self._states, default=-1), self._observer.run.marks
+        if any(number > last and mark.kind == "enter" for number, mark in marks.items()):
+            last = max(marks)  # a forward that had no backward, since its graph is only held
         stays = self._stays.difference(self._gone.values())
         events = [Event("alloc", key, size) for key, size in self._held_bytes.items() if key not in stays]
         live = {event.key: place for place, event in enumerate(events)}

@@ -56,6 +56,20 @@ class Lifetimes:
         """The markers of some kinds, in order."""
         return (each for each in self.marks if each.mark.kind in kinds)
 
+    def late_forwards(self) -> tuple[tuple[int, int], ...]:
+        """From which tick until which forwards ran after a backward: up to the next one, or to the end of the last."""
+        found: list[tuple[int, int]] = []
+        began, ended, over = -1, -1, False
+        for each in self.of_kind("enter", "exit", "forward_end", "backward_again"):
+            if each.mark.kind == "enter":
+                began = each.tick if over and began < 0 else began
+            elif each.mark.kind == "exit":
+                ended = each.tick + 1
+            else:
+                found += [(began, each.tick)] if began >= 0 else []
+                began, over = -1, True
+        return (*found, (began, ended)) if began >= 0 else tuple(found)
+
 
 def lifetimes(run: Run) -> Lifetimes:
     """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""

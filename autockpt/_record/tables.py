@@ -53,9 +53,12 @@ def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]
     """Seconds of calls and saves that never go back: they were timed in several forwards."""
     last = 0.0
     ordered: dict[Place, float] = {}
-    for each in found.of_kind("enter", "exit", "pack", "forward_end"):
-        place = each.mark.kind, each.mark.index
-        ordered[place] = last = max(at.get(place, last), last)
+    places = [(each.mark.kind, each.mark.index) for each in found.of_kind("enter", "exit", "pack", "forward_end")]
+    left = Counter(places)  # the root ends once a forward, and its seconds are those of the last
+    for place in places:
+        left[place] -= 1
+        if not left[place]:
+            ordered[place] = last = max(at.get(place, last), last)
     return ordered
 
 

@@ -29,15 +29,17 @@ class Batch:
             autocast.
         numbers: whole numbers among the arguments: some say how deep a model is to go, some only count steps.
         shapes: of the tensors and arrays, in order.
+        backwards: how many of its step's had begun before it: while a graph of the step waits, others have theirs.
     """
 
     kind: tuple[object, ...]
     numbers: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
+    backwards: int = 0
 
     def covers(self, other: Batch) -> bool:
         """Whether `other` is alike, and no larger in any dimension."""
-        return (self.kind, self.numbers) == (other.kind, other.numbers) and all(
+        return (self.kind, self.numbers, self.backwards) == (other.kind, other.numbers, other.backwards) and all(
             mine >= theirs
             for own, shape in zip(self.shapes, other.shapes, strict=True)
             for mine, theirs in zip(own, shape, strict=True)
@@ -53,7 +55,7 @@ class Kind:
     """A kind of step.
 
     Attributes:
-        batches: of its forwards before the first backward, in order.
+        batches: of its forwards, in order.
         gradient_bytes: of the gradients with which it begins.
     """
 

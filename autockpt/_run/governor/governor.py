@@ -112,7 +112,7 @@ class Governor:
                 raise
             if step is None:
                 return patched_forward(forward, model, "", self.handle, *args, **kwargs)
-        step.batches.append(batch)
+        step.begins_forward(batch)
         way, current = step.way, self._plans.current
         if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
             self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
@@ -127,7 +127,7 @@ class Governor:
         self._transformed = self._transformed or transforms_active()
         if (step := self._step) is not None:
             step.over()
-            if step.way is not None and step.is_here() and step.backward:
+            if step.way is not None and step.is_here() and step.backward and not step.goes_on():
                 self._end(arguments)
             elif step.way is not None and not step.is_alive():
                 self._drop()
@@ -274,11 +274,12 @@ class Governor:
         """An optimizer has taken a step on the model's parameters."""
         if (step := self._step) is not None:
             step.over()
+            again = step.ends_twice(optimizer)
             if step.way is not None:
                 step.way.optimizer_stepped(optimizer)
-            if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
+            if isinstance(step.way, RecordedStep) and step.may_be_the_last_here() and not step.goes_on():
                 self._end(())
-            if step.ends_twice(optimizer) and not self._idle:
+            if again and not self._idle:
                 self._unseen.again()
         self._unseen.comes("step")
 

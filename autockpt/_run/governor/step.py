@@ -1,4 +1,12 @@
-"""The step that is under way: which forwards it has made, and whether its backward has come."""
+"""The step that is under way: which forwards it has made, and which of them had a backward.
+
+    one forward          F ── B ── optimizer │ F ── B ── ...
+    a graph that waits   G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
+    one that is held     M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
+
+A step goes on while the graph of one of its forwards waits for its first backward, also after a backward of others. A
+graph that somebody merely holds, as a metric does, would have it go on for ever; see `Step.goes_on`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,6 +26,10 @@ from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
 from .measured import Measured
+
+MOST_FORWARDS = 16
+"""Forwards since a step's first backward, or an optimizer's last step, after which a graph that waits is one that is
+held. More than any critic is asked in between, and no more than can be recorded together."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +49,9 @@ class Step:
         running: whether one of its forwards is.
         thread: that runs it.
         measured: what measures it, where it runs under a plan that was rehearsed.
-        optimizers: that have taken a step since its first forward, by id.
+        optimizers: that have taken a step since its first forward, by id; whether since its last one.
+        late: forwards since its first backward, or since an optimizer stepped after that.
+        repeats: whether an optimizer has taken a second step: what comes then is another step.
         after_backward: is called as each of its backwards is over, if given.
     """
 
@@ -54,7 +68,9 @@ class Step:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
     measured: Measured | None = None
-    optimizers: set[int] = field(default_factory=set)
+    optimizers: dict[int, bool] = field(default_factory=dict)
+    late: int = 0
+    repeats: bool = False
     after_backward: Callable[[], None] | None = None
 
     @property
@@ -68,8 +84,22 @@ class Step:
         return bool(self.backwards)
 
     def goes_on(self) -> bool:
-        """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
-        return self.is_here() and not self.backward and any(output() is not None for output in self.outputs)
+        """Whether a forward that begins now belongs to it: a graph of an earlier one waits for its first backward.
+
+        Where a backward of others has begun, only until an optimizer steps a second time, or for `MOST_FORWARDS`.
+        """
+        held = self.repeats or self.late >= MOST_FORWARDS
+        return self.is_here() and not (self.backward and held) and self.waits()
+
+    def waits(self) -> bool:
+        """Whether the graph of one of its forwards is alive and had no backward yet."""
+        return any(begins is not None and begins.waits for begins in (output() for output in self.outputs))
+
+    def begins_forward(self, batch: Batch) -> None:
+        """Note that another of its forwards begins."""
+        self.batches.append(replace(batch, backwards=len(self.backwards)))
+        self.late += self.backward
+        self.optimizers = dict.fromkeys(self.optimizers, False)
 
     def is_here(self) -> bool:
         """Whether it runs in this thread."""
@@ -84,10 +114,11 @@ class Step:
         return self.thread.is_alive()
 
     def ends_twice(self, optimizer: Optimizer) -> bool:
-        """Note that an optimizer has taken a step; whether it had since the first forward, so that another was none."""
-        before = id(optimizer) in self.optimizers
-        self.optimizers.add(id(optimizer))
-        return before
+        """Note that an optimizer has taken a step; whether it had since the last forward, so that another was none."""
+        before = self.optimizers.get(id(optimizer))
+        self.optimizers[id(optimizer)] = True
+        self.repeats, self.late = self.repeats or before is not None, 0
+        return bool(before)
 
     def over(self) -> None:
         """Note that it may be over: an optimizer has stepped, or the model does something else than train."""
@@ -119,13 +150,17 @@ class Step:
 
 
 class _Begins:
-    """A hook on the outputs of a forward, which lives as long as their graph."""
+    """A hook on the outputs of a forward, which lives as long as their graph.
 
-    __slots__ = ("__weakref__", "_first", "_tell")
+    Attributes:
+        waits: whether no backward has begun.
+    """
+
+    __slots__ = ("__weakref__", "_tell", "waits")
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self._first = tell, True
+        self._tell, self.waits = tell, True
 
     def __call__(self, gradients: Any) -> None:
-        first, self._first = self._first, False
+        first, self.waits = self.waits, False
         self._tell(first)

@@ -1,0 +1,183 @@
+"""Steps in which a graph outlives a backward: a generator's, while its critics learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autockpt
+from benchmarks.in_place.allocator import Allocator
+from tests.doors import MOST_FORWARDS, governor_of
+from tests.loops.twin import Found, Run, held, read_from_outside, steps
+
+ROWS = 1024
+
+
+def tower(depth: int = 4, width: int = 32) -> nn.Sequential:
+    blocks = (nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(depth))
+    return nn.Sequential(*blocks)
+
+
+class Parts(nn.Module):
+    """Several networks, of which a forward runs one."""
+
+    def __init__(self, *names: str, **others: nn.Module) -> None:
+        super().__init__()
+        for name in names:
+            self.add_module(name, tower())
+        for name, part in others.items():
+            self.add_module(name, part)
+
+    def forward(self, which: str, hidden: Tensor) -> Tensor:
+        part: nn.Module = self.get_submodule(which)
+        made: Tensor = part(hidden)
+        return made
+
+
+def pair() -> nn.Module:
+    return Parts("maker", "critic")
+
+
+class Several(torch.optim.SGD):
+    """One optimizer for each of some parts; by itself it does nothing, and has what they have."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__([nn.Parameter(torch.zeros(1))])
+        self.own = {name: torch.optim.Adam(part.parameters(), lr=1e-3) for name, part in model.named_children()}
+
+    def update(self, run: Run, *names: str) -> None:
+        """Let some of them step."""
+        run.note_gradients()
+        for name in names:
+            self.own[name].step()
+            self.state.update({(name, key): value for key, value in self.own[name].state.items()})  # type: ignore[misc]
+        run.model.zero_grad()
+
+
+def update(run: Run, *names: str) -> None:
+    assert isinstance(run.optimizer, Several)
+    run.optimizer.update(run, *names)
+
+
+def repeated(run: Run, work: Callable[[Tensor, int], Tensor], count: int = 9) -> None:
+    """Steps, each of which measures what it adds and notes what it computes."""
+    for number, batch in enumerate(steps(count, rows=ROWS)):
+        run.step(partial(work, batch, number), batch)
+
+
+def without_an_optimizer(run: Run) -> None:
+    def work(batch: Tensor, _: int) -> Tensor:
+        made = run.model("maker", batch)
+        judged: Tensor = run.model("critic", made.detach()).square().mean()
+        judged.backward()
+        run.note_gradients()
+        run.model.zero_grad()
+        fooled: Tensor = (1 - run.model("critic", made)).square().mean()
+        fooled.backward()
+        run.note_gradients()
+        run.model.zero_grad()
+        return torch.stack([judged, fooled]).detach()
+
+    repeated(run, work)
+
+
+def dcgan(run: Run) -> None:
+    """Two optimizers in turn; the critic sees what is real, then what is made, then that again for the maker."""
+
+    def work(batch: Tensor, _: int) -> Tensor:
+        made = run.model("maker", batch.flip(0))
+        real: Tensor = (1 - run.model("critic", batch)).square().mean()
+        real.backward()
+        judged: Tensor = run.model("critic", made.detach()).square().mean()
+        judged.backward()
+        update(run, "critic")
+        fooled: Tensor = (1 - run.model("critic", made)).square().mean()
+        fooled.backward()
+        update(run, "maker")
+        return torch.stack([real, judged, fooled]).detach()
+
+    repeated(run, work)
+
+
+def dcgan_real_first(run: Run) -> None:
+    """As in PyTorch's own tutorial: the critic's first backward comes before the maker's forward."""
+
+    def work(batch: Tensor, _: int) -> Tensor:
+        real: Tensor = (1 - run.model("critic", batch)).square().mean()
+        real.backward()
+        made = run.model("maker", batch.flip(0))
+        judged: Tensor = run.model("critic", made.detach()).square().mean()
+        judged.backward()
+        update(run, "critic")
+        fooled: Tensor = (1 - run.model("critic", made)).square().mean()
+        fooled.backward()
+        update(run, "maker")
+        return torch.stack([real, judged, fooled]).detach()
+
+    repeated(run, work)
+
+
+def looked_at_in_between(run: Run) -> None:
+    """A forward without gradients while the maker's graph waits, and a backward begins before that."""
+
+    def work(batch: Tensor, _: int) -> Tensor:
+        made = run.model("maker", batch)
+        judged: Tensor = run.model("critic", made.detach()).square().mean()
+        judged.backward()
+        update(run, "critic")
+        with torch.no_grad():
+            seen = run.model("critic", batch).mean()
+        fooled: Tensor = (1 - run.model("critic", made)).square().mean()
+        fooled.backward()
+        update(run, "maker")
+        return torch.stack([judged, fooled, seen]).detach()
+
+    repeated(run, work)
+
+
+def cyclegan(run: Run) -> None:
+    """Two makers, whose graphs wait while two critics learn; the cycle closes after that."""
+
+    def work(batch: Tensor, _: int) -> Tensor:
+        other = batch.flip(0)
+        there, back = run.model("there", batch), run.model("back", other)
+        losses: list[Tensor] = []
+        for critic, real, made in (("first", other, there), ("second", batch, back)):
+            losses.append(
+                (1 - run.model(critic, real)).square().mean() + run.model(critic, made.detach()).square().mean()
+            )
+            losses[-1].backward()
+            update(run, critic)
+        cycle = (run.model("back", there) - batch).abs().mean() + (run.model("there", back) - other).abs().mean()
+        fooled = (1 - run.model("first", there)).square().mean() + (1 - run.model("second", back)).square().mean()
+        losses.append(fooled + cycle)
+        losses[-1].backward()
+        update(run, "there", "back")
+        return torch.stack(losses).detach()
+
+    repeated(run, work)
+
+
+LOOPS = {
+    "no optimizer": without_an_optimizer,
+    "DCGAN": dcgan,
+    "DCGAN, real first": dcgan_real_first,
+    "looked at in between": looked_at_in_between,
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("budget", [0.75])
+def test_a_graph_that_outlives_a_backward(loop: Callable[[Run], None], budget: float) -> None:
+    """Such a step ended at its first backward: what waited was in no plan, and 70 MB became 101 in silence."""
+    found = held(pair, loop, optimizer=Several, budget=budget)
+    assert found.said == ""
+
+
+def test_two_graphs_that_outlive_two_backwards() -> None:
+    found = held(partial(Parts, "there", "back", "first", "second"), cyclegan, optimizer=Several, budget=0.6)
+    assert found.said == ""
