@@ -60,6 +60,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         late_forwards: of each stretch of forwards that came after a backward, loss included, its first tick and the one
             after its last: those of steps in which a graph outlives the backward of others.
         rereads: of each save that a further pass read, its index and the tick at which that pass first did, in order.
+        kept_reads: of each read of a save in a pass that keeps its graph, the save, its tick, and that until which what
+            was read stood: nodes that `create_graph` makes hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
@@ -88,6 +90,7 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     backward_ticks: tuple[Index, ...] = ()
     late_forwards: tuple[tuple[Index, Index], ...] = ()
     rereads: tuple[tuple[Index, Index], ...] = ()
+    kept_reads: tuple[tuple[Index, Index, Index], ...] = ()
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -131,7 +131,7 @@ class RecordedStep(SpilledStep):
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
         with self._observer.watching(in_place=True, hooked=self.hooks):
-            return self.call(arguments, run)
+            return self.running(partial(self.call, arguments, run))
 
     def call(self, arguments: object, run: Callable[[], Any]) -> Any:
         return self._observer.on_call("", self.model, arguments, run)
@@ -141,6 +141,10 @@ class RecordedStep(SpilledStep):
             self._observer.begin_backward()
         self._over, self._running = self._clock.stamp(), True
         self._as_backward_ends(self._backward_over)
+
+    def backward_reads(self) -> None:
+        if not self._running:  # that of a penalty on gradients, or of a loss on what hooks have seen
+            self.backward_begins()
 
     def _backward_over(self) -> None:
         self._over, self._running = self._clock.stamp(), False

@@ -40,6 +40,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         "saves": _saves(flow, found, at, row_of),
         "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
         "rereads": _rereads(found),
+        "kept_reads": _kept_reads(found),
         "refusals": tuple(refused_parts(flow)),
     }
 
@@ -214,6 +215,24 @@ def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
             seen[each.mark.index] = passes
             again.append((each.mark.index, each.tick))
     return tuple(again)
+
+
+def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
+    """Return the reads of backward passes that let go of nothing before their last read, and how long they last."""
+    begins = [each.tick for each in found.of_kind("backward_again")]
+    if not begins:
+        return ()
+    released = {each.mark.index: each.tick for each in found.of_kind("release")}
+    passes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for save, tick, until in found.reads:
+        passes[bisect_left(begins, tick)].append((save, tick, until))
+    kept = [
+        each
+        for own in passes.values()
+        if min(released.get(save, found.ticks) for save, *_ in own) > max(tick for _, tick, _ in own)
+        for each in own
+    ]
+    return tuple(sorted(kept, key=lambda each: each[1]))
 
 
 def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapping[int, int]) -> SaveTable:

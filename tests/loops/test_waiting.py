@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import autockpt
-from benchmarks.in_place.allocator import Allocator
-from tests.doors import MOST_FORWARDS, governor_of
-from tests.loops.twin import Found, Run, held, read_from_outside, steps
+from tests.loops.twin import Run, held, steps
 
 ROWS = 1024
 
@@ -162,6 +159,41 @@ def cyclegan(run: Run) -> None:
     repeated(run, work)
 
 
+def penalised(run: Run, every: int, count: int = 9) -> None:
+    """WGAN-GP: the norm of the critic's gradient between what is real and what is made, in every so many steps."""
+
+    def work(batch: Tensor, number: int) -> Tensor:
+        made = run.model("maker", batch.flip(0))
+        judged: Tensor = run.model("critic", made.detach()).mean() - run.model("critic", batch).mean()
+        if number % every == every - 1:
+            between = ((batch + made.detach()) / 2).requires_grad_()
+            outputs = run.model("critic", between)
+            (slope,) = torch.autograd.grad(outputs.sum(), between, create_graph=True)
+            judged = judged + 10 * (slope.norm(dim=1) - 1).square().mean()
+        judged.backward()
+        update(run, "critic")
+        fooled: Tensor = -run.model("critic", made).mean()
+        fooled.backward()
+        update(run, "maker")
+        return torch.stack([judged, fooled]).detach()
+
+    repeated(run, work, count)
+
+
+def penalised_apart(run: Run) -> None:
+    """R1 as StyleGAN2 has it: a backward of its own, which nothing that the critic returned is part of."""
+
+    def work(batch: Tensor, number: int) -> Tensor:
+        real = batch.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(run.model("critic", real).sum(), real, create_graph=True)
+        penalty = slope.square().sum(1).mean()
+        penalty.backward()
+        update(run, "critic")
+        return penalty.detach()
+
+    repeated(run, work)
+
+
 LOOPS = {
     "no optimizer": without_an_optimizer,
     "DCGAN": dcgan,
@@ -180,4 +212,22 @@ def test_a_graph_that_outlives_a_backward(loop: Callable[[Run], None], budget: f
 
 def test_two_graphs_that_outlive_two_backwards() -> None:
     found = held(partial(Parts, "there", "back", "first", "second"), cyclegan, optimizer=Several, budget=0.6)
+    assert found.said == ""
+
+
+@pytest.mark.parametrize(("every", "budget"), [(1, 0.9), (1, 0.8)])
+def test_a_penalty_on_gradients_while_a_graph_waits(every: int, budget: float) -> None:
+    found = held(pair, partial(penalised, every=every), optimizer=Several, budget=budget)
+    assert found.said == ""
+
+
+@pytest.mark.parametrize("budget", [0.95, 0.85])
+def test_a_penalty_apart(budget: float) -> None:
+    found = held(pair, penalised_apart, optimizer=Several, budget=budget)
+    assert found.said == ""
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_penalty_in_some_steps(every: int) -> None:
+    found = held(pair, partial(penalised, every=every, count=21), optimizer=Several, budget=0.8)
     assert found.said == ""
