@@ -119,7 +119,9 @@ class RecordedStep(SpilledStep):
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
         self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
+        self._own = {*self._observer.keys(own_tensors), *storages}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
+        self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
@@ -130,6 +132,11 @@ class RecordedStep(SpilledStep):
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
     def forward(self, arguments: object, run: Callable[[], Any]) -> Any:
+        if self._observer.run.calls:
+            given = [each for each in private.parts(tensors(arguments)) if each.layout == torch.strided]
+            given = [each for each in given if each.device.type == self.device.type]
+            sizes = {self._tape.key(each): each.untyped_storage().nbytes() for each in given}
+            self._given[self._observer.mark("given", 0)] = {key: rounded(self._on, sizes[key]) for key in sizes if key}
         with self._observer.watching(in_place=True, hooked=self.hooks):
             return self.running(partial(self.call, arguments, run))
 
@@ -184,11 +191,15 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
-        run.events, left_bytes = self._of_the_step(frozenset(others))
+        run.events, left_bytes, given_bytes = self._of_the_step(frozenset(others))
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
         left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
-        static = msgspec.structs.replace(self._static, other_bytes=self._bucket_bytes + left_bytes + stood_bytes)
+        static = msgspec.structs.replace(
+            self._static,
+            input_bytes=self._static.input_bytes + given_bytes,
+            other_bytes=self._bucket_bytes + left_bytes + stood_bytes,
+        )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
             run=run,
@@ -198,8 +209,10 @@ class RecordedStep(SpilledStep):
             beside_bytes=self._beside_bytes,
         )
 
-    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int]:
+    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int, int]:
         """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
+
+        Bytes as well of what later forwards are given and was there before: a second batch.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
@@ -212,6 +225,7 @@ class RecordedStep(SpilledStep):
         live = {event.key: place for place, event in enumerate(events)}
         state: set[int] = set()
         seen: set[int] = set()
+        given: dict[int, int] = {}
         over = False
         for event in self._tape.events():
             if event.kind == "mark" and event.key in self._gone:
@@ -220,6 +234,8 @@ class RecordedStep(SpilledStep):
                 if live.pop(event.key, None) is not None and over:
                     events.append(event)  # what goes later is nothing that operators keep for themselves
             elif event.kind == "mark":
+                came = self._given.get(event.key, {})
+                given.update((key, came[key]) for key in came if key not in live and key not in self._own)
                 keys = self._observer.run.marks[event.key].keys
                 seen.update(live[key] for key in keys if key in live)
                 state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
@@ -232,7 +248,7 @@ class RecordedStep(SpilledStep):
             over = over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in live.items() if key not in others} & (seen - state)
         left_bytes = sum(events[place].bytes for place in left)
-        return [event for place, event in enumerate(events) if place not in state], left_bytes
+        return [event for place, event in enumerate(events) if place not in state], left_bytes, sum(given.values())
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key

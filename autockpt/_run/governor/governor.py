@@ -114,7 +114,7 @@ class Governor:
                 return patched_forward(forward, model, "", self.handle, *args, **kwargs)
         step.begins_forward(batch)
         way, current = step.way, self._plans.current
-        if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
+        if way is None and (current is None or not current.covers(step.batches, step.gradient_bytes)):
             self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
             way = self._ways.spilled(begins)
         if way is not None:
@@ -165,7 +165,7 @@ class Governor:
             return None
         self.listen(model)
         held_bytes = gradient_bytes(model)
-        ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
+        ready, unknown = plans.ready(batch, held_bytes), self._surprises.begins()
         decision = decide(
             Situation(
                 alike=plans.knows(batch, held_bytes, sizes=False) and not unknown,
@@ -222,7 +222,9 @@ class Governor:
             self._said.once(
                 said.OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
             )
-            if step.way is None and self._plans.current and len(step.backwards) > self._plans.current.backwards:
+            current = self._plans.current if step.way is None else None
+            covered = current is not None and current.covers(step.batches, step.gradient_bytes)
+            if covered and current is not None and len(step.backwards) > current.backwards:
                 self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
         if isinstance(step.way, RecordedStep):
             try:
