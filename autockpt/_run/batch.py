@@ -37,10 +37,11 @@ class Batch:
     shapes: tuple[tuple[int, ...], ...]
     backwards: int = 0
 
-    def covers(self, other: Batch) -> bool:
-        """Whether `other` is alike, and no larger in any dimension."""
-        return (self.kind, self.numbers, self.backwards) == (other.kind, other.numbers, other.backwards) and all(
-            mine >= theirs
+    def covers(self, other: Batch, *, sizes: bool = True) -> bool:
+        """Whether `other` is alike, and no larger in any dimension where `sizes` count."""
+        alike = (self.kind, self.numbers, self.backwards) == (other.kind, other.numbers, other.backwards)
+        return alike and all(
+            mine >= theirs or not sizes
             for own, shape in zip(self.shapes, other.shapes, strict=True)
             for mine, theirs in zip(own, shape, strict=True)
         )
@@ -70,12 +71,15 @@ class Kind:
         """The shapes, for a sentence."""
         return "; ".join(batch.describe() for batch in self.batches)
 
-    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does."""
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int, *, sizes: bool = True) -> bool:
+        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does.
+
+        Or else, whether it only makes the same forwards, whatever their `sizes`.
+        """
         return (
             self.gradient_bytes >= gradient_bytes
             and len(self.batches) >= len(batches)
-            and all(own.covers(other) for own, other in zip(self.batches, batches, strict=False))
+            and all(own.covers(other, sizes=sizes) for own, other in zip(self.batches, batches, strict=False))
         )
 
 

@@ -77,8 +77,11 @@ class Plans:
         """Whether a recording covers a step that begins so, with headroom where sizes vary; or of whatever `sizes`."""
         if sizes:
             return self._recording(batch, gradient_bytes) is not None
-        firsts = [(each.kind, each.kind.batches[0].shapes) for each in self._known]
-        return any(kind.covers([dataclasses.replace(batch, shapes=shapes)], gradient_bytes) for kind, shapes in firsts)
+        return self.has_met([batch], gradient_bytes)
+
+    def has_met(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether a step was recorded that made these forwards first, whatever their sizes."""
+        return any(each.kind.covers(batches, gradient_bytes, sizes=False) for each in self._known)
 
     @property
     def late(self) -> bool:

@@ -74,19 +74,19 @@ class Surprises:
         self.tries += self._uncovered
         self._uncovered = self._uncovered and self.tries < MOST_TRIES - 1  # then what is due is waited for
         self.unknown = self._uncovered
-        self._due = 0 if new else self._due
+        self._due, self._last = (0, 0) if new else (self._due, self._last)
         return before and new
 
     def uncovered(self) -> bool:
         """Note that a step makes more forwards before a backward than plans cover; whether nothing is to be done."""
-        self.unknown = self._uncovered = not self.exhausted
-        self._comes_again()
+        if self._number != self._last:
+            self.unknown = self._uncovered = not self.exhausted and not self._last
+            self._comes_again()
         return self.exhausted
 
     def _comes_again(self) -> None:
-        """Wait for what this step does when as many steps are over again as since the last that did so."""
-        if self._number != self._last:
-            self._due, self._last = 2 * self._number - self._last, self._number
+        """Wait for what this step does until as many steps are over again as since the last that did so."""
+        self._due, self._last = 2 * self._number - self._last, self._number
 
     def refuse(self, *, here: bool, waits: bool) -> None:
         """Refuse a recorded step that is not as those that come.

@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import functools
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -179,7 +180,7 @@ class Governor:
         if decision.what == "Replan":
             ready = self._replanned(begins, held_bytes, decision.reason)
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
-        step = Step(decision=decision, gradient_bytes=held_bytes)
+        step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model))
         if decision.what == "Record":
             step.way = self._ways.recorded(begins, self.pause)
         elif decision.what == "Time":
@@ -238,6 +239,8 @@ class Governor:
                     self._said.once(f"{said.FAILED if self._idle else said.LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
+            if not self._plans.has_met(step.batches, step.gradient_bytes):
+                self._surprises.uncovered()
         if step.way is not None:
             step.way.drop()
         return step

@@ -2,6 +2,7 @@
 
     one forward          F ── B ── optimizer │ F ── B ── ...
     a graph that waits   G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
+    derived again        I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer ones
     one that is held     M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
 
 A step goes on while the graph of one of its forwards waits for its first backward, also after a backward of others. A
@@ -17,6 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from ... import _torch_private as private
@@ -51,7 +54,8 @@ class Step:
         measured: what measures it, where it runs under a plan that was rehearsed.
         optimizers: that have taken a step since its first forward, by id; whether since its last one.
         late: forwards since its first backward, or since an optimizer stepped after that.
-        repeats: whether an optimizer has taken a second step: what comes then is another step.
+        repeats: whether an optimizer has taken a second step, or one that no graph outlives: then another step comes.
+        model: that trains.
         after_backward: is called as each of its backwards is over, if given.
     """
 
@@ -71,6 +75,7 @@ class Step:
     optimizers: dict[int, bool] = field(default_factory=dict)
     late: int = 0
     repeats: bool = False
+    model: weakref.ref[nn.Module] | None = None
     after_backward: Callable[[], None] | None = None
 
     @property
@@ -86,14 +91,19 @@ class Step:
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to it: a graph of an earlier one waits for its first backward.
 
-        Where a backward of others has begun, only until an optimizer steps a second time, or for `MOST_FORWARDS`.
+        Where a backward of others has begun, only until an optimizer steps a second time or changes all that there is,
+        or for `MOST_FORWARDS`.
         """
         held = self.repeats or self.late >= MOST_FORWARDS
         return self.is_here() and not (self.backward and held) and self.waits()
 
     def waits(self) -> bool:
-        """Whether the graph of one of its forwards is alive and had no backward yet."""
-        return any(begins is not None and begins.waits for begins in (output() for output in self.outputs))
+        """Whether the graph of one of its forwards is alive and had no backward yet.
+
+        Or one of which that keeps all for another (``create_graph``), as far as no optimizer has stepped since.
+        """
+        alive = [begins for output in self.outputs if (begins := output()) is not None]
+        return any(each.waits or (each.derived and not self.optimizers) for each in alive)
 
     def begins_forward(self, batch: Batch) -> None:
         """Note that another of its forwards begins."""
@@ -117,8 +127,17 @@ class Step:
         """Note that an optimizer has taken a step; whether it had since the last forward, so that another was none."""
         before = self.optimizers.get(id(optimizer))
         self.optimizers[id(optimizer)] = True
-        self.repeats, self.late = self.repeats or before is not None, 0
+        self.repeats, self.late = self.repeats or before is not None or self._outdates(optimizer), 0
         return bool(before)
+
+    def _outdates(self, optimizer: Optimizer) -> bool:
+        """Whether its step has changed every parameter, so that no backward can come any more to a graph that waits."""
+        model = self.model() if self.model is not None and self.waits() else None
+        if model is None:
+            return False
+        stepped = {id(each) for group in vars(optimizer).get("param_groups", ()) for each in group["params"]}
+        trained = [each for each in model.parameters() if each.requires_grad]
+        return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
 
     def over(self) -> None:
         """Note that it may be over: an optimizer has stepped, or the model does something else than train."""
@@ -154,13 +173,14 @@ class _Begins:
 
     Attributes:
         waits: whether no backward has begun.
+        derived: whether the last that did makes a graph of its own, of which there may be derivatives.
     """
 
-    __slots__ = ("__weakref__", "_tell", "waits")
+    __slots__ = ("__weakref__", "_tell", "derived", "waits")
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self.waits = tell, True
+        self._tell, self.waits, self.derived = tell, True, False
 
     def __call__(self, gradients: Any) -> None:
-        first, self.waits = self.waits, False
+        first, self.waits, self.derived = self.waits, False, torch.is_grad_enabled()
         self._tell(first)
