@@ -208,12 +208,13 @@ class Plans:
         return ready
 
     def _shared(self, ready: Ready, known: Known, begins: Forward, optimizers: Sequence[Optimizer]) -> Ready:
-        """Return what is ready for all kinds of steps that begin as a known one, where one plan is found that does."""
-        begun = known.kind.batches[:1], known.kind.gradient_bytes
+        """Return what is ready for all kinds of steps that would begin under it, where one plan is found that does."""
         others = [
             each
             for each in self._known
-            if each is not known and each.covers(*begun) and not ready.covers(each.kind.batches, begun[1])
+            if each is not known
+            and ready.covers(each.kind.batches[:1], each.kind.gradient_bytes)
+            and not ready.covers(each.kind.batches, each.kind.gradient_bytes)
         ][:MOST_OTHERS]
         if not others:
             return ready

@@ -306,7 +306,7 @@ def test_a_penalty_apart(budget: float) -> None:
 
 
 def test_an_inner_loop() -> None:
-    """What weights of its own run cannot be repeated, and its peak is all that they hold: the plain one, to the byte."""
+    """What runs with weights of its own cannot be repeated: its peak is the plain one, and planned to the byte."""
     found = held(partial(Parts, "maker"), inner_loop, optimizer=Several, budget=1.0)
     assert found.said == ""
 
