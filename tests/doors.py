@@ -108,6 +108,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._run.frames.witness import same as same_witness
     from autockpt._run.governor.decision import Decision, Situation
     from autockpt._run.governor.decision import decide as governor_decide
+    from autockpt._run.governor.step import MOST_FORWARDS
     from autockpt._run.headroom import enlarged
     from autockpt._run.install import govern, install, installed_plan, replan, set_aside, uninstall
     from autockpt._run.max_batch import Throughput

@@ -35,7 +35,7 @@ def _op(profile: Profile, tick: int) -> str:
     """Name the operator that made the tensor born at a tick of forward."""
     birth = profile.tensors.birth
     tensor = bisect.bisect_left(birth, tick)
-    if tick >= profile.forward_ticks or tensor == len(birth) or birth[tensor] != tick:
+    if profile.forward_until(tick) < 0 or tensor == len(birth) or birth[tensor] != tick:
         return ""
     return next((n for n, makes in zip(profile.ops.name, profile.ops.makes, strict=True) if tensor in makes), "")
 

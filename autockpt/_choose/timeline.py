@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._data.timeline import MemoryStep, MemoryTimeline
+from .._data.timeline import MemoryStep, MemoryTimeline, Phase
 from ..solvers import simulate
 from .candidates import Candidates
 from .candidates.from_plan import find_planned
@@ -52,19 +52,20 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
     restored = np.zeros(n_steps, np.int64)
     for c in chosen:
         for addition in problem.candidates[c].additions:
-            begins_in_forward = addition.start < len(tops) and tops[addition.start] < profile.forward_ticks
+            begins_in_forward = addition.start < len(tops) and profile.forward_until(tops[addition.start]) >= 0
             into = held if begins_in_forward else restored  # a snapshot waits from forward on
             into[addition.start : addition.until] += addition.bytes
     static_bytes = profile.static.total_bytes - profile.static.gradient_bytes
     steps = []
     for i, step in enumerate(problem.steps):
         top = tops[i] if i < len(tops) else profile.ticks
+        phase: Phase = "optimizer" if i >= len(tops) else "forward" if profile.forward_until(top) >= 0 else "backward"
         known = {name: int(level[i]) for name, level in base.items()}
         known["gradient"] += profile.static.gradient_bytes
         steps.append(
             MemoryStep(
                 name=step.name,
-                phase="optimizer" if i >= len(tops) else "forward" if top < profile.forward_ticks else "backward",
+                phase=phase,
                 tick=candidates.edges[i] if i < len(tops) else profile.ticks,
                 top_tick=top,
                 static_bytes=static_bytes,
@@ -83,9 +84,10 @@ def _base(index: Index, later: dict[str, Ints]) -> dict[str, Ints]:
     """Level at each tick of what is neither static, nor moved by a decision, nor transient."""
     profile, held = index.profile, held_until(index)
     death = np.maximum(np.array(profile.tensors.death, np.int64), index.natural)
-    in_forward = index.birth < profile.forward_ticks
+    in_forward = index.in_forward(index.birth)
     gradient = ~in_forward & (death >= profile.ticks)
-    output = in_forward & (index.natural > profile.forward_ticks)
+    ends = [max(profile.forward_until(tick), 0) for tick in index.birth.tolist()]  # of the forward that made it
+    output = in_forward & (index.natural > np.array(ends, np.int64))
 
     def level(which: npt.NDArray[np.bool_], start: Ints, until: Ints) -> Ints:
         return levels(profile.ticks, start[which], until[which], index.bytes[which])

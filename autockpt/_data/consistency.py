@@ -37,7 +37,7 @@ def validate(profile: Profile) -> None:
     for what, begins in (("tensors", profile.tensors.birth), ("functions", functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
             raise InvalidFile(f"{what} are not in the order in which they begin")
-    if any(save >= len(saves) for save, _ in profile.rereads):
+    if any(save >= len(saves) for save, *_ in (*profile.rereads, *profile.kept_reads)):
         raise InvalidFile("a save is read again that is not in the profile")
     for what, ticks in _spans(profile):
         if any(later < earlier for earlier, later in pairwise(ticks)):
@@ -92,8 +92,12 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield ticks that ascend in any step, each with what is wrong where they do not."""
     calls, tensors, saves, end = profile.calls, profile.tensors, profile.saves, profile.ticks
     functions, ops = profile.functions, profile.ops
+    late = profile.late_forwards
+    yield "a late forward begins before a backward, or ends after the step", (profile.forward_ticks, *chain(*late), end)
     for call in calls:
-        yield f"call {call.key!r} runs outside forward", (call.enter, call.exit, profile.forward_ticks, end)
+        # The root's goes on in every further forward.
+        until = end if call.parent < 0 and late else profile.forward_until(call.enter)
+        yield f"call {call.key!r} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
         yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
     for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):
@@ -101,6 +105,8 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
     yield "a backward pass begins in forward or after the step", (profile.forward_ticks, *profile.backward_ticks, end)
     for save, tick in profile.rereads:
         yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
+    for _, read, until in profile.kept_reads:
+        yield "what is read is gone before that, or after the step", (profile.forward_ticks, read, until, end)
     for name, within, start, stop in chain(
         zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
         zip(ops.name, ops.call, ops.start, ops.stop, strict=True),

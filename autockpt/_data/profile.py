@@ -10,10 +10,13 @@ closed, a tensor saved, read back or released). Frees between two ticks cannot m
     tensor        ├────┼─────────┤         │ │         │            natural: last Python reference
                        └───────────────────┼─┴─────────┤            held by the save
                                      forward_ticks
+
+Where a graph waits while others have their backward, forwards come after it: `late_forwards`.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import os
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -46,7 +49,7 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         optimizer: which optimizer takes the step and where its figures come from, in words; empty where none was given.
         optimizer_step_bytes: what the optimizer's step needs for a moment beside all that lives at the end of backward.
         ticks: length of the clock.
-        forward_ticks: tick at which forward, loss included, ended.
+        forward_ticks: tick at which forward, loss included, ended: the first backward began.
         generator_bytes: bytes of a generator's state, allocated for a moment before a replay that draws.
         calls: module calls in pre-order; the first is the root.
         functions: torch functions that calls called in their own code.
@@ -54,7 +57,11 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         tensors: storages born in the step.
         saves: what autograd saved.
         backward_ticks: ticks at which backward passes began after the first: `retain_graph`, a loss of its own each.
+        late_forwards: of each stretch of forwards that came after a backward, loss included, its first tick and the one
+            after its last: those of steps in which a graph outlives the backward of others.
         rereads: of each save that a further pass read, its index and the tick at which that pass first did, in order.
+        kept_reads: of each read of a save in a pass that keeps its graph, the save, its tick, and that until which what
+            was read stood: nodes that `create_graph` makes hold it.
         refusals: what cannot be replayed exactly, and why.
         buffer_bytes: bytes of each buffer that forward changes, by qualified name.
         notes: what could not be seen or put back, in words.
@@ -81,13 +88,23 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     tensors: TensorTable
     saves: SaveTable
     backward_ticks: tuple[Index, ...] = ()
+    late_forwards: tuple[tuple[Index, Index], ...] = ()
     rereads: tuple[tuple[Index, Index], ...] = ()
+    kept_reads: tuple[tuple[Index, Index, Index], ...] = ()
     refusals: tuple[RefusedPart, ...] = ()
     buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def forward_until(self, tick: int) -> int:
+        """Return when the stretch of forwards ends in which a tick lies; -1 where it lies in none."""
+        if tick < self.forward_ticks:
+            return self.forward_ticks
+        place = bisect.bisect_right(self.late_forwards, (tick, self.ticks)) - 1
+        until = self.late_forwards[place][1] if place >= 0 else -1
+        return until if tick < until else -1
 
     def refused(self, what: Literal["call", "result", "function"]) -> dict[int, str]:
         """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""

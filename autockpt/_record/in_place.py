@@ -111,7 +111,6 @@ class RecordedStep(SpilledStep):
         beside = private.parts(each for _, each in around.tensors)
         beside = [each for each in beside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=beside)
-        self._given: dict[int, int] = {}  # bytes of what later forwards are given, by storage
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
@@ -121,11 +120,12 @@ class RecordedStep(SpilledStep):
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
         self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
+        self._own = {*self._observer.keys(own_tensors), *storages}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
+        self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
-        self._known = frozenset(map(self._tape.key, own_tensors))
         del around, own_tensors, beside, gradients, others, held, storages
         self._on.forget_workspaces()
         _start(self._tape)
@@ -134,22 +134,25 @@ class RecordedStep(SpilledStep):
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         if self._observer.run.calls:
-            given = [each for each in private.parts(tensors(arguments)) if each.device == self.device]
-            dense = [each for each in given if each.layout == torch.strided]
-            self._given |= {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in dense}
+            given = [each for each in private.parts(tensors(arguments)) if each.layout == torch.strided]
+            given = [each for each in given if each.device.type == self.device.type]
+            sizes = {self._tape.key(each): each.untyped_storage().nbytes() for each in given}
+            self._given[self._observer.mark("given", 0)] = {key: rounded(self._on, sizes[key]) for key in sizes if key}
         with self._observer.watching(in_place=True, hooked=self.hooks):
-            return self.call(arguments, run, name)
+            return self.running(partial(self.call, arguments, run, name))
 
     def call(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         return self._observer.on_call(name, roots(self.model)[name], arguments, run)
 
     def backward_begins(self) -> None:
-        if self._over is None:
-            self._observer.end_forward()
-        elif not self._running:
-            self._observer.mark("backward_again", 0)
+        if not self._running:
+            self._observer.begin_backward()
         self._over, self._running = self._clock.stamp(), True
         self._as_backward_ends(self._backward_over)
+
+    def backward_reads(self) -> None:
+        if not self._running:  # that of a penalty on gradients, or of a loss on what hooks have seen
+            self.backward_begins()
 
     def _backward_over(self) -> None:
         self._over, self._running = self._clock.stamp(), False
@@ -189,15 +192,14 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
-        events = self._tape.events()
-        run.events, left_bytes = self._of_the_step(events, frozenset(others))
+        run.events, left_bytes, given_bytes = self._of_the_step(frozenset(others))
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
         left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
-        made_bytes = self._made_since(events, frozenset(others))
+        made_bytes = made_since(self._tape.events(), self._last(), frozenset(others))
         static = msgspec.structs.replace(
             self._static,
-            input_bytes=self._static.input_bytes + self._given_before(events),
+            input_bytes=self._static.input_bytes + given_bytes,
             other_bytes=self._bucket_bytes + left_bytes + stood_bytes + made_bytes,
         )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
@@ -209,48 +211,38 @@ class RecordedStep(SpilledStep):
             beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - made_bytes, 0),
         )
 
-    def _given_before(self, events: Iterable[Event]) -> int:
-        """Return the bytes of what later forwards were given and that was there before the step."""
-        made = {event.key for event in events if event.kind == "alloc"}
-        known = made.union(self._held_bytes, self._known, {0})
-        return sum(size for key, size in self._given.items() if key not in known)
+    def _last(self) -> int:
+        """Return the marker with which the step is over; -1 where none is."""
+        last, marks = max(self._states, default=-1), self._observer.run.marks
+        if any(number > last and mark.kind == "enter" for number, mark in marks.items()):
+            return max(marks)  # a forward that had no backward, since its graph is only held
+        return last
 
-    def _made_since(self, events: Iterable[Event], others: frozenset[int]) -> int:
-        """Return the bytes of what was made since the step was over and is alive as the next one begins.
-
-        That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What
-        stood so as this step began goes meanwhile.
-        """
-        last, over, alive = max(self._states, default=-1), False, dict[int, int]()
-        for event in events:
-            if event.kind == "mark":
-                over = over or event.key == last
-            elif event.kind == "free":
-                alive.pop(event.key, None)
-            elif over:
-                alive[event.key] = event.bytes
-        return sum(size for key, size in alive.items() if key not in others)
-
-    def _of_the_step(self, recorded: Iterable[Event], others: frozenset[int]) -> tuple[list[Event], int]:
+    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int, int]:
         """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
+
+        Bytes as well of what later forwards are given and was there before: a second batch.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
         """
-        last = max(self._states, default=-1)
+        last = self._last()
         stays = self._stays.difference(self._gone.values())
         events = [Event("alloc", key, size) for key, size in self._held_bytes.items() if key not in stays]
         live = {event.key: place for place, event in enumerate(events)}
         state: set[int] = set()
         seen: set[int] = set()
+        given: dict[int, int] = {}
         over = False
-        for event in recorded:
+        for event in self._tape.events():
             if event.kind == "mark" and event.key in self._gone:
                 event = Event("free", self._gone[event.key])
             if event.kind == "free":
                 if live.pop(event.key, None) is not None and over:
                     events.append(event)  # what goes later is nothing that operators keep for themselves
             elif event.kind == "mark":
+                came = self._given.get(event.key, {})
+                given.update((key, came[key]) for key in came if key not in live and key not in self._own)
                 keys = self._observer.run.marks[event.key].keys
                 seen.update(live[key] for key in keys if key in live)
                 state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
@@ -263,10 +255,32 @@ class RecordedStep(SpilledStep):
             over = over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in live.items() if key not in others} & (seen - state)
         left_bytes = sum(events[place].bytes for place in left)
-        return [event for place, event in enumerate(events) if place not in state], left_bytes
+        return [event for place, event in enumerate(events) if place not in state], left_bytes, sum(given.values())
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
+
+
+def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> int:
+    """Return the bytes of what was made since a step was over and is alive as the next one begins, but for `others`.
+
+    That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What stood
+    so as the recorded step began goes meanwhile.
+
+    Args:
+        events: of the tape.
+        last: the marker with which the step is over.
+        others: storages that count elsewhere.
+    """
+    over, alive = False, dict[int, int]()
+    for event in events:
+        if event.kind == "mark":
+            over = over or event.key == last
+        elif event.kind == "free":
+            alive.pop(event.key, None)
+        elif over:
+            alive[event.key] = event.bytes
+    return sum(size for key, size in alive.items() if key not in others)
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -36,6 +36,7 @@ class Lifetimes:
         birth: tick of its allocation.
         natural: tick from which only saves keep it alive.
         death: tick from which it is gone in the plain step; `ticks` if that ends first.
+        reads: of each saved tensor that was brought back for backward: its save, then, and until when that copy stood.
         marks: the markers in order.
         older: keys of the storages that are older than the step, by their negative number.
         ticks: length of the clock.
@@ -47,6 +48,7 @@ class Lifetimes:
     birth: list[int] = field(default_factory=list)
     natural: list[int] = field(default_factory=list)
     death: list[int] = field(default_factory=list)
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
     marks: list[Placed] = field(default_factory=list)
     older: dict[int, int] = field(default_factory=dict)
     ticks: int = 0
@@ -55,6 +57,20 @@ class Lifetimes:
     def of_kind(self, *kinds: MarkKind) -> Iterator[Placed]:
         """The markers of some kinds, in order."""
         return (each for each in self.marks if each.mark.kind in kinds)
+
+    def late_forwards(self) -> tuple[tuple[int, int], ...]:
+        """From which tick until which forwards ran after a backward: up to the next one, or to the end of the last."""
+        found: list[tuple[int, int]] = []
+        began, ended, over = -1, -1, False
+        for each in self.of_kind("enter", "exit", "forward_end", "backward_again"):
+            if each.mark.kind == "enter":
+                began = each.tick if over and began < 0 else began
+            elif each.mark.kind == "exit":
+                ended = each.tick + 1
+            else:
+                found += [(began, each.tick)] if began >= 0 else []
+                began, over = -1, True
+        return (*found, (began, ended)) if began >= 0 else tuple(found)
 
 
 def lifetimes(run: Run) -> Lifetimes:
@@ -66,6 +82,7 @@ def lifetimes(run: Run) -> Lifetimes:
     holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
     natural: dict[int, int] = {}
     death: dict[int, int] = {}
+    read: dict[int, tuple[int, int]] = {}  # by address of a copy, the save that it is of, and when it was made
 
     def at(key: int) -> int:
         if key not in live:
@@ -85,6 +102,7 @@ def lifetimes(run: Run) -> Lifetimes:
                 continue
             if mark.kind == "unpack" and (original := saved[mark.index]) is not None:
                 live.update((key, (original, True)) for key in mark.keys)
+                read.update((key, (mark.index, found.ticks)) for key in mark.keys)
                 holders[original] += len(mark.keys)
             storages = tuple(at(key) for key in mark.keys if key)
             found.marks.append(Placed(mark, found.ticks, storages))
@@ -104,6 +122,8 @@ def lifetimes(run: Run) -> Lifetimes:
             number, is_copy = live.pop(event.key, (-1, True))
             if not is_copy:
                 natural.setdefault(number, found.ticks)
+            elif event.key in read:
+                found.reads.append((*read.pop(event.key), found.ticks))
             let_go(number)
         elif place in copies:
             live.pop(event.key, None)
@@ -113,6 +133,7 @@ def lifetimes(run: Run) -> Lifetimes:
             found.bytes.append(event.bytes)
             found.birth.append(found.ticks)
             found.ticks += 1
+    found.reads += ((*each, found.ticks) for each in read.values())
     found.death = [death.get(number, found.ticks) for number in range(len(found.bytes))]
     found.natural = [min(natural.get(number, last), last) for number, last in enumerate(found.death)]
     return found

@@ -22,6 +22,7 @@ from .._stash.base import SpilledTensor
 
 MarkKind = Literal[
     "aside",
+    "given",
     "enter",
     "exit",
     "begin",
@@ -49,7 +50,8 @@ class Sources(NamedTuple):
 class Mark:
     """One marker: what happened at its place on the tape.
 
-    A ``backward_again`` begins each backward pass but the first.
+    A ``forward_end`` begins the first backward pass, and a ``backward_again`` each further one. Forwards may come after
+    either, while a graph of the step waits. A ``given`` stands before each further forward.
 
     What is allocated from an ``aside`` to the next marker of a call, function, operator or save is the recorder's own.
 

@@ -73,6 +73,7 @@ class Observer:
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls, and of functions by their call
         self._returned = Returned(tape)
         self._in_forward = self._aside = self._ended = self._elsewhere = False
+        self._backwards = 0  # that have begun
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -92,10 +93,14 @@ class Observer:
             finally:
                 self._in_forward = False
 
-    def end_forward(self) -> None:
-        """Say that forward, loss included, is over: calls made from now on are recomputations in backward."""
+    def begin_backward(self) -> None:
+        """Say that a backward begins, and forward, loss included, is over until a further one is watched.
+
+        Calls made meanwhile are recomputations in backward.
+        """
         self._in_forward, self.run.sets_itself_up = False, self._checks.sets_itself_up()
-        self.mark("forward_end", 0, self._clock.stamp())
+        self.mark("backward_again" if self._backwards else "forward_end", 0, self._clock.stamp())
+        self._backwards += 1
 
     def end(self, *, stamp: object = None, keys: tuple[int, ...] = ()) -> None:
         """Say that the run is over: what is released later (by a graph that somebody holds) lived to its end.

@@ -194,6 +194,7 @@ def build_profile(
         optimizer_step_bytes=optimizer.step_bytes,
         ticks=found.ticks,
         forward_ticks=next(found.of_kind("forward_end")).tick,
+        late_forwards=found.late_forwards(),
         generator_bytes=on.generator_bytes,
         **tables,
         buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in sorted(changed)},

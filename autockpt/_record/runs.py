@@ -44,7 +44,7 @@ def watch_step(
         try:
             with observer.watching():
                 outputs, scalar = step.forward()
-            observer.end_forward()
+            observer.begin_backward()
             gradients = step.gradients(scalar)
             device_of(step.device).settle(gradients)  # else they outlive their names on the tape
             observer.run.reached = frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)

@@ -40,6 +40,7 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         "saves": _saves(flow, found, at, row_of),
         "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
         "rereads": _rereads(found),
+        "kept_reads": _kept_reads(found),
         "refusals": tuple(refused_parts(flow)),
     }
 
@@ -53,9 +54,12 @@ def _in_order(found: Lifetimes, at: Mapping[Place, float]) -> dict[Place, float]
     """Seconds of calls and saves that never go back: they were timed in several forwards."""
     last = 0.0
     ordered: dict[Place, float] = {}
-    for each in found.of_kind("enter", "exit", "pack", "forward_end"):
-        place = each.mark.kind, each.mark.index
-        ordered[place] = last = max(at.get(place, last), last)
+    places = [(each.mark.kind, each.mark.index) for each in found.of_kind("enter", "exit", "pack", "forward_end")]
+    left = Counter(places)  # the root ends once a forward, and its seconds are those of the last
+    for place in places:
+        left[place] -= 1
+        if not left[place]:
+            ordered[place] = last = max(at.get(place, last), last)
     return ordered
 
 
@@ -211,6 +215,24 @@ def _rereads(found: Lifetimes) -> tuple[tuple[int, int], ...]:
             seen[each.mark.index] = passes
             again.append((each.mark.index, each.tick))
     return tuple(again)
+
+
+def _kept_reads(found: Lifetimes) -> tuple[tuple[int, int, int], ...]:
+    """Return the reads of backward passes that let go of nothing before their last read, and how long they last."""
+    begins = [each.tick for each in found.of_kind("backward_again")]
+    if not begins:
+        return ()
+    released = {each.mark.index: each.tick for each in found.of_kind("release")}
+    passes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for save, tick, until in found.reads:
+        passes[bisect_left(begins, tick)].append((save, tick, until))
+    kept = [
+        each
+        for own in passes.values()
+        if min(released.get(save, found.ticks) for save, *_ in own) > max(tick for _, tick, _ in own)
+        for each in own
+    ]
+    return tuple(sorted(kept, key=lambda each: each[1]))
 
 
 def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapping[int, int]) -> SaveTable:

@@ -34,6 +34,7 @@ class TimedStep(SpilledStep):
         super().__init__(model, device, arguments, stash)
         self._clock = device_of(device).clock()
         self._stamps = Stamps(self._clock, model)
+        self._running = False  # whether a backward is
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         functions, is_first = routed_functions(self._stamps.on_function), not self._stamps.kinds
@@ -52,9 +53,15 @@ class TimedStep(SpilledStep):
     def backward_begins(self) -> None:
         if "forward_end" not in self._stamps.kinds:
             self._stamps.add("forward_end")
+        self._running = True
         self._as_backward_ends(self._backward_over)
 
+    def backward_reads(self) -> None:
+        if not self._running:
+            self.backward_begins()
+
     def _backward_over(self) -> None:
+        self._running = False
         self._stamps.add("backward_end")
 
     @property

@@ -21,7 +21,7 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Clock, device_of
-from .marks import Run
+from .marks import Mark, Run
 from .routing import patched_forwards, routed_functions
 from .stamps import Stamps
 from .step import TrainingStep
@@ -89,9 +89,20 @@ def recorded_seconds(run: Run, clock: Clock, *, backward: bool) -> Seconds:
         at[mark.kind, mark.index] = seconds
         if mark.kind in ("start", "stop"):
             ops[mark.index] += seconds if mark.kind == "stop" else -seconds
-    forward = at["forward_end", 0]
+    forward = _forward_seconds(marks, readings)
     plain_seconds = at["backward_end", 0] if backward else forward * (1 + BACKWARD_OVER_FORWARD)
     return Seconds(at=at, ops=tuple(max(each, 0.0) for each in ops), plain_seconds=plain_seconds)
+
+
+def _forward_seconds(marks: Sequence[Mark], readings: Sequence[float]) -> float:
+    """Seconds of the forwards of a run, loss included: up to the first backward, and of each that came after one."""
+    total, began = 0.0, 0.0
+    for mark, seconds in zip(marks, readings, strict=True):
+        if mark.kind == "enter" and began < 0:
+            began = seconds
+        elif mark.kind in ("forward_end", "backward_again") and began >= 0:
+            total, began = total + seconds - began, -1.0
+    return total
 
 
 def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds) -> Seconds:

@@ -30,16 +30,19 @@ class Batch:
             arrays; modules, flags and dtypes of the model, and autocast.
         numbers: whole numbers among the arguments: some say how deep a model is to go, some only count steps.
         shapes: of the tensors and arrays, in order.
+        backwards: how many of its step's had begun before it: while a graph of the step waits, others have theirs.
     """
 
     kind: tuple[object, ...]
     numbers: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
+    backwards: int = 0
 
-    def covers(self, other: Batch) -> bool:
-        """Whether `other` is alike, and no larger in any dimension."""
-        return (self.kind, self.numbers) == (other.kind, other.numbers) and all(
-            mine >= theirs
+    def covers(self, other: Batch, *, sizes: bool = True) -> bool:
+        """Whether `other` is alike, and no larger in any dimension where `sizes` count."""
+        alike = (self.kind, self.numbers, self.backwards) == (other.kind, other.numbers, other.backwards)
+        return alike and all(
+            mine >= theirs or not sizes
             for own, shape in zip(self.shapes, other.shapes, strict=True)
             for mine, theirs in zip(own, shape, strict=True)
         )
@@ -54,7 +57,7 @@ class Kind:
     """A kind of step.
 
     Attributes:
-        batches: of its forwards before the first backward, in order.
+        batches: of its forwards, in order.
         gradient_bytes: of the gradients with which it begins.
     """
 
@@ -69,12 +72,15 @@ class Kind:
         """The shapes, for a sentence."""
         return "; ".join(batch.describe() for batch in self.batches)
 
-    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
-        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does."""
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int, *, sizes: bool = True) -> bool:
+        """Whether a step that has made these forwards so far needs no more memory; one with more gradients does.
+
+        Or else, whether it only makes the same forwards, whatever their `sizes`.
+        """
         return (
             self.gradient_bytes >= gradient_bytes
             and len(self.batches) >= len(batches)
-            and all(own.covers(other) for own, other in zip(self.batches, batches, strict=False))
+            and all(own.covers(other, sizes=sizes) for own, other in zip(self.batches, batches, strict=False))
         )
 
 

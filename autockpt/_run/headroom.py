@@ -8,6 +8,7 @@ recorded                       64    96  128  64  ──▶  80  120  160  80   
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from .._record.fake import profile_fake
 from .._record.step import Arguments, Loss, training_step
 from .._torch_private import quiet_fake_tensors
 from ..solvers.errors import AutockptError, BudgetError
-from .batch import Forward, by_name
+from .batch import Forward, Kind, by_name
 
 _log = logging.getLogger("autockpt")
 
@@ -47,6 +48,16 @@ def headroom(shapes: Shapes, others: Iterable[Shapes]) -> Shapes:
                 if size != another:
                     own[dimension] = math.ceil(size * HEADROOM)
     return tuple(map(tuple, grown))
+
+
+def roomy(kind: Kind, kinds: Iterable[Kind]) -> Kind:
+    """Return a kind with headroom where sizes of those that were recorded differ; with several forwards it stays."""
+    batch, *others = kind.batches
+    if others:
+        return kind
+    firsts = [each.batches[0] for each in kinds]
+    shapes = headroom(batch.shapes, [each.shapes for each in firsts if each.kind == batch.kind])
+    return dataclasses.replace(kind, batches=(dataclasses.replace(batch, shapes=shapes),))
 
 
 def grown(begins: Forward, profile: Profile, shapes: Shapes, larger: Shapes, loss: Loss | None) -> Profile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,6 +35,10 @@ class Known:
     profile: Profile | None = None
     tight: bool = False
 
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether a step that has made these forwards so far, and began with these gradients, is covered."""
+        return self.kind.covers(batches, gradient_bytes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
@@ -48,6 +52,7 @@ class Ready:
         calls: how often a step of the kind calls each module, by name.
         nets: what compares its replays.
         backwards: on how many backward passes it counts.
+        others: kinds of steps that begin alike, and that the plan holds to the budget as well.
     """
 
     kind: Kind
@@ -57,6 +62,11 @@ class Ready:
     unfit: str = ""
     nets: Nets | None = None
     backwards: int = 1
+    others: tuple[Kind, ...] = ()
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
+        return any(kind.covers(batches, gradient_bytes) for kind in (self.kind, *self.others))
 
 
 T = TypeVar("T", Known, Ready)
@@ -64,4 +74,4 @@ T = TypeVar("T", Known, Ready)
 
 def covering(among: Iterable[T], batch: Batch, gradient_bytes: int) -> T | None:
     """The first whose kind covers a step that begins so."""
-    return next((each for each in among if each.kind.covers([batch], gradient_bytes)), None)
+    return next((each for each in among if each.covers([batch], gradient_bytes)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,13 @@ from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
+from .alike import MOST_OTHERS, ready_for, shared, with_others
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .frames import Nets
-from .headroom import enlarged, grown, headroom
+from .headroom import enlarged, grown, roomy
 from .known import Known, Ready, covering
 from .refusing import refusing
-from .request import Request
+from .request import Request, less_margin
 
 _log = logging.getLogger("autockpt")
 
@@ -75,8 +77,11 @@ class Plans:
         """Whether a recording covers a step that begins so, with headroom where sizes vary; or of whatever `sizes`."""
         if sizes:
             return self._recording(batch, gradient_bytes) is not None
-        firsts = [(each.kind, each.kind.batches[0].shapes) for each in self._known]
-        return any(kind.covers([dataclasses.replace(batch, shapes=shapes)], gradient_bytes) for kind, shapes in firsts)
+        return self.has_met([batch], gradient_bytes)
+
+    def has_met(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        """Whether a step was recorded that made these forwards first, whatever their sizes."""
+        return any(each.kind.covers(batches, gradient_bytes, sizes=False) for each in self._known)
 
     @property
     def late(self) -> bool:
@@ -188,6 +193,8 @@ class Plans:
             if first or self._request.strict:
                 raise
             ready = self._ready_for(known.kind, profile, error.plan, str(error))
+        else:
+            ready = self._shared(ready, known, begins, optimizers)
         self._ready = [ready, *self._ready[: MOST_KINDS - 1]]
         _log.info(
             "planned in %.1f s (%s), for batches of %s: peak %s, plain %s, recompute overhead %.1f %%, all predicted",
@@ -200,19 +207,30 @@ class Plans:
         )
         return ready
 
+    def _shared(self, ready: Ready, known: Known, begins: Forward, optimizers: Sequence[Optimizer]) -> Ready:
+        """Return what is ready for all kinds of steps that would begin under it, where one plan is found that does."""
+        others = [
+            each
+            for each in self._known
+            if each is not known
+            and ready.covers(each.kind.batches[:1], each.kind.gradient_bytes)
+            and not ready.covers(each.kind.batches, each.kind.gradient_bytes)
+        ][:MOST_OTHERS]
+        if not others:
+            return ready
+        device, kinds = device_of(begins.device), [known, *others]
+        memories = [self._memory(begins.model, begins.device, each, optimizers) for each in kinds]
+        profiles = [self._profile(begins, each, memory) for each, memory in zip(kinds, memories, strict=True)]
+        solve = functools.partial(self._request.solve, device=device, bounded=False)
+        budget_bytes = less_margin(self._request.goal, device).budget_bytes
+        plan, number, held = shared(ready.plan, profiles, budget_bytes, solve)
+        if plan is not ready.plan:
+            ready = self._ready_for(kinds[number].kind, profiles[number], plan)
+        return with_others(ready, [(kinds[i].kind, profiles[i]) for i in held])
+
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
-        calls = {call.name: call.occurrence + 1 for call in profile.calls}
         nets = Nets.of(plan, self._request.check, governed=True, stashes=self._stashes)
-        begin_bytes = profile.static.total_bytes - profile.static.gradient_bytes
-        return Ready(
-            kind=kind,
-            plan=plan,
-            calls=calls,
-            begin_bytes=begin_bytes,
-            unfit=unfit,
-            nets=nets,
-            backwards=1 + len(profile.backward_ticks),
-        )
+        return ready_for(kind, profile, plan, nets, unfit)
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
@@ -248,12 +266,9 @@ class Plans:
 
     def _roomy(self, known: Known) -> Kind:
         """A kind with headroom where recorded sizes vary."""
-        batch, *others = known.kind.batches
-        if others or known.tight:
+        if known.tight:
             return known.kind
-        firsts = [each.kind.batches[0] for each in self._known]
-        shapes = headroom(batch.shapes, [each.shapes for each in firsts if each.kind == batch.kind])
-        return dataclasses.replace(known.kind, batches=(dataclasses.replace(batch, shapes=shapes),))
+        return roomy(known.kind, [each.kind for each in self._known])
 
     def _with_headroom(self, begins: Forward, known: Known, profile: Profile) -> Ready | None:
         """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""

@@ -47,15 +47,18 @@ class Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
 
-    def solve(self, profile: Profile, device: Device, *, bounded: bool = True) -> Plan:
+    def solve(self, profile: Profile, device: Device, *, bounded: bool = True, share: float = 1) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
             profile: of the step.
             device: where it trains, whose allocator takes a margin of the budget.
             bounded: whether to work out how near the plan comes to what is possible.
+            share: of the budget, where there is one.
         """
         goal = less_margin(self.goal, device)
+        if share != 1 and goal.budget_bytes is not None:
+            goal = Goal(budget=int(share * goal.budget_bytes))
         asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
         return choose(profile, asked, bounded=bounded)
 

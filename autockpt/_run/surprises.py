@@ -25,6 +25,7 @@ class Surprises:
 
     def __init__(self) -> None:
         self.tries, self.unknown = 0, False
+        self._number, self._last, self._due = 0, 0, 0  # of the step, of the last that was not covered, of the next
         self._waits, self._set_up, self._uncovered = 0, False, False  # such steps that were met
         self._nodes: dict[Kind, int] = {}  # the most of autograd
 
@@ -32,6 +33,16 @@ class Surprises:
     def exhausted(self) -> bool:
         """Whether nothing is to be done about surprises any more."""
         return self.tries >= MOST_TRIES
+
+    def begins(self) -> bool:
+        """Note that a step begins; whether it is to be recorded, since it may do what no recording covers.
+
+        What came every so many steps is waited for when it is due again.
+        """
+        self._number += 1
+        if self._number == self._due and not self.exhausted:
+            self.unknown = self._uncovered = True
+        return self.unknown
 
     def other_calls(self, kind: Kind, nodes: int, *, strangers: bool) -> bool:
         """Whether a step called what no plan knows, or made more nodes of autograd than any of its kind before."""
@@ -51,22 +62,31 @@ class Surprises:
             return False
         self.tries += 1
         self.unknown = True
+        self._comes_again()
         return True
 
     def learnt(self, *, new: bool) -> bool:
         """Note that a step was recorded, of a `new` kind or not; whether it is what was unknown.
 
-        Steps with one forward and with several may take turns: then the one after the next is.
+        Steps with one forward and with several may take turns: then the one after the next is, or one some steps later.
         """
         before, self._uncovered = self.unknown, self._uncovered and not new
-        self.unknown = self._uncovered and not self.exhausted
-        self.tries += self.unknown
+        self.tries += self._uncovered
+        self._uncovered = self._uncovered and self.tries < MOST_TRIES - 1  # then what is due is waited for
+        self.unknown = self._uncovered
+        self._due, self._last = (0, 0) if new else (self._due, self._last)
         return before and new
 
     def uncovered(self) -> bool:
         """Note that a step makes more forwards before a backward than plans cover; whether nothing is to be done."""
-        self.unknown = self._uncovered = not self.exhausted
+        if self._number != self._last:
+            self.unknown = self._uncovered = not self.exhausted and not self._last
+            self._comes_again()
         return self.exhausted
+
+    def _comes_again(self) -> None:
+        """Wait for what this step does until as many steps are over again as since the last that did so."""
+        self._due, self._last = 2 * self._number - self._last, self._number
 
     def refuse(self, *, here: bool, waits: bool) -> None:
         """Refuse a recorded step that is not as those that come.

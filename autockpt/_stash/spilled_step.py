@@ -43,6 +43,7 @@ class SpilledStep:
     Attributes:
         foreign: whether hooks of the user's put something else in the place of saved tensors.
         unhooked: whether forward switched hooks on saved tensors off for a while.
+        inside: whether a forward of its runs.
 
     Raises:
         NoRoom: there is no temporary folder; later, where the stash takes no more.
@@ -51,14 +52,22 @@ class SpilledStep:
     def __init__(
         self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
     ) -> None:
-        self.device, self.model, self.foreign, self.unhooked = device, model, False, False
+        self.device, self.model, self.foreign, self.unhooked, self.inside = device, model, False, False, False
         held = [*tensors(arguments), *model.parameters(), *model.buffers()]
         self.spill = Spill(stash or open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
         """Run one of its forwards: ``run()`` is the own one of the model, or of the one of several with this name."""
         with self.hooks(self._pack, self._unpack):
+            return self.running(run)
+
+    def running(self, run: Callable[[], Any]) -> Any:
+        """Run what is `inside` a forward."""
+        before, self.inside = self.inside, True
+        try:
             return run()
+        finally:
+            self.inside = before
 
     def hooks(self, pack: Pack, unpack: Unpack) -> AbstractContextManager[None]:
         """Put hooks on saved tensors over those of the user's that are on, which see all that they saw before.
@@ -78,6 +87,8 @@ class SpilledStep:
 
         @private.never_compiled
         def unpacking(held: Any) -> torch.Tensor:
+            if not self.inside:
+                self.backward_reads()
             if not isinstance(held, _Foreign) and private.reads_late_writes():
                 raise NotApplicable(LATE_WRITES)
             tensor: torch.Tensor = held.packed if isinstance(held, _Foreign) else unpack(held)
@@ -90,7 +101,10 @@ class SpilledStep:
         return run()
 
     def backward_begins(self) -> None:
-        """Note that a backward begins; called inside it."""
+        """Note that a backward begins, or has begun; called inside it."""
+
+    def backward_reads(self) -> None:
+        """Note that a backward reads what was saved: it may have begun at something that the model has not returned."""
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Note what an optimizer has whose step is over."""

@@ -198,7 +198,6 @@ def test_two_losses_on_one_graph() -> None:
     held(network, loop, budget=0.8)
 
 
-@pytest.mark.xfail(strict=False, reason="no plan meets the budget: what is replayed stays for the second backward")
 def test_a_penalty_on_the_gradient_of_the_batch() -> None:
     def loop(run: Run) -> None:
         for batch in steps(rows=256):
@@ -214,7 +213,8 @@ def test_a_penalty_on_the_gradient_of_the_batch() -> None:
 
             run.step(work, batch)
 
-    held(network, loop, budget=0.9, excuse="")
+    found = held(network, loop, budget=0.9)
+    assert found.said == ""
 
 
 def test_zeros_instead_of_no_gradients() -> None:

@@ -54,6 +54,7 @@ class Run:
         optimizer: of the model.
         budget_bytes: what the model is held to, and steps are measured where a plan is on it; None for a plain run.
         settled: steps before the first that is measured; a loop that brings something new puts it off.
+        unmeasured: steps that are not measured from outside either, counted from 1; a loop says why.
         noted: digests of all that must be equal, by name.
         updates: how often gradients were noted.
         planned: whether a plan was on the model, after each step.
@@ -65,6 +66,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     budget_bytes: int | None
     settled: int = SETTLED
+    unmeasured: frozenset[int] = frozenset()
     noted: dict[str, str] = field(default_factory=dict)
     updates: int = 0
     planned: list[bool] = field(default_factory=list)
@@ -80,7 +82,7 @@ class Run:
         """Run one step, from its first forward to the end of the optimizer's, and note its loss."""
         number, losses = len(self.planned) + 1, []
         settled = number > self.settled and (not self.governed or autockpt.plan_of(self.model) is not None)
-        if settled or read_from_outside():
+        if number not in self.unmeasured and (settled or read_from_outside()):
             static_bytes = storage_bytes([*self._held(), *_tensors(batch)])
             self.static_bytes.append(static_bytes)
             self.peak_bytes.append(static_bytes + _added_bytes(lambda: losses.append(work().detach())))

@@ -46,7 +46,7 @@ def dropping(model: nn.Module, inputs: Any) -> Lifetimes:
     with tape:
         with observer.watching():
             kept = step.forward()
-        observer.end_forward()
+        observer.begin_backward()
         observer.end()
         del kept
     observer.run.events = tape.events()

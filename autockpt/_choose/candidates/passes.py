@@ -5,7 +5,8 @@
                   c not read: it waits ────────┼──────────── c read ─ released
 
 A tensor that is read in a pass which keeps its graph (``retain_graph``) goes with the node that has read it: the next
-pass replays. One that is not read in it waits for the next pass. Elsewhere it stands until autograd lets it go.
+pass replays. Where nodes that the pass itself makes hold it (``create_graph``), it stands as long as they do. One that
+is not read in it waits for the next pass. Elsewhere it stands until autograd lets it go.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ class Passes:
         self._again: dict[int, list[int]] = {}
         for save, tick in profile.rereads:
             self._again.setdefault(save, []).append(tick)
+        released: dict[int, int] = {}  # by tensor; what holds it longer than its saves is part of the plain step
+        for tensor, tick in zip(self._saves.tensor, self._saves.release, strict=True):
+            released[tensor] = max(released.get(tensor, 0), tick)
+        self._lasts: dict[tuple[int, int], int] = {}
+        for save, tick, until in profile.kept_reads:
+            key, tensor = (save, self.at(tick)), self._saves.tensor[save]
+            self._lasts[key] = max(self._lasts.get(key, 0), min(until, released[tensor]))
         self._reads = sorted((tick, i) for i in range(len(self._saves)) for tick in self.reads(i))
         self.keeping = [self._keeps(number) for number in range(len(self._begins) + 1)]
 
@@ -59,9 +67,14 @@ class Passes:
         return found
 
     def _until(self, save: int, filled: int) -> int:
-        """Return until when a save stands that is filled at a tick: until a pass that keeps its graph has read it."""
-        keeping = (read for read in self.reads(save) if read >= filled and self.keeping[self.at(read)])
-        return min((self.read_over(read, save) for read in keeping), default=self._saves.release[save])
+        """Return until when a save stands that is filled at a tick: until a pass that keeps its graph has read it.
+
+        Or until what that pass made of it is gone.
+        """
+        read = min((r for r in self.reads(save) if r >= filled and self.keeping[self.at(r)]), default=-1)
+        if read < 0:
+            return self._saves.release[save]
+        return max(self.read_over(read, save), self._lasts.get((save, self.at(read)), 0))
 
     def reads(self, save: int) -> list[int]:
         """Return the ticks at which passes first read a save, one for each that did."""

@@ -113,7 +113,7 @@ def _names(index: Index, tops: Sequence[int]) -> list[str]:
     ticks = [tick for tick, _ in backward]
     names = []
     for top in tops:
-        if top < index.profile.forward_ticks:
+        if index.profile.forward_until(top) >= 0:
             names.append(f"forward of {index.call_at(top)}")
         elif (i := bisect.bisect_left(ticks, top)) < len(backward):
             names.append(f"backward of {calls[backward[i][1]].key}")

@@ -41,7 +41,7 @@ class Index:
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
         natural: by tensor, the tick from which only saves keep it alive.
-        birth_node: by tensor, the innermost node in which it was born; -1 after forward.
+        birth_node: by tensor, the innermost node in which it was born; -1 outside of forwards.
         save_nodes: by save, the node that made it.
         op_nodes: by operator, the node that ran it.
         operating: nodes that ran operators other than views.
@@ -70,7 +70,7 @@ class Index:
         for number, node in enumerate(self.nodes):  # children write over their parents
             innermost[node.enter : node.exit] = number
         self._innermost = innermost
-        self.birth_node = np.where(self.birth < profile.forward_ticks, innermost[self.birth], -1)
+        self.birth_node = np.where(self.in_forward(self.birth), innermost[self.birth], -1)
         self.save_nodes = self._nodes_of(saves.function, saves.call)
         self.op_nodes = self._nodes_of(ops.function, ops.call)
         # By node, so that what a subtree saves is one slice.
@@ -91,6 +91,13 @@ class Index:
 
     def _nodes_of(self, functions: Iterable[int], calls: Iterable[int]) -> list[int]:
         return [self.functions[f] if f >= 0 else self.call_nodes[c] for f, c in zip(functions, calls, strict=True)]
+
+    def in_forward(self, ticks: Ints) -> npt.NDArray[np.bool_]:
+        """Whether each of some ticks lies in a forward, and not in a backward or after it."""
+        found: npt.NDArray[np.bool_] = ticks < self.profile.forward_ticks
+        for start, stop in self.profile.late_forwards:
+            found |= (start <= ticks) & (ticks < stop)
+        return found
 
     def call_at(self, tick: int) -> str:
         """Key of the innermost module call that was open at a tick of forward."""

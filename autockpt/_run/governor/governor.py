@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -126,9 +127,9 @@ class Governor:
                 raise
             if step is None:
                 return planned()
-        step.batches.append(batch)
+        step.begins_forward(batch)
         way, current = step.way, self._plans.current
-        if way is None and (current is None or not current.kind.covers(step.batches, step.gradient_bytes)):
+        if way is None and (current is None or not current.covers(step.batches, step.gradient_bytes)):
             self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
             way = self._ways.spilled(begins)
         if way is not None:
@@ -142,7 +143,7 @@ class Governor:
         self._transformed = self._transformed or transforms_active()
         if (step := self._step) is not None:
             step.over()
-            if step.way is not None and step.is_here() and step.backward:
+            if step.way is not None and step.is_here() and step.backward and not step.goes_on():
                 self._end(arguments)
             elif step.way is not None and not step.is_alive():
                 self._drop()
@@ -194,7 +195,7 @@ class Governor:
         missing = self.company.missing(self.handle.roots)
         self._said.once(said.MISSING.format(listed(missing)), where=bool(missing))
         held_bytes = gradient_bytes(model)
-        ready, unknown = plans.ready(batch, held_bytes), self._surprises.unknown
+        ready, unknown = plans.ready(batch, held_bytes), self._surprises.begins()
         decision = decide(
             Situation(
                 alike=plans.knows(batch, held_bytes, sizes=False) and not unknown,
@@ -208,7 +209,7 @@ class Governor:
         if decision.what == "Replan":
             ready = self._replanned(begins, held_bytes, decision.reason)
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
-        step = Step(decision=decision, gradient_bytes=held_bytes)
+        step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model))
         if decision.what == "Record":
             step.way = self._ways.recorded(begins, self.pause)
         elif decision.what == "Time":
@@ -251,7 +252,9 @@ class Governor:
             self._said.once(
                 said.OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
             )
-            if step.way is None and self._plans.current and len(step.backwards) > self._plans.current.backwards:
+            current = self._plans.current if step.way is None else None
+            covered = current is not None and current.covers(step.batches, step.gradient_bytes)
+            if covered and current is not None and len(step.backwards) > current.backwards:
                 self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
         if isinstance(step.way, RecordedStep):
             try:
@@ -265,6 +268,8 @@ class Governor:
                     self._said.once(f"{said.FAILED if self._idle else said.LATER}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:
             self._plans.time(step.kind, step.way)
+            if not self._plans.has_met(step.batches, step.gradient_bytes):
+                self._surprises.uncovered()
         if step.way is not None:
             step.way.drop()
         return step
@@ -306,11 +311,12 @@ class Governor:
         """An optimizer has taken a step on the model's parameters."""
         if (step := self._step) is not None:
             step.over()
+            again = step.ends_twice(optimizer)
             if step.way is not None:
                 step.way.optimizer_stepped(optimizer)
-            if isinstance(step.way, RecordedStep) and step.may_be_the_last_here():
+            if isinstance(step.way, RecordedStep) and step.may_be_the_last_here() and not step.goes_on():
                 self._end(())
-            if step.ends_twice(optimizer) and not self._idle:
+            if again and not self._idle:
                 self._unseen.again()
         self._unseen.comes("step")
 

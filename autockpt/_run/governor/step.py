@@ -1,4 +1,13 @@
-"""The step that is under way: which forwards it has made, and whether its backward has come."""
+"""The step that is under way: which forwards it has made, and which of them had a backward.
+
+    one forward          F ── B ── optimizer │ F ── B ── ...
+    a graph that waits   G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
+    derived again        I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer ones
+    one that is held     M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
+
+A step goes on while the graph of one of its forwards waits for its first backward, also after a backward of others. A
+graph that somebody merely holds, as a metric does, would have it go on for ever; see `Step.goes_on`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +15,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from ... import _torch_private as private
@@ -18,6 +29,10 @@ from ..batch import Batch, Kind
 from ..frames.thread import carrying
 from .decision import Decision
 from .measured import Measured
+
+MOST_FORWARDS = 16
+"""Forwards since a step's first backward, or an optimizer's last step, after which a graph that waits is one that is
+held. More than any critic is asked in between, and no more than can be recorded together."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +52,10 @@ class Step:
         running: whether one of its forwards is.
         thread: that runs it.
         measured: what measures it, where it runs under a plan that was rehearsed.
-        optimizers: that have taken a step since its first forward, by id.
+        optimizers: that have taken a step since its first forward, by id; whether since its last one.
+        late: forwards since its first backward, or since an optimizer stepped after that.
+        repeats: whether an optimizer has taken a second step, or one that no graph outlives: then another step comes.
+        model: that trains.
         after_backward: is called as each of its backwards is over, if given.
     """
 
@@ -54,7 +72,10 @@ class Step:
     thread: threading.Thread = field(default_factory=threading.current_thread)
     carried: tuple[dict[str, int], set[int]] = field(default_factory=lambda: ({}, set()))
     measured: Measured | None = None
-    optimizers: set[int] = field(default_factory=set)
+    optimizers: dict[int, bool] = field(default_factory=dict)
+    late: int = 0
+    repeats: bool = False
+    model: weakref.ref[nn.Module] | None = None
     after_backward: Callable[[], None] | None = None
 
     @property
@@ -68,8 +89,27 @@ class Step:
         return bool(self.backwards)
 
     def goes_on(self) -> bool:
-        """Whether a forward that begins now belongs to it: a backward is still to come for earlier ones."""
-        return self.is_here() and not self.backward and any(output() is not None for output in self.outputs)
+        """Whether a forward that begins now belongs to it: a graph of an earlier one waits for its first backward.
+
+        Where a backward of others has begun, only until an optimizer steps a second time or changes all that there is,
+        or for `MOST_FORWARDS`.
+        """
+        held = self.repeats or self.late >= MOST_FORWARDS
+        return self.is_here() and not (self.backward and held) and self.waits()
+
+    def waits(self) -> bool:
+        """Whether the graph of one of its forwards is alive and had no backward yet.
+
+        Or one of which that keeps all for another (``create_graph``), as far as no optimizer has stepped since.
+        """
+        alive = [begins for output in self.outputs if (begins := output()) is not None]
+        return any(each.waits or (each.derived and not self.optimizers) for each in alive)
+
+    def begins_forward(self, batch: Batch) -> None:
+        """Note that another of its forwards begins."""
+        self.batches.append(replace(batch, backwards=len(self.backwards)))
+        self.late += self.backward
+        self.optimizers = dict.fromkeys(self.optimizers, False)
 
     def is_here(self) -> bool:
         """Whether it runs in this thread."""
@@ -84,10 +124,20 @@ class Step:
         return self.thread.is_alive()
 
     def ends_twice(self, optimizer: Optimizer) -> bool:
-        """Note that an optimizer has taken a step; whether it had since the first forward, so that another was none."""
-        before = id(optimizer) in self.optimizers
-        self.optimizers.add(id(optimizer))
-        return before
+        """Note that an optimizer has taken a step; whether it had since the last forward, so that another was none."""
+        before = self.optimizers.get(id(optimizer))
+        self.optimizers[id(optimizer)] = True
+        self.repeats, self.late = self.repeats or before is not None or self._outdates(optimizer), 0
+        return bool(before)
+
+    def _outdates(self, optimizer: Optimizer) -> bool:
+        """Whether its step has changed every parameter, so that no backward can come any more to a graph that waits."""
+        model = self.model() if self.model is not None and self.waits() else None
+        if model is None:
+            return False
+        stepped = {id(each) for group in vars(optimizer).get("param_groups", ()) for each in group["params"]}
+        trained = [each for each in model.parameters() if each.requires_grad]
+        return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
 
     def over(self) -> None:
         """Note that it may be over: an optimizer has stepped, or the model does something else than train."""
@@ -119,13 +169,18 @@ class Step:
 
 
 class _Begins:
-    """A hook on the outputs of a forward, which lives as long as their graph."""
+    """A hook on the outputs of a forward, which lives as long as their graph.
 
-    __slots__ = ("__weakref__", "_first", "_tell")
+    Attributes:
+        waits: whether no backward has begun.
+        derived: whether the last that did makes a graph of its own, of which there may be derivatives.
+    """
+
+    __slots__ = ("__weakref__", "_tell", "derived", "waits")
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self._first = tell, True
+        self._tell, self.waits, self.derived = tell, True, False
 
     def __call__(self, gradients: Any) -> None:
-        first, self._first = self._first, False
+        first, self.waits, self.derived = self.waits, False, torch.is_grad_enabled()
         self._tell(first)

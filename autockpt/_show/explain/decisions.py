@@ -6,19 +6,21 @@ Nothing is said about how a solver found its way.
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from ..._choose.candidates import Candidates
 from ..._choose.candidates.effects import replay_of
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.candidates.profile_index import Index
 from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ...solvers import Problem, simulate
+from ...solvers import simulate
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Table, counted
 from .tree import SMALL, TreeRow, saved_inside, walk
@@ -89,9 +91,7 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     O(steps and tensors), and for each kept call of a row what a replay of it would take.
     """
     planned = find_planned(profile, plan)
-    edges = (*planned.edges, profile.ticks)
-    backward = next(step for step, edge in enumerate(edges) if edge >= profile.forward_ticks)
-    freed, replay_bytes = _freed(planned.problem, planned.tensors, backward)
+    freed, replay_bytes = _freed(planned)
     calls, sizes = profile.calls, profile.tensors.bytes
     saved = saved_inside(profile, once=True)
     whole_bytes = sum(sizes[tensor] for tensor in saved[0])
@@ -134,9 +134,16 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     )
 
 
-def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set[int], int]:
-    """The tensors that stand in the plain step as backward begins and not under the plan; bytes of the reverse."""
+def _freed(candidates: Candidates) -> tuple[set[int], int]:
+    """The tensors that stand in the plain step as backward begins and not under the plan; bytes of the reverse.
+
+    Of those of a late forward, as the first backward after it begins.
+    """
+    problem, tensors, profile = candidates.problem, candidates.tensors, candidates.index.profile
     plain, planned = simulate(problem, ()), simulate(problem, range(len(problem.candidates)))
+    ends = [profile.forward_until(profile.tensors.birth[tensor]) for tensor in tensors]
+    backwards = [bisect.bisect_left(candidates.edges, end) for end in ends]
+    backward = bisect.bisect_left(candidates.edges, profile.forward_ticks)
     freed: set[int] = set()
     replay_bytes = sum(
         addition.bytes
@@ -144,7 +151,7 @@ def _freed(problem: Problem, tensors: Sequence[int], backward: int) -> tuple[set
         for addition in candidate.additions
         if addition.start < backward < addition.until  # copies of buffers
     )
-    for i, until in enumerate(plain.saved_until):
+    for i, (until, backward) in enumerate(zip(plain.saved_until, backwards, strict=True)):
         kept = max(planned.saved_until[i], planned.needed_until[i]) > backward
         if until > backward and not kept:
             freed.add(tensors[i])

@@ -97,6 +97,9 @@ def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
     for call in profile.calls:
         known += [(call.enter, call.enter_seconds), (call.exit, call.exit_seconds)]
     packs = zip(saves.pack, saves.seconds, strict=True)
+    if profile.late_forwards:  # backwards lie between forwards, and their seconds between those of calls
+        known += [*packs, (profile.ticks, max(profile.plain_seconds, *(seconds for _, seconds in known)))]
+        return _ascending(known)
     known += [(pack, seconds) for pack, seconds in packs if pack <= profile.forward_ticks]
     forward_seconds = max(seconds for _, seconds in known)
     known.append((profile.forward_ticks, forward_seconds))
@@ -106,6 +109,11 @@ def _plain_knots(profile: Profile) -> list[tuple[int, float]]:
             mirrored = 1 - min(seconds / forward_seconds, 1.0) if forward_seconds else 0.0
             known.append((unpack, forward_seconds + backward_seconds * mirrored))
     known.append((profile.ticks, forward_seconds + backward_seconds))
-    known.sort()
+    return _ascending(known)
+
+
+def _ascending(known: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return knots in order, of each tick the last, and none earlier than one before."""
+    known = sorted(known)
     latest = dict(zip((tick for tick, _ in known), itertools.accumulate((each for _, each in known), max), strict=True))
     return list(latest.items())
