@@ -32,7 +32,8 @@ def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
             continue
         units, flow = stated
         for way in make_menu(flow, kept_seconds=index.host.kept_seconds):
-            idle = [unit - group[0] for i, unit in enumerate(units) if i not in frozenset(way.recompute)]
+            again = frozenset(way.recompute)
+            idle = [unit - group[0] for i, unit in enumerate(units) if i not in again]
             if idle:
                 found = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
                 yield from (replay for replay in found if replay is not None and replay.segment.freed_bytes)
@@ -40,11 +41,11 @@ def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
 
 def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
     """Which results of a call's functions are changed outside it, by place; calls of one signature may differ in it."""
-    changed = index.changed_outside((call,))
-    if not changed:
-        return frozenset()
     return frozenset(
-        (f - call, number) for f in functions for number, tensor in enumerate(index.makes(f)) if tensor in changed
+        (f - call, number)
+        for f in functions
+        for number, tensor in enumerate(index.makes(f))
+        if index.is_changed_outside(tensor, (call,))
     )
 
 
@@ -98,16 +99,14 @@ def _items(index: Index, members: Members, functions: Sequence[int]) -> Callable
     saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks}
     # It costs nothing to hold arguments, and what others hold until the replay.
     replay = min((saves.unpack[i] for i in inside), default=profile.ticks)
-    free = {t for t, node in zip(saves.tensor, index.save_nodes, strict=True) if not index.covers(members, node)}
-    free.update(index.boundary(members), (t for t in saved if t >= 0 and index.natural[t] > replay))
+    held = {*index.boundary(members), *(t for t in saved if t >= 0 and index.natural[t] > replay)}
     # A unit hands out all of its results or none, so that where one is changed others cannot be had from it.
-    changed = index.changed_outside(members)
+    changed = {t for f in functions for t in index.makes(f) if index.is_changed_outside(t, members)}
     gone = {t for f in functions if not changed.isdisjoint(index.makes(f)) for t in index.makes(f)}
     gone &= changed.union(*(index.reads(f) for f in functions))
 
     def state(tensor: int) -> Item:
-        return Item(
-            bytes=int(index.bytes[tensor]), saved=tensor in saved, free=tensor in free, holdable=tensor not in gone
-        )
+        free = tensor in held or index.is_saved_outside(tensor, members)
+        return Item(bytes=index.bytes_of[tensor], saved=tensor in saved, free=free, holdable=tensor not in gone)
 
     return state

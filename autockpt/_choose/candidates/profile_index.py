@@ -127,7 +127,14 @@ class Index:
     @functools.cached_property
     def bytes_of(self) -> list[int]:
         """`bytes` as Python's own numbers, which are five times as fast to add one by one."""
-        return [int(size) for size in self.bytes]
+        found: list[int] = self.bytes.tolist()
+        return found
+
+    @functools.cached_property
+    def births(self) -> list[int]:
+        """`birth_node` as Python's own numbers."""
+        found: list[int] = self.birth_node.tolist()
+        return found
 
     def is_function(self, node: int) -> bool:
         """Whether a node is a call of a torch function."""
@@ -189,15 +196,38 @@ class Index:
         low, high = np.searchsorted(self.birth, (first.enter, until))
         born = self.birth_node[low:high]
         inside: npt.NDArray[np.bool_] = (born >= members[0]) & (born < stop)
-        if sum(self.nodes[member].stop - member for member in members) < stop - members[0]:
-            inside &= np.array([self.covers(members, node) for node in born.tolist()], np.bool_)
+        stops = np.array([self.nodes[member].stop for member in members], np.int64)
+        if (stops[:-1] < members[1:]).any():  # the members are siblings, in order
+            inside &= born < stops[np.searchsorted(members, born, "right") - 1]
         found: Ints = low + np.flatnonzero(inside)
         return found
 
-    def changed_outside(self, members: Members) -> set[int]:
-        """Tensors that calls outside a run change in place."""
-        outside = (written for node, written in self.writes.items() if not self.covers(members, node))
-        return {tensor for written in outside for tensor in written}
+    @functools.cached_property
+    def _writers(self) -> dict[int, list[int]]:
+        """By tensor, the nodes that change it in place, in ascending order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for node in sorted(self.writes):
+            for tensor in self.writes[node]:
+                found[tensor].append(node)
+        return found
+
+    @functools.cached_property
+    def _savers(self) -> dict[int, list[int]]:
+        """By tensor, the nodes that saved it, in ascending order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for i, node in zip(self._order, self._ordered_nodes, strict=True):
+            found[self.profile.saves.tensor[i]].append(node)
+        return found
+
+    def is_changed_outside(self, tensor: int, members: Members) -> bool:
+        """Whether calls outside a run change a tensor in place."""
+        nodes = self._writers.get(tensor, [])
+        return len(nodes) > len(self.within(members, nodes))
+
+    def is_saved_outside(self, tensor: int, members: Members) -> bool:
+        """Whether calls outside a run saved a tensor."""
+        nodes = self._savers.get(tensor, [])
+        return len(nodes) > len(self.within(members, nodes))
 
     def boundary(self, members: Members) -> dict[int, None]:
         """Tensors that come into the run from outside, the caller's own code between its calls included."""
@@ -214,6 +244,8 @@ class Index:
 
     def handed_on(self, argument: Argument, members: Members) -> bool:
         """Whether one of the run's own members returned the argument; O(log members)."""
+        if not (argument.sources or argument.functions):
+            return False
         for source in self.sources(argument):
             place = bisect.bisect_left(members, source)
             if place < len(members) and members[place] == source:
