@@ -29,7 +29,7 @@ def entering_bytes(index: Index, row: Sequence[int]) -> Iterator[Ints]:
             if tensor < 0:
                 continue
             # It comes from outside until a call that returned it is a member too.
-            low = max((place_of.get(source, -1) for source in index.sources(argument)), default=-1) + 1
+            low = max((place_of.get(source, -1) for source in argument.sources), default=-1) + 1
             own, begin, stop = spans[tensor], low, last + 1
             while own and own[-1][1] >= low:
                 first, until = own.pop()

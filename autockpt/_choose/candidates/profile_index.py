@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from ..._data.profile import Profile
 from ..._data.rooflines import host_costs
-from ..._data.tables import Argument
 from .passes import Passes
 from .products import multiplies
-from .tree import make_tree, number_calls
+from .tree import Given, make_tree, number_calls
 
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""
@@ -238,15 +237,9 @@ class Index:
             if argument.tensor >= 0 and not self.handed_on(argument, members)
         )
 
-    def sources(self, argument: Argument) -> list[int]:
-        """The nodes that returned an argument as it is."""
-        return [*(self.call_nodes[c] for c in argument.sources), *(self.functions[f] for f in argument.functions)]
-
-    def handed_on(self, argument: Argument, members: Members) -> bool:
+    def handed_on(self, argument: Given, members: Members) -> bool:
         """Whether one of the run's own members returned the argument; O(log members)."""
-        if not (argument.sources or argument.functions):
-            return False
-        for source in self.sources(argument):
+        for source in argument.sources:
             place = bisect.bisect_left(members, source)
             if place < len(members) and members[place] == source:
                 return True

@@ -68,7 +68,7 @@ def _graph_ends(index: Index, members: Members) -> dict[int, int]:
     ends = {member: index.nodes[member].exit for member in members}
     for member in reversed(members):
         for argument in index.nodes[member].arguments:
-            for source in index.sources(argument):
+            for source in argument.sources:
                 if source in ends:
                     ends[source] = max(ends[source], ends[member])
     return ends

@@ -108,7 +108,7 @@ def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:
     wanted = own.intersection(index.save_nodes)
     todo = [call for call in index.call_nodes if index.nodes[call].parent in parents] + list(wanted)
     while todo:
-        led = {source for each in index.nodes[todo.pop()].arguments for source in index.sources(each) if source in own}
+        led = {source for each in index.nodes[todo.pop()].arguments for source in each.sources if source in own}
         todo += led - wanted
         wanted |= led
     return [[child for child in row if child in wanted or not index.is_function(child)] for row in index.children]
