@@ -7,8 +7,9 @@ runs        begin and end with a call that saves something, with the functions j
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,19 @@ LARGE = 1 / 4
 between blocks is recomputed with them."""
 
 
-def runs_of(index: Index) -> Iterator[Members]:
+class Run(NamedTuple):
+    """Some consecutive siblings.
+
+    Attributes:
+        members: the calls.
+        even: whether it is one call, or one of those of its length that lie side by side.
+    """
+
+    members: Members
+    even: bool
+
+
+def runs_of(index: Index) -> Iterator[Run]:
     """Find the runs of consecutive siblings, at every depth, that begin and end with a call that saves something.
 
     Those after functions also with as many of them as make their boundary smaller.
@@ -44,11 +57,15 @@ def runs_of(index: Index) -> Iterator[Members]:
     for row in sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]]):
         spans = _spans(index, row)
         earlier = _earlier(index, row, spans)
-        found: dict[tuple[int, int], None] = {}
+        found: dict[tuple[int, int], bool] = {}
+        free: Counter[int] = Counter()  # by length, the first place that none of the even runs covers
         for first, last in spans:
-            found[first, last] = None
-            found.update(dict.fromkeys((begin, last) for begin in earlier.get((first, last), ())))
-        yield from (tuple(row[first : last + 1]) for first, last in found)
+            length = last + 1 - first
+            found[first, last] = first >= free[length]
+            free[length] = last + 1 if first >= free[length] else free[length]
+            for begin in earlier.get((first, last), ()):
+                found.setdefault((begin, last), False)
+        yield from (Run(tuple(row[first : last + 1]), even) for (first, last), even in found.items())
 
 
 def _spans(index: Index, row: Sequence[int]) -> list[tuple[int, int]]:
@@ -67,6 +84,8 @@ def _lengths(n: int) -> list[int]:
     if n * (n + 1) // 2 <= MAX_RUNS_PER_PARENT:
         return list(range(1, n + 1))
     longest, gaps = REACH * math.sqrt(n), max(MAX_RUNS_PER_PARENT // n - 1, 1)
+    if n > MAX_RUNS_PER_PARENT:  # so that runs which begin apart lie side by side
+        longest = max(longest // RUNS_A_LENGTH, 1) * RUNS_A_LENGTH
     return sorted({round(longest ** (i / gaps)) for i in range(gaps + 1)})
 
 
