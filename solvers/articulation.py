@@ -28,13 +28,14 @@ import numpy as np
 from .baselines import byte_grid
 from .blocks import BlockChain, block_chain
 from .common import Plan
+from .deadline import NEVER, Deadline
 from .judge import Ints, Judge
 
 LEAST = 1e-30  # seconds that count for what costs nothing
 MOST_GROWN = 400  # a cut into more segments is recomputed whole: to grow it takes segments² × steps
 
 
-def articulation_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
+def articulation_plans(judge: Judge, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
     """Cut the block chain at articulation points, then recompute segment after segment until the budget is met.
 
     A single tensor crosses almost nowhere in real models (masks, position tables, skips), so a point is a local minimum
@@ -52,10 +53,10 @@ def articulation_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
     effect: dict[int, Ints] = {}
     for segments in dict.fromkeys(chain.joined(pieces, most_bytes) for most_bytes in byte_grid(chain)):
         for c in segments if len(segments) <= MOST_GROWN else ():
-            if c not in effect:
+            if c not in effect and not deadline.passed:
                 effect[c] = judge.levels((c,)) - plain
-        if len(segments) <= MOST_GROWN:
-            yield _grow(judge, segments, effect, budget_bytes)
+        if len(segments) <= MOST_GROWN and not deadline.passed:
+            yield _grow(judge, segments, effect, budget_bytes, deadline)
         yield segments
 
 
@@ -95,7 +96,7 @@ def _pieces(chain: BlockChain, points: Sequence[int]) -> tuple[tuple[int, int], 
     return tuple(pieces)
 
 
-def _grow(judge: Judge, segments: Plan, effect: dict[int, Ints], budget_bytes: int) -> Plan:
+def _grow(judge: Judge, segments: Plan, effect: dict[int, Ints], budget_bytes: int, deadline: Deadline) -> Plan:
     """Add the segment that removes most bytes above the budget per second, until the budget is met.
 
     Effects of segments are taken as if they added up, which shared boundaries do not quite; the true levels
@@ -104,7 +105,7 @@ def _grow(judge: Judge, segments: Plan, effect: dict[int, Ints], budget_bytes: i
     grown: list[int] = []
     rest = list(segments)
     levels = judge.levels(())
-    while rest and int(levels.max()) > budget_bytes:
+    while rest and int(levels.max()) > budget_bytes and not deadline.passed:
         above_bytes = int(np.maximum(levels - budget_bytes, 0).sum())
         gains = [above_bytes - int(np.maximum(levels + effect[c] - budget_bytes, 0).sum()) for c in rest]
         seconds = [max(judge.problem.candidates[c].recompute_seconds, LEAST) for c in rest]

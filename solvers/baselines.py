@@ -88,10 +88,10 @@ def sqrt(judge: Judge) -> Iterator[Plan]:
     bytes and a geometric grid of b, open towards longer segments.
     Heuristic; O((grid + n) × problem) for n elements.
     """
-    yield ()
     chain = block_chain(judge.problem)
     for most_bytes in byte_grid(chain):
         yield chain.joined([(i, i) for i in range(len(chain.elements))], most_bytes)
+    yield ()
 
 
 def byte_grid(chain: BlockChain) -> Iterator[float]:
@@ -122,13 +122,13 @@ def speed(judge: Judge) -> Iterator[Plan]:
     what is worth recomputing.
     Exact on its n + 1 plans for n blocks; O(n × problem).
     """
-    problem, plain = judge.problem, judge.levels(())
-    starts, step = list(block_chain(problem).elements), int(plain.argmax())
+    problem, starts = judge.problem, list(block_chain(judge.problem).elements)
+    freed_at = judge.freed_at(int(judge.levels(()).argmax()))
     freed: list[dict[int, int]] = [{} for _ in starts]
     for c, candidate in enumerate(problem.candidates):
         block = bisect_right(starts, candidate.start) - 1
         if block >= 0 and candidate.stop <= problem.calls[starts[block]].stop and not candidate.multiplies:
-            freed[block][c] = int(plain[step] - judge.levels((c,))[step])
+            freed[block][c] = freed_at[c]
     parts = [_freeing_most(problem, some) for some in freed]
     for n in _numbers(0, len(parts)):
         yield tuple(c for part in parts[:n] for c in part)

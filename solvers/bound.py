@@ -47,8 +47,8 @@ from typing import Any
 import numpy as np
 
 from . import highs
-from .common import Deadline
 from .dataflow import Dataflow
+from .deadline import Deadline
 from .errors import BackendError, InvalidProblem
 from .judge import Floats, peaks
 

@@ -36,14 +36,17 @@ import numpy as np
 
 from .columns import Columns
 from .common import Plan
+from .deadline import NEVER, Deadline
 from .judge import Floats, Ints, Judge, course
 
 SLOTS = 2000  # parts of the room in which held bytes are counted
+MOST_CELLS = 20_000_000  # points times slots, 160 MB: where there are more than 10,000 points, slots are fewer
+COARSER = 8  # once time is up, slots are fewer by this factor
 TRIES = 6  # how often the room is corrected by what the judge finds too high
 BISECTIONS = 12  # steps towards the lowest peak: to a four-thousandth of the range
 
 
-def chain_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
+def chain_plans(judge: Judge, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
     """Choose by dynamic programming over the calls and the bytes held at the end of forward.
 
     Yields the plain plan, plans for the budget, and, if none of them fits, plans for ever less room. Segments that are
@@ -54,7 +57,7 @@ def chain_plans(judge: Judge, budget_bytes: int) -> Iterator[Plan]:
     `SLOTS` times the greatest common divisor of all sizes); a heuristic where tensors are shared far apart;
     O((candidates + calls) × slots).
     """
-    yield from Chain(judge).plans(budget_bytes)
+    yield from Chain(judge).plans(budget_bytes, deadline=deadline)
 
 
 class Chain:
@@ -90,33 +93,41 @@ class Chain:
         apex_end = int(times[1]) if len(times) > 1 else n_steps
         self.apex_bytes = int(columns.base_bytes[apex:apex_end].max())
 
-    def plans(self, budget_bytes: int) -> Iterator[Plan]:
-        """See `chain_plans`."""
+    def plans(self, budget_bytes: int, *, deadline: Deadline = NEVER) -> Iterator[Plan]:
+        """See `chain_plans`; once time is up bytes are counted more coarsely, and one plan that fits is enough."""
         yield ()
         plain_bytes = self.columns.judge.peak(())
         if plain_bytes <= budget_bytes or not self.columns.n_candidates:
             return
         found = False
-        for plan in self._by_room(budget_bytes):
+        for plan in self._by_room(budget_bytes, deadline):
             found = found or self.columns.judge.peak(plan) <= budget_bytes
             yield plan
+            if found and deadline.passed:
+                return
         low_bytes, high_bytes = int(self.columns.base_bytes.max()), plain_bytes
         for _ in range(0 if found else BISECTIONS):
             middle_bytes = (low_bytes + high_bytes) // 2
-            lower = self.plan(middle_bytes)
+            lower = self.plan(middle_bytes, self._n_slots(deadline))
             if lower is None:
                 low_bytes = middle_bytes
             else:
                 high_bytes = middle_bytes
                 yield lower
 
-    def _by_room(self, budget_bytes: int) -> Iterator[Plan]:
+    def _n_slots(self, deadline: Deadline) -> int:
+        """Slots that are affordable."""
+        slots = min(SLOTS, MOST_CELLS // self.columns.n_points + 1)
+        return slots // COARSER + 1 if deadline.passed else slots
+
+    def _by_room(self, budget_bytes: int, deadline: Deadline) -> Iterator[Plan]:
         """Plans for the room that the budget leaves, corrected by what the judge finds too high, or a slot too low."""
         tight_bytes: int | None = None  # most room that gave a plan that fits
         loose_bytes: int | None = None  # least room that gave one that does not
         room_bytes = budget_bytes
         for _ in range(TRIES):
-            plan = self.plan(room_bytes)
+            slots = self._n_slots(deadline)
+            plan = self.plan(room_bytes, slots)
             if plan is None:
                 return
             yield plan
@@ -127,30 +138,30 @@ class Chain:
                 tight_bytes = room_bytes
             if tight_bytes is not None and loose_bytes is not None:
                 room_bytes = (tight_bytes + loose_bytes) // 2
-            elif above_bytes > 0 or above_bytes < -(budget_bytes // SLOTS):
+            elif above_bytes > 0 or above_bytes < -(budget_bytes // slots):
                 room_bytes -= above_bytes
             else:
                 return
 
-    def plan(self, room_bytes: int) -> Plan | None:
-        """Cheapest path whose arcs all fit into `room_bytes`, after rounding; None if there is none."""
+    def plan(self, room_bytes: int, slots: int = SLOTS) -> Plan | None:
+        """Cheapest path whose arcs all fit into `room_bytes`, after rounding to slots; None if there is none."""
         columns = self.columns
-        slot_bytes = (room_bytes - int(columns.base_bytes.min())) / SLOTS
+        slot_bytes = (room_bytes - int(columns.base_bytes.min())) / slots
         if slot_bytes <= 0:
             return None
         slot_bytes = max(slot_bytes, columns.grain_bytes)  # all bytes are whole grains, so coarse ones round nothing
         candidates, n_points = columns.judge.problem.candidates, columns.n_points
         held = self._slots(slot_bytes)
-        fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, SLOTS).astype(np.int64)
-        top = int(np.clip((room_bytes - self.apex_bytes) // slot_bytes, -1, SLOTS))
-        room = np.minimum(fits, SLOTS - held) + 1  # slots before an arc that leave it room
+        fits = np.clip(np.floor((room_bytes - self.own_peak_bytes) / slot_bytes), -1, slots).astype(np.int64)
+        top = int(np.clip((room_bytes - self.apex_bytes) // slot_bytes, -1, slots))
+        room = np.minimum(fits, slots - held) + 1  # slots before an arc that leave it room
         cost = [candidate.recompute_seconds for candidate in candidates] + [0.0] * (n_points - 1)
         leaving: list[list[int]] = [[] for _ in range(n_points)]
         arriving: list[list[int]] = [[] for _ in range(n_points)]
         for arc, (first, last) in enumerate(columns.arcs):
             leaving[first].append(arc)
             arriving[last].append(arc)
-        seconds = np.full((n_points, SLOTS + 1), np.inf)
+        seconds = np.full((n_points, slots + 1), np.inf)
         seconds[0, 0] = 0.0
         for point in range(n_points):
             for arc in leaving[point]:

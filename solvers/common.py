@@ -1,11 +1,10 @@
-"""What all solvers share: the deadline, how plans are compared, and how a plan becomes a solution or an error."""
+"""What all solvers share: how plans are compared, and how a plan becomes a solution or an error."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from .deadline import NEVER, Deadline
 from .errors import Infeasible
 from .judge import Judge, simulate
 from .problem import Problem, Solution, Status
@@ -14,35 +13,15 @@ from .units import format_bytes
 SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it
 MOST_DROPPED = 400  # of the segments of a plan the most expensive so many are tried to do without
 MOST_TRIMMED = 16  # of a solver's plans the best so many lose the segments that they do not need
+LARGE_SIZE = 100_000  # saves, holds and additions from which on the instant solvers take seconds
 
 Plan = tuple[int, ...]
 """Indices of chosen candidates, ascending."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadline:
-    """When a search has to end: `at` is on the clock of `time.perf_counter`, in seconds."""
-
-    at: float
-
-    @classmethod
-    def after(cls, seconds: float) -> Deadline:
-        """So many seconds from now."""
-        return cls(at=time.perf_counter() + seconds)
-
-    @property
-    def left(self) -> float:
-        """Seconds until then; 0 once it has passed."""
-        return max(self.at - time.perf_counter(), 0.0)
-
-    @property
-    def passed(self) -> bool:
-        """Whether no time is left."""
-        return self.left <= 0.0
-
-    def share(self, part: float) -> Deadline:
-        """The deadline of something that may take this part of the time left."""
-        return Deadline.after(part * self.left)
+def patient(judge: Judge, deadline: Deadline) -> Deadline:
+    """The deadline of the instant solvers, which need look at it on large problems only."""
+    return deadline if judge.size > LARGE_SIZE else NEVER
 
 
 def judged(
@@ -95,8 +74,8 @@ def dominated_by(problem: Problem, plan: Plan) -> str:
     )
 
 
-def trim(judge: Judge, plan: Sequence[int], budget_bytes: int) -> Plan:
-    """Drop the segments that are not needed: those without which the peak stays within the budget.
+def trim(judge: Judge, plan: Sequence[int], budget_bytes: int, *, deadline: Deadline = NEVER) -> Plan:
+    """Drop the segments that are not needed, until time is up: those without which the peak stays within the budget.
 
     Where the plan itself is above the budget, those without which the peak gets no higher. The most
     expensive go first, so the way down does not depend on the budget until it is met.
@@ -106,6 +85,8 @@ def trim(judge: Judge, plan: Sequence[int], budget_bytes: int) -> Plan:
     kept = list(plan)
     limit_bytes = max(budget_bytes, judge.peak(kept))
     for c in sorted(plan, key=lambda c: (-judge.problem.candidates[c].recompute_seconds, -c))[:MOST_DROPPED]:
+        if deadline.passed:
+            break
         kept.remove(c)
         peak_bytes = judge.peak(kept)
         if peak_bytes <= limit_bytes:
@@ -126,13 +107,18 @@ def ordered(judge: Judge, plans: Iterable[Plan], budget_bytes: int) -> list[Plan
 
 
 def best_plan(
-    judge: Judge, found: Mapping[Plan, str], budget_bytes: int, *, trimmed: int = MOST_TRIMMED
+    judge: Judge,
+    found: Mapping[Plan, str],
+    budget_bytes: int,
+    *,
+    trimmed: int = MOST_TRIMMED,
+    deadline: Deadline = NEVER,
 ) -> tuple[Plan, str]:
     """The best of at least one plan, and whose it is; the best `trimmed` lose the segments that they do not need."""
     best = ordered(judge, found, budget_bytes)
     if trimmed:
         lean: dict[Plan, str] = {}
         for plan in best[:trimmed]:
-            lean.setdefault(trim(judge, plan, budget_bytes), found[plan])
+            lean.setdefault(trim(judge, plan, budget_bytes, deadline=deadline), found[plan])
         best, found = ordered(judge, lean, budget_bytes), lean
     return best[0], found[best[0]]

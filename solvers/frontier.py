@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from .common import Deadline, best_plan, judged
+from .common import best_plan, judged
+from .deadline import Deadline
 from .errors import BudgetError, Infeasible, InvalidProblem
 from .ilp import lower_peak, search
 from .instant import Instants
@@ -68,6 +69,13 @@ def sweep(
     As exact as the solver; as many of its searches as there are budgets.
     """
     deadline = Deadline.after(seconds)
+    return sweep_until(problem, solver=solver, points=points, budgets_bytes=budgets_bytes, deadline=deadline)
+
+
+def sweep_until(
+    problem: Problem, *, solver: str, points: int, budgets_bytes: Sequence[int] | None, deadline: Deadline
+) -> tuple[Solution, ...]:
+    """Solve for many budgets, and be done by a deadline; see `sweep`."""
     named(solver)
     if points < 2:
         raise BudgetError(f"a sweep has at least 2 points, the plain peak and the minimum; got {points!r}")
@@ -85,12 +93,13 @@ Budgets = Sequence[int] | None
 
 def _searched(problem: Problem, solver: str, points: int, asked: Budgets, deadline: Deadline) -> Iterator[Solution]:
     """Upwards, each from the plan of the one below, in an equal share of the time left."""
-    instants = Instants(Judge(problem))
+    instants = Instants(Judge(problem), deadline)
     columns, judge = instants.columns, instants.columns.judge
     until = deadline.share(MINIMUM_SHARE)
     below, _ = lower_peak(columns, instants.best(0)[0], 0, deadline=until, asked=solver, notes=[])
     budgets = _budgets(problem, judge.peak(below), points, asked)
     for i, budget_bytes in enumerate(budgets):
+        deadline.tell("budget %d of %d", i + 1, len(budgets))
         instant, name = instants.best(budget_bytes)
         plan, _ = best_plan(judge, dict.fromkeys((instant, below), name), budget_bytes)
         until = deadline.share(1 / (len(budgets) - i))

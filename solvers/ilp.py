@@ -22,12 +22,14 @@ import numpy as np
 
 from . import highs
 from .columns import Columns
-from .common import Deadline, Plan, infeasible, judged, trim
+from .common import Plan, infeasible, judged, patient, trim
+from .deadline import Deadline
 from .errors import BackendError
 from .instant import Instants
 from .judge import Floats, Ints, Judge, peaks
 from .model import SCALE, Answer, Model, Question
 from .problem import Problem, Solution
+from .units import format_bytes, format_seconds
 
 ROWS_PER_ROUND = 60  # steps that get a row at a time, the highest first
 
@@ -81,8 +83,9 @@ def _solved(problem: Problem, budget_bytes: int, deadline: Deadline, asked: str)
     judge = Judge(problem)
     if judge.peak(()) <= budget_bytes:
         return judged(problem, (), solver=asked if asked == "ilp" else "none")  # nothing is cheaper than nothing
-    instants = Instants(judge)
-    return search(instants.columns, instants.best(budget_bytes), budget_bytes, deadline=deadline, asked=asked)
+    instants = Instants(judge, deadline)
+    best = instants.best(budget_bytes)
+    return search(instants.columns, best, budget_bytes, deadline=deadline, asked=asked)
 
 
 def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, deadline: Deadline, asked: str) -> Solution:
@@ -96,7 +99,7 @@ def search(columns: Columns, start: tuple[Plan, str], budget_bytes: int, *, dead
     if judge.peak(plan) > budget_bytes:
         plan, proven = lower_peak(columns, plan, budget_bytes, deadline=deadline, asked=asked, notes=notes)
         if judge.peak(plan) > budget_bytes:
-            plan = trim(judge, plan, budget_bytes)
+            plan = trim(judge, plan, budget_bytes, deadline=patient(judge, deadline))
             notes += [] if proven else [UNPROVEN]
             raise infeasible(judge.problem, plan, budget_bytes=budget_bytes, solver=asked, notes=notes)
     if judge.seconds(plan) > 0.0 and not (notes or deadline.passed):
@@ -191,13 +194,20 @@ class _Search:
             if len(some) < WORTH_IT * len(matter):  # else all of them take no longer, and show a bound
                 self.branch(some, self.deadline.share(FEW_SHARE), proves=False)
         if self.question.goal == "seconds":
-            self.offer(trim(self.judge, self.plan, self.question.limit_bytes))
+            until = patient(self.judge, self.deadline)
+            self.offer(trim(self.judge, self.plan, self.question.limit_bytes, deadline=until))
 
     def goal(self, plan: Plan) -> float:
         """What is minimised."""
         if self.question.goal == "seconds":
             return self.judge.seconds(plan)
         return float(max(self.judge.peak(plan) - self.question.limit_bytes, 0))
+
+    def stands(self) -> str:
+        """Say how good the best plan is."""
+        if self.question.goal == "seconds":
+            return f"recomputes for {format_seconds(self.judge.seconds(self.plan))}"
+        return f"peaks at {format_bytes(self.judge.peak(self.plan))}"
 
     def offer(self, plan: Plan) -> None:
         """Take a plan if it is better than the best, and keeps to what is asked."""
@@ -233,6 +243,7 @@ class _Search:
         model = Model(self.question, self.question.open, sorted(self.rows), whole=False)
         until = self.deadline.share(RELAXING_SHARE)
         while not (self.proven() or until.passed):
+            self.deadline.tell("the relaxation of %d candidates, %d steps", len(self.question.open), len(self.rows))
             # Without a first answer nothing else can begin, so it may take all the time.
             answer = model.solve((until if self.guide else self.deadline).left)
             if answer.infeasible:
@@ -262,6 +273,7 @@ class _Search:
         question, limit_bytes = self.question, self.question.limit_bytes
         model = Model(question, [*candidates, *self.plan], sorted(self.rows), whole=True)
         while not (self.proven() or deadline.passed):
+            self.deadline.tell("an integer programme, best plan so far %s", self.stands())
             answer = model.solve(deadline.left, start=self.plan, near=min(self.near, NEARER))
             if proves:
                 if answer.infeasible:

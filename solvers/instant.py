@@ -11,7 +11,8 @@ from collections import ChainMap
 from .articulation import articulation_plans
 from .baselines import BASELINES
 from .chain import Chain
-from .common import Plan, best_plan
+from .common import Plan, best_plan, patient
+from .deadline import NEVER, Deadline
 from .judge import Judge
 from .pins import completed
 
@@ -27,10 +28,18 @@ class Instants:
         columns: the problem, as `chain` and `ilp` see it.
     """
 
-    def __init__(self, judge: Judge) -> None:
-        """Make what does not depend on the budget; O(n × problem) for a block chain of n elements."""
-        fixed = [dict.fromkeys(completed(judge.problem, plans(judge)), solver) for solver, plans in BASELINES.items()]
+    def __init__(self, judge: Judge, deadline: Deadline = NEVER) -> None:
+        """Make what does not depend on the budget; O(n × problem) for a block chain of n elements.
+
+        On a large problem baselines make a plan each once time is up.
+        """
+        self.deadline, until = deadline, patient(judge, deadline)
+        fixed: list[dict[Plan, str]] = []
+        for solver, plans in BASELINES.items():
+            deadline.tell("plans of the instant solver %s", solver)
+            fixed.append(dict.fromkeys(completed(judge.problem, until.first_of(plans(judge))), solver))
         self.fixed = dict(ChainMap(*fixed))
+        deadline.tell("the columns of %d candidates", len(judge.problem.candidates))
         self.chain = Chain(judge)
         self.columns = self.chain.columns
 
@@ -40,6 +49,11 @@ class Instants:
         Heuristic; O(n × problem) and what `chain` takes.
         """
         judge = self.columns.judge
-        chain = dict.fromkeys(completed(judge.problem, self.chain.plans(budget_bytes)), "chain")
-        articulation = dict.fromkeys(completed(judge.problem, articulation_plans(judge, budget_bytes)), "articulation")
-        return best_plan(judge, chain | articulation | self.fixed, budget_bytes, trimmed=MOST_TRIMMED)
+        until = patient(judge, self.deadline)
+        self.deadline.tell("plans of the instant solver chain")
+        chain = dict.fromkeys(completed(judge.problem, self.chain.plans(budget_bytes, deadline=until)), "chain")
+        self.deadline.tell("plans of the instant solver articulation")
+        plans = articulation_plans(judge, budget_bytes, deadline=until)
+        articulation = dict.fromkeys(completed(judge.problem, plans), "articulation")
+        found = chain | articulation | self.fixed
+        return best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED, deadline=until)

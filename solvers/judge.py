@@ -118,6 +118,11 @@ class Judge:
         self.addition_until = _ints([addition.until for addition in additions])
         self.addition_offset = _ints([0, *accumulate(len(candidate.additions) for candidate in candidates)])
 
+    @property
+    def size(self) -> int:
+        """How much it goes through for each choice, at most."""
+        return len(self.save_call) + len(self.hold_tensor) + len(self.addition_bytes)
+
     def saved_until(self, chosen: Sequence[int]) -> Ints:
         """Step until which each tensor is there for itself, or a call that is not recomputed holds it."""
         covered = np.zeros(len(self.problem.calls), dtype=np.bool_)
@@ -138,6 +143,31 @@ class Judge:
         levels: Ints = self.base_bytes + course(n_steps, self.free_step, held_until, self.tensor_bytes)
         levels += course(n_steps, self.addition_start[more], self.addition_until[more], self.addition_bytes[more])
         return levels
+
+    def freed_at(self, step: int) -> list[int]:
+        """By how much each candidate, chosen alone, lowers the level in a step; O(candidates, and what they hold)."""
+        over = self.free_step <= step
+        live = np.flatnonzero(over[self.save_tensor] & (self.save_until > step))
+        tensor, first = np.unique(self.save_tensor[live], return_index=True)  # saves stand by tensor
+        low = np.minimum.reduceat(self.save_call[live], first) if len(live) else _ints([])
+        high = np.maximum.reduceat(self.save_call[live], first) if len(live) else _ints([])
+        order = np.argsort(low, kind="stable")
+        tensor, low, high = tensor[order], low[order], high[order]
+        saved = np.zeros(len(over), dtype=np.bool_)
+        saved[tensor] = True
+        holds = over[self.hold_tensor] & (self.hold_until > step)
+        adds = (self.addition_start <= step) & (step < self.addition_until)
+        found = []
+        for c, candidate in enumerate(self.candidates):
+            begin, end = np.searchsorted(low, (candidate.start, candidate.stop))
+            dropped = tensor[begin:end][high[begin:end] < candidate.stop]
+            own = slice(self.hold_offset[c], self.hold_offset[c + 1])
+            held = np.unique(self.hold_tensor[own][holds[own]])
+            held = held[~saved[held] | np.isin(held, dropped)]  # others are held by saves that stay
+            more = slice(self.addition_offset[c], self.addition_offset[c + 1])
+            freed = self.tensor_bytes[dropped].sum() - self.tensor_bytes[held].sum()
+            found.append(int(freed - self.addition_bytes[more][adds[more]].sum()))
+        return found
 
     def peak(self, chosen: Sequence[int]) -> int:
         """Highest level if the candidates `chosen` are recomputed."""

@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from .common import SECONDS, Deadline, best_plan, judged
+from .common import SECONDS, best_plan, judged, patient
+from .deadline import Deadline
 from .errors import BudgetError, Infeasible, TooCostly
 from .ilp import CLOSE, UNPROVEN, lower_peak, search
 from .instant import Instants
@@ -67,10 +68,15 @@ def least_peak(
 
     As exact as the solver, if given time: `auto` and `ilp` are exact, the others up to `FINE`.
     """
+    return least_peak_until(problem, most_seconds=most_seconds, solver=solver, deadline=Deadline.after(seconds))
+
+
+def least_peak_until(problem: Problem, *, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
+    """Choose so that the peak gets as low as it can, and be done by a deadline; see `least_peak`."""
     named(solver)
     if not most_seconds >= 0:
         raise BudgetError(f"a plan costs 0 seconds or more, and at most {most_seconds!r} were asked for")
-    problem, top_bytes, deadline = demand(problem), highest_bytes(problem), Deadline.after(seconds)
+    problem, top_bytes = demand(problem), highest_bytes(problem)
     if solver in SEARCHING:
         return _searched(problem, top_bytes, most_seconds, solver, deadline)
 
@@ -88,14 +94,14 @@ def least_peak(
 
 def _searched(problem: Problem, top_bytes: int, most_seconds: float, solver: str, deadline: Deadline) -> Solution:
     """From the instant plans: lower the peak, then find the cheapest plan that has it."""
-    instants = Instants(Judge(problem))
+    instants = Instants(Judge(problem), deadline)
     columns, judge = instants.columns, instants.columns.judge
 
     def instant(budget_bytes: int) -> Solution:
         plan, name = instants.best(budget_bytes)
         return judged(problem, plan, solver=name)
 
-    start = _asked(instant, top_bytes, most_seconds, COARSE, Deadline(at=math.inf))
+    start = _asked(instant, top_bytes, most_seconds, COARSE, patient(judge, deadline))
     if not _allowed(start, most_seconds):
         start = search(columns, (start.chosen, start.solver), top_bytes, deadline=deadline, asked=solver)
     if not _allowed(start, most_seconds):

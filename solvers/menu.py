@@ -14,15 +14,17 @@ What lies between two corners is left out: a model has several blocks, and two c
 from __future__ import annotations
 
 from .dataflow import Dataflow, Decisions
+from .deadline import NEVER, Deadline
 from .min_cut import hull
 
 
-def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[Decisions, ...]:
+def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline = NEVER) -> tuple[Decisions, ...]:
     """Find the ways to recompute a block that are worth having, most bytes first.
 
     Args:
         flow: the block.
         kept_seconds: what each kept unit costs the host.
+        deadline: once it has passed, corners that were not found by then are left out.
 
     Returns:
         Ways, none better in both bytes and seconds; none where nothing is better than the plain block.
@@ -43,7 +45,8 @@ def make_menu(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[Decisions, 
     Source: the parametric programme of `min_cut.hull`. Exact for each price on bytes; two cuts a corner.
     """
     best: list[Decisions] = []
-    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in hull(flow, kept_seconds=kept_seconds)]
+    corners = hull(flow, kept_seconds=kept_seconds, deadline=deadline)
+    ways = [flow.decisions(units, kept_seconds=kept_seconds) for units in corners]
     for way in sorted(ways, key=lambda each: (each.held_bytes, each.recompute_seconds, len(each.recompute))):
         cheaper = not best or way.recompute_seconds < best[-1].recompute_seconds
         if way.recompute and way.held_bytes < flow.plain_bytes and cheaper:

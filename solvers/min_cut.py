@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .dataflow import Dataflow
+from .deadline import NEVER, Deadline
 
 TICKS = 10**15  # parts of a second in which times are counted
 
@@ -91,12 +92,13 @@ def _cheapest(nodes: _Nodes, byte_price: int, tick_price: int) -> tuple[int, int
     return sum(nodes.held_bytes[n] for n in chosen), sum(nodes.ticks[n] for n in chosen), tuple(units)
 
 
-def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...], ...]:
+def hull(flow: Dataflow, *, kept_seconds: float = 0.0, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
     """Choices on the lower hull of (held bytes, seconds), most bytes first.
 
     Args:
         flow: the dataflow.
         kept_seconds: what each kept unit costs the host.
+        deadline: once it has passed, no further vertex is looked for.
 
     Returns:
         Units to recompute, per vertex of the hull.
@@ -111,7 +113,7 @@ def hull(flow: Dataflow, *, kept_seconds: float = 0.0) -> tuple[tuple[int, ...],
     while open_pairs:
         left, right = open_pairs.popleft()
         byte_price, tick_price = right[1] - left[1], left[0] - right[0]
-        middle = _cheapest(nodes, byte_price, tick_price)
+        middle = left if deadline.passed else _cheapest(nodes, byte_price, tick_price)
         if byte_price * middle[0] + tick_price * middle[1] < byte_price * left[0] + tick_price * left[1]:
             open_pairs += [(left, middle), (middle, right)]
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -11,7 +11,8 @@ from . import ilp
 from .articulation import articulation_plans
 from .baselines import BASELINES, TRIMMED
 from .chain import chain_plans
-from .common import MOST_TRIMMED, SECONDS, Deadline, Plan, best_plan, infeasible, judged
+from .common import MOST_TRIMMED, SECONDS, Plan, best_plan, infeasible, judged, patient
+from .deadline import Deadline
 from .errors import BudgetError, UnknownSolver
 from .judge import Judge
 from .pins import completed, demand, highest_bytes
@@ -26,13 +27,23 @@ class Solver(Protocol):
         ...
 
 
-def _cheapest_of(name: str, plans: Callable[[Judge, int], Iterable[Plan]], *, trimmed: bool = True) -> Solver:
+class Planner(Protocol):
+    """What makes some plans for a budget."""
+
+    def __call__(self, judge: Judge, budget_bytes: int, /, *, deadline: Deadline) -> Iterable[Plan]:
+        """Yield plans, fewer once time is up."""
+        ...
+
+
+def _cheapest_of(name: str, plans: Planner, *, trimmed: bool = True) -> Solver:
     """The solver that takes the cheapest of some plans that fits."""
 
     def solve_by_plans(problem: Problem, budget_bytes: int, *, deadline: Deadline) -> Solution:
         judge = Judge(problem)
-        found = dict.fromkeys(completed(problem, plans(judge, budget_bytes)), name)
-        plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0)
+        until = patient(judge, deadline)
+        deadline.tell("plans of solver %s", name)
+        found = dict.fromkeys(completed(problem, plans(judge, budget_bytes, deadline=until)), name)
+        plan, _ = best_plan(judge, found, budget_bytes, trimmed=MOST_TRIMMED if trimmed else 0, deadline=until)
         if judge.peak(plan) > budget_bytes:
             raise infeasible(problem, plan, budget_bytes=budget_bytes, solver=name)
         return judged(problem, plan, solver=name)
@@ -41,7 +52,10 @@ def _cheapest_of(name: str, plans: Callable[[Judge, int], Iterable[Plan]], *, tr
 
 
 def _baseline(name: str) -> Solver:
-    return _cheapest_of(name, lambda judge, _: BASELINES[name](judge), trimmed=name in TRIMMED)
+    def plans(judge: Judge, _: int, *, deadline: Deadline) -> Iterable[Plan]:
+        return deadline.first_of(BASELINES[name](judge))
+
+    return _cheapest_of(name, plans, trimmed=name in TRIMMED)
 
 
 SOLVERS: Mapping[str, Solver] = MappingProxyType(
@@ -90,8 +104,12 @@ def solve(problem: Problem, budget_bytes: int, *, solver: str = "auto", seconds:
         >>> solve(problem, 12).chosen, solve(problem, 11).chosen
         ((), (0,))
     """
+    return solve_until(problem, budget_bytes, solver=solver, deadline=Deadline.after(seconds))
+
+
+def solve_until(problem: Problem, budget_bytes: int, *, solver: str, deadline: Deadline) -> Solution:
+    """Choose what to recompute, and be done by a deadline; see `solve`."""
     check_budget(budget_bytes)
-    deadline = Deadline.after(seconds)
     if problem.required:  # no plan needs more than the highest, and sums with what stands for them are 64-bit integers
         problem, budget_bytes = demand(problem), min(budget_bytes, highest_bytes(problem))
     return named(solver)(problem, budget_bytes, deadline=deadline)

@@ -15,6 +15,7 @@ from autockpt._choose.bound import lay_out, least_seconds
 from autockpt._choose.candidates import Candidates, find_candidates, profile_index
 from autockpt._choose.candidates import runs as candidate_runs
 from autockpt._choose.candidates.effects import Replay, replay_of
+from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.products import multiplies

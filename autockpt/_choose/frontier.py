@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from ..solvers import parse_bytes, sweep
-from ..solvers.common import Deadline, dominated_by
-from ..solvers.frontier import POINTS, SECONDS
+from ..solvers import parse_bytes
+from ..solvers.common import dominated_by
+from ..solvers.deadline import Deadline, Progress
+from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import find_candidates
-from .solve import believed, make_plan
+from .solve import CANDIDATES_SHARE, believed, make_plan
+
+_log = logging.getLogger("autockpt")
 
 SEARCH_SHARE = 0.8
 """Share of the time in which plans are looked for; lower bounds have the rest."""
@@ -56,14 +60,14 @@ def frontier(
         ((), True)
     """
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    deadline = Deadline.after(seconds)
-    candidates = find_candidates(profile)
-    solutions = sweep(
+    deadline = Deadline.after(seconds, progress=Progress(_log.info))
+    candidates = find_candidates(profile, deadline=deadline.share(CANDIDATES_SHARE))
+    solutions = sweep_until(
         candidates.problem,
         solver=solver,
         points=points,
         budgets_bytes=budgets_bytes,
-        seconds=SEARCH_SHARE * deadline.left,
+        deadline=deadline.share(SEARCH_SHARE),
     )
     operators, proven_seconds = lay_out(candidates.index), 0.0
     plans: list[Plan] = []

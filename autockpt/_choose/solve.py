@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile
-from ..solvers import Infeasible, Solution, least_peak, simulate
-from ..solvers import solve as solve_problem
+from ..solvers import Infeasible, Solution, simulate
 from ..solvers.common import judged
+from ..solvers.deadline import Deadline, Progress
 from ..solvers.errors import TooCostly
-from ..solvers.registry import named
+from ..solvers.lowest import least_peak_until
+from ..solvers.registry import named, solve_until
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
 from .peak_breakdown import advise, peak_parts
 from .pins import pin
+
+_log = logging.getLogger("autockpt")
+
+CANDIDATES_SHARE = 0.5
+"""Share of the time that candidates may take; once it is up they are coarser. What they leave is the solver's."""
 
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""
@@ -46,8 +53,10 @@ def solve(
             within it.
         solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
             ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
-        seconds: how long the solver may search; the best plan found by then is returned. With
-            `max_overhead` some tenths of a second for each of about ten budgets come on top.
+        seconds: how long planning may take, candidates and solver together; the best plan found by then is returned.
+            Candidates get half of it: with more than they can look at, the plan is coarser, and says so in its notes.
+            How near the plan comes to what is possible takes up to a second more. Planning logs how far it is from two
+            seconds on, at level INFO.
         total_bytes: memory of the device, for a budget in percent.
         keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
             dots too; ``"h.3.mlp#1"`` is the second call of a module.
@@ -89,38 +98,50 @@ def _no_collecting() -> Iterator[None]:
 
 
 @_no_collecting()
-def choose(profile: Profile, asked: Asked, *, found: Candidates | None = None, bounded: bool = True) -> Plan:
-    """Choose what to recompute among what was `found`, if anything was; see `solve`.
+def choose(
+    profile: Profile,
+    asked: Asked,
+    *,
+    found: Candidates | None = None,
+    bounded: bool = True,
+    clock: Callable[[], float] | None = None,
+) -> Plan:
+    """Choose what to recompute among what was `found`, if anything was, in the seconds that are asked; see `solve`.
 
-    Says how near the choice comes to what is possible where that is to be `bounded`.
+    Says how near the choice comes to what is possible where that is to be `bounded`, which takes up to `BOUND_SECONDS`
+    more. Logs how far it is from two seconds on.
     """
     named(asked.solver)
+    deadline = Deadline.after(asked.seconds, clock=clock, progress=Progress(_log.info, clock))
     most_seconds = asked.goal.most_seconds(profile.plain_seconds)
-    found = found or find_candidates(profile)
+    found = found or find_candidates(profile, deadline=deadline.share(CANDIDATES_SHARE))
     candidates = pin(found, asked.pins)
-    solution = _solution(found, candidates, most_seconds, asked)
+    solution = _solution(found, candidates, most_seconds, asked, deadline)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
+        deadline.tell("how little any method would recompute")
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
 
-def _solution(found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked) -> Solution:
+def _solution(
+    found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
+) -> Solution:
     """The solver's choice among candidates that pins may have left of those found; its errors carry what would help."""
     problem, budget_bytes = candidates.problem, asked.goal.budget_bytes
     try:
         if budget_bytes is None:
-            return least_peak(problem, most_seconds=most_seconds, solver=asked.solver, seconds=asked.seconds)
-        return solve_problem(problem, budget_bytes, solver=asked.solver, seconds=asked.seconds)
+            return least_peak_until(problem, most_seconds=most_seconds, solver=asked.solver, deadline=deadline)
+        return solve_until(problem, budget_bytes, solver=asked.solver, deadline=deadline)
     except TooCostly as error:
         plan, plain_seconds = _carried(candidates, error, asked), candidates.index.profile.plain_seconds
         raise error.carrying(plan=plan, plain_seconds=plain_seconds, pins=tuple(asked.pins)) from None
     except Infeasible as error:
         if error.chosen is None or budget_bytes is None:
             raise
-        unpinned_bytes = None if candidates is found else _minimum_bytes(found, asked)
+        unpinned_bytes = None if candidates is found else _minimum_bytes(found, asked, deadline)
         parts = peak_parts(candidates, error.chosen)
         raise error.carrying(
             plan=_carried(candidates, error, asked),
@@ -131,10 +152,10 @@ def _solution(found: Candidates, candidates: Candidates, most_seconds: float, as
         ) from None
 
 
-def _minimum_bytes(candidates: Candidates, asked: Asked) -> int:
+def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> int:
     """Lowest peak that a solver reaches."""
     try:
-        least = solve_problem(candidates.problem, 1, solver=asked.solver, seconds=asked.seconds)
+        least = solve_until(candidates.problem, 1, solver=asked.solver, deadline=deadline)
     except Infeasible as error:
         return error.minimum_bytes
     return least.peak_bytes
@@ -179,7 +200,7 @@ def make_plan(
         pinned_keep=pins.keep,
         pinned_recompute=pins.recompute,
         refused=tuple(Refusal(call=index.nodes[call].key, reason=reason) for call, reason in candidates.refused),
-        notes=(*profile.notes, *solution.notes),
+        notes=(*profile.notes, *candidates.notes, *solution.notes),
     )
 
 

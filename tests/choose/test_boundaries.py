@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import autockpt
-from tests.doors import ProfileIndex, candidate_runs, sibling_rows
+from tests.doors import ProfileIndex, entering_bytes, sibling_rows
 from tests.zoo import ZOO, build
 
 LASTS = 6
@@ -32,9 +32,9 @@ class Power(torch.nn.Module):
 def hold(profile: autockpt.Profile) -> int:
     index, looked = ProfileIndex(profile), 0
     for row in sibling_rows(index, index.call_nodes):
-        for last in random.Random(0).sample(range(len(row)), min(LASTS, len(row))):
-            found = candidate_runs._boundary_bytes(index, row, last)
-            for first in range(last + 1):
+        lasts = random.Random(0).sample(range(len(row)), min(LASTS, len(row)))
+        for last, found in enumerate(entering_bytes(index, row)):
+            for first in range(last + 1) if last in lasts else ():
                 assert found[first] == index.total_bytes(index.boundary(tuple(row[first : last + 1])))
                 looked += 1
     return looked

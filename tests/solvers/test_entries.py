@@ -23,7 +23,7 @@ from autockpt.solvers import (
     solve,
 )
 from autockpt.solvers import ilp as ilp_module
-from autockpt.solvers.common import Deadline
+from autockpt.solvers.deadline import Deadline
 from autockpt.solvers.instant import Instants
 from autockpt.solvers.judge import Judge
 

@@ -1,7 +1,8 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
 A profile is laid out as an `Index`; each of the `runs` of calls becomes a `Replay` (`effects`), and calls of several
-functions become those of their `menus` too; `problem` states them all for a solver. Open `effects` first.
+functions become those of their `menus` too, as far as time goes (`search`); `problem` states them all for a solver.
+Open `effects` first.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from ..._data.errors import NotApplicable
 from ..._data.profile import Profile
+from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem
-from .effects import Replay, replay_of
-from .menus import partial_replays
+from .effects import Replay
 from .problem import state_problem
 from .profile_index import Index
-from .runs import runs_of
+from .search import find_replays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Candidates:
         refused: module calls that save something but cannot be replayed exactly, with the reason.
         edges: tick of the profile at which each step of the problem begins; that of an optimizer comes after them.
         tensors: for each tensor of the problem, its index in the profile.
+        notes: what was left out since time was up.
     """
 
     index: Index
@@ -38,20 +40,35 @@ class Candidates:
     refused: tuple[tuple[int, str], ...]
     edges: tuple[int, ...]
     tensors: tuple[int, ...]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, index: Index, replays: Iterable[Replay], *, refused: tuple[tuple[int, str], ...] = ()) -> Candidates:
+    def of(
+        cls,
+        index: Index,
+        replays: Iterable[Replay],
+        *,
+        refused: tuple[tuple[int, str], ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Candidates:
         """State replays as a problem."""
         replays = tuple(replays)
         problem, edges, tensors = state_problem(index, replays)
-        return cls(index=index, problem=problem, replays=replays, refused=refused, edges=edges, tensors=tensors)
+        return cls(
+            index=index, problem=problem, replays=replays, refused=refused, edges=edges, tensors=tensors, notes=notes
+        )
 
 
-def find_candidates(profile: Profile) -> Candidates:
+def find_candidates(profile: Profile, *, deadline: Deadline = NEVER) -> Candidates:
     """Find everything in a profile that may be recomputed, and state it as a problem.
 
     Whole calls at every depth, runs of consecutive sibling calls, and calls of which some functions are kept or
     skipped; around the blocks torch functions are siblings too. O(candidates × calls and tensors inside).
+
+    Args:
+        profile: the recorded step.
+        deadline: once it has passed, what is left out are lengths of runs, then ways to recompute a part of a call;
+            single calls, and a few runs of each length, are always there. `Candidates.notes` say so.
 
     Raises:
         NotApplicable: the step has no backward.
@@ -61,11 +78,10 @@ def find_candidates(profile: Profile) -> Candidates:
             f"the recorded step of {profile.model} ends with forward: without a backward there is nothing to recompute "
             "for. Record a step whose loss requires gradients"
         )
+    deadline.tell("the recorded step is laid out")
     index = Index(profile)
-    whole = (replay_of(index, members) for members in runs_of(index) if not index.reason(members))
-    found = [replay for replay in whole if replay is not None and replay.segment.freed_bytes]
-    able = sorted(each.members[0] for each in found if len(each.members) == 1)
-    found += partial_replays(index, [call for call in able if not index.is_function(call)])
+    found, notes = find_replays(index, deadline)
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
-    return Candidates.of(index, {(replay.members, replay.alone): replay for replay in found}.values(), refused=refused)
+    deadline.tell("%d candidates are stated as a problem", len(found))
+    return Candidates.of(index, found, refused=refused, notes=notes)

@@ -35,7 +35,7 @@ def copies_of(index: Index, members: Members, tensor: int) -> dict[int, Copies]:
     for member in members[members.index(bearer) + 1 :]:
         ways = [each for each in index.nodes[member].arguments if each.tensor == tensor]
         # The last that returned this very object returned what it was given itself.
-        makers = [max((source for source in index.sources(way) if source in members), default=-1) for way in ways]
+        makers = [max((source for source in way.sources if source in found), default=-1) for way in ways]
         copies = [found[maker] if maker >= 0 else Copies.HELD for maker in makers]
         found[member] = functools.reduce(operator.or_, copies, Copies(0)) or Copies.EITHER
     return found

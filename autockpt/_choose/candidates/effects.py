@@ -69,7 +69,7 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
     over = max(fills) + 1  # the last replay is
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
     # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
-    born = (t for t in held if index.birth_node[t] not in alone and index.covers(members, index.birth_node[t]))
+    born = (t for t in held if index.births[t] not in alone and index.covers(members, index.births[t]))
     twice = {tensor: copies_of(index, members, tensor) for tensor in born}
     buffers = tuple(
         dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
@@ -145,7 +145,7 @@ def _one_replay(
         peak_bytes = max(peak_bytes, profile.generator_bytes)
     ends: dict[int, int] = defaultdict(int)
     for (tensor, _), release in until.items():
-        ends[release] += int(index.bytes[tensor])
+        ends[release] += index.bytes_of[tensor]
     # What a function saves is packed as well, though no replay makes it again.
     packed = sum(saves.pack[i] <= end or nodes[i] in alone for i in inside)
     return _OneReplay(
@@ -174,25 +174,28 @@ def _restored(
     What saves hold instead goes into `held`: of those `needed` from the replay, each until its tick, what is held for
     it, or was born in functions that are left alone. Of what stands `twice` a member saves the copy that it is given.
     """
-    saves = index.profile.saves
+    tensors, releases, save_nodes = index.profile.saves.tensor, index.profile.saves.release, index.save_nodes
+    births, casts = index.births, index.casts
     until: dict[tuple[int, int], int] = {}
     for i, tick in needed.items():
-        tensor, node = saves.tensor[i], index.save_nodes[i]
+        tensor = tensors[i]
         if tensor < 0:
             continue
-        birth = int(index.birth_node[tensor])
-        # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
-        cast = node if tensor in index.casts and birth != node and index.is_function(node) else -1
-        if cast >= 0:
-            copies = Copies.MADE
+        cast = -1
+        if tensor in casts and births[tensor] != save_nodes[i] and index.is_function(save_nodes[i]):
+            # Every function of a replay casts weights anew under autocast, also those that forward's cache spared it.
+            cast, is_held, is_made = save_nodes[i], False, True
         elif tensor in twice:
-            copies = twice[tensor][index.member_of(members, node)]
+            copies = twice[tensor][index.member_of(members, save_nodes[i])]
+            is_held, is_made = Copies.HELD in copies, Copies.MADE in copies
         else:
-            copies = Copies.HELD if tensor in held or birth in alone else Copies.MADE
-        if Copies.HELD in copies:
-            held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        if Copies.MADE in copies:
-            until[tensor, cast] = max(until.get((tensor, cast), 0), tick)
+            is_held = tensor in held or births[tensor] in alone
+            is_made = not is_held
+        if is_held:
+            held[tensor] = max(held.get(tensor, 0), releases[i])
+        if is_made:
+            before = until.get((tensor, cast), 0)
+            until[tensor, cast] = tick if tick > before else before
     return until
 
 

@@ -6,9 +6,10 @@ units   0     1                 2       3             one menu for all calls tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ...solvers.dataflow import Dataflow, Item, Unit
+from ...solvers.deadline import NEVER, Deadline
 from ...solvers.menu import make_menu
 from .effects import Replay, replay_of
 from .profile_index import Index, Members
@@ -17,34 +18,42 @@ MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
 
 
-def partial_replays(index: Index, calls: Sequence[int]) -> Iterator[Replay]:
-    """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest."""
+def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEVER) -> tuple[list[Replay], bool]:
+    """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest.
+
+    As far as time goes; returns whether it sufficed, as well.
+    """
     alike: dict[tuple[object, ...], list[int]] = {}
-    functions = index.profile.functions
+    functions, found = index.profile.functions, list[Replay]()
     for call in calls:
         own = index.within((call,), index.functions)
         if 1 < len(own) <= MOST_FUNCTIONS:
             names = tuple(functions.name[index.nodes[f].function] for f in own)
             alike.setdefault((index.nodes[call].record.signature, names, _fates(index, call, own)), []).append(call)
-    for group in alike.values():
+    for number, group in enumerate(alike.values()):
+        if deadline.passed:
+            return found, False
+        deadline.tell("%d of %d kinds of calls looked into", number, len(alike))
         stated = state_flow(index, (group[0],))
         if stated is None:
             continue
         units, flow = stated
-        for way in make_menu(flow, kept_seconds=index.host.kept_seconds):
-            idle = [unit - group[0] for i, unit in enumerate(units) if i not in frozenset(way.recompute)]
+        for way in deadline.first_of(make_menu(flow, kept_seconds=index.host.kept_seconds, deadline=deadline)):
+            again = frozenset(way.recompute)
+            idle = [unit - group[0] for i, unit in enumerate(units) if i not in again]
             if idle:
-                found = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
-                yield from (replay for replay in found if replay is not None and replay.segment.freed_bytes)
+                replays = (replay_of(index, (call,), [call + offset for offset in idle]) for call in group)
+                found += (replay for replay in replays if replay is not None and replay.segment.freed_bytes)
+    return found, not deadline.passed
 
 
 def _fates(index: Index, call: int, functions: Sequence[int]) -> frozenset[tuple[int, int]]:
     """Which results of a call's functions are changed outside it, by place; calls of one signature may differ in it."""
-    changed = index.changed_outside((call,))
-    if not changed:
-        return frozenset()
     return frozenset(
-        (f - call, number) for f in functions for number, tensor in enumerate(index.makes(f)) if tensor in changed
+        (f - call, number)
+        for f in functions
+        for number, tensor in enumerate(index.makes(f))
+        if index.is_changed_outside(tensor, (call,))
     )
 
 
@@ -98,16 +107,14 @@ def _items(index: Index, members: Members, functions: Sequence[int]) -> Callable
     saved = {saves.tensor[i] for i in inside if saves.unpack[i] < profile.ticks}
     # It costs nothing to hold arguments, and what others hold until the replay.
     replay = min((saves.unpack[i] for i in inside), default=profile.ticks)
-    free = {t for t, node in zip(saves.tensor, index.save_nodes, strict=True) if not index.covers(members, node)}
-    free.update(index.boundary(members), (t for t in saved if t >= 0 and index.natural[t] > replay))
+    held = {*index.boundary(members), *(t for t in saved if t >= 0 and index.natural[t] > replay)}
     # A unit hands out all of its results or none, so that where one is changed others cannot be had from it.
-    changed = index.changed_outside(members)
+    changed = {t for f in functions for t in index.makes(f) if index.is_changed_outside(t, members)}
     gone = {t for f in functions if not changed.isdisjoint(index.makes(f)) for t in index.makes(f)}
     gone &= changed.union(*(index.reads(f) for f in functions))
 
     def state(tensor: int) -> Item:
-        return Item(
-            bytes=int(index.bytes[tensor]), saved=tensor in saved, free=tensor in free, holdable=tensor not in gone
-        )
+        free = tensor in held or index.is_saved_outside(tensor, members)
+        return Item(bytes=index.bytes_of[tensor], saved=tensor in saved, free=free, holdable=tensor not in gone)
 
     return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,36 +19,35 @@ def state_problem(index: Index, replays: Sequence[Replay]) -> tuple[Problem, tup
     saves, ticks = index.profile.saves, index.profile.ticks
     tensors = sorted({t for t in saves.tensor if t >= 0} | {t for each in replays for t, _ in each.held})
     cuts = {0, *saves.release, *index.natural[tensors].tolist()}
-    cuts.update(tick for each in replays for _, *ticks_of in each.additions for tick in ticks_of)
+    for each in replays:
+        cuts.update([start for _, start, _ in each.additions], [until for _, _, until in each.additions])
     edges = tuple(sorted(cut for cut in cuts if cut < ticks))
     steps = base_steps(index, edges)
-    step_of = {edge: step for step, edge in enumerate(edges)}
-
-    def step(tick: int) -> int:
-        return step_of.get(tick, len(steps))
-
-    number = {tensor: i for i, tensor in enumerate(tensors)}
+    step_of = [len(steps)] * (ticks + 1)  # a list is read twice as fast as a dictionary
+    for number, edge in enumerate(edges):
+        step_of[edge] = number
+    place = {tensor: i for i, tensor in enumerate(tensors)}
     # What a function saves that no segment runs again by itself belongs to the call around it.
     alone = {member for each in replays for member in each.members}
     by_tensor: dict[int, list[Save]] = defaultdict(list)
     for tensor, node, release in zip(saves.tensor, index.save_nodes, saves.release, strict=True):
         call = node if node in alone or not index.is_function(node) else index.nodes[node].parent
-        by_tensor[tensor].append(Save(call=call, until=step(release)))
+        by_tensor[tensor].append(Save(call=call, until=step_of[release]))
     problem = Problem(
         steps=steps,
         calls=tuple(
             Call(name=node.key, parent=node.parent, stop=node.stop, function=node.function >= 0) for node in index.nodes
         ),
         tensors=tuple(
-            Tensor(bytes=int(index.bytes[t]), free_step=step(int(index.natural[t])), saves=tuple(by_tensor[t]))
+            Tensor(bytes=int(index.bytes[t]), free_step=step_of[index.natural[t]], saves=tuple(by_tensor[t]))
             for t in tensors
         ),
-        candidates=tuple(_candidate(each, number, step) for each in replays),
+        candidates=tuple(_candidate(each, place, step_of) for each in replays),
     )
     return problem, edges, tuple(tensors)
 
 
-def _candidate(replay: Replay, number: Mapping[int, int], step: Callable[[int], int]) -> Candidate:
+def _candidate(replay: Replay, place: Mapping[int, int], step_of: Sequence[int]) -> Candidate:
     """State one replay in steps."""
     first, last = replay.segment.calls[0], replay.segment.calls[-1]
     name = first if first == last else f"{first} … {last}"
@@ -60,10 +59,8 @@ def _candidate(replay: Replay, number: Mapping[int, int], step: Callable[[int], 
         partial=bool(replay.alone),
         multiplies=replay.multiplies,
         recompute_seconds=replay.segment.recompute_seconds,
-        holds=tuple(Hold(tensor=number[t], until=step(tick)) for t, tick in replay.held),
-        additions=tuple(
-            Addition(bytes=size, start=step(tick), until=step(end)) for size, tick, end in replay.additions
-        ),
+        holds=tuple([Hold(place[t], step_of[tick]) for t, tick in replay.held]),
+        additions=tuple([Addition(size, step_of[start], step_of[until]) for size, start, until in replay.additions]),
     )
 
 

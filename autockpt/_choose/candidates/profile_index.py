@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from ..._data.profile import Profile
 from ..._data.rooflines import host_costs
-from ..._data.tables import Argument
 from .passes import Passes
 from .products import multiplies
-from .tree import make_tree, number_calls
+from .tree import Given, make_tree, number_calls
 
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""
@@ -134,7 +133,14 @@ class Index:
     @functools.cached_property
     def bytes_of(self) -> list[int]:
         """`bytes` as Python's own numbers, which are five times as fast to add one by one."""
-        return [int(size) for size in self.bytes]
+        found: list[int] = self.bytes.tolist()
+        return found
+
+    @functools.cached_property
+    def births(self) -> list[int]:
+        """`birth_node` as Python's own numbers."""
+        found: list[int] = self.birth_node.tolist()
+        return found
 
     def is_function(self, node: int) -> bool:
         """Whether a node is a call of a torch function."""
@@ -196,15 +202,38 @@ class Index:
         low, high = np.searchsorted(self.birth, (first.enter, until))
         born = self.birth_node[low:high]
         inside: npt.NDArray[np.bool_] = (born >= members[0]) & (born < stop)
-        if sum(self.nodes[member].stop - member for member in members) < stop - members[0]:
-            inside &= np.array([self.covers(members, node) for node in born.tolist()], np.bool_)
+        stops = np.array([self.nodes[member].stop for member in members], np.int64)
+        if (stops[:-1] < members[1:]).any():  # the members are siblings, in order
+            inside &= born < stops[np.searchsorted(members, born, "right") - 1]
         found: Ints = low + np.flatnonzero(inside)
         return found
 
-    def changed_outside(self, members: Members) -> set[int]:
-        """Tensors that calls outside a run change in place."""
-        outside = (written for node, written in self.writes.items() if not self.covers(members, node))
-        return {tensor for written in outside for tensor in written}
+    @functools.cached_property
+    def _writers(self) -> dict[int, list[int]]:
+        """By tensor, the nodes that change it in place, in ascending order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for node in sorted(self.writes):
+            for tensor in self.writes[node]:
+                found[tensor].append(node)
+        return found
+
+    @functools.cached_property
+    def _savers(self) -> dict[int, list[int]]:
+        """By tensor, the nodes that saved it, in ascending order."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for i, node in zip(self._order, self._ordered_nodes, strict=True):
+            found[self.profile.saves.tensor[i]].append(node)
+        return found
+
+    def is_changed_outside(self, tensor: int, members: Members) -> bool:
+        """Whether calls outside a run change a tensor in place."""
+        nodes = self._writers.get(tensor, [])
+        return len(nodes) > len(self.within(members, nodes))
+
+    def is_saved_outside(self, tensor: int, members: Members) -> bool:
+        """Whether calls outside a run saved a tensor."""
+        nodes = self._savers.get(tensor, [])
+        return len(nodes) > len(self.within(members, nodes))
 
     def boundary(self, members: Members) -> dict[int, None]:
         """Tensors that come into the run from outside, the caller's own code between its calls included."""
@@ -215,13 +244,9 @@ class Index:
             if argument.tensor >= 0 and not self.handed_on(argument, members)
         )
 
-    def sources(self, argument: Argument) -> list[int]:
-        """The nodes that returned an argument as it is."""
-        return [*(self.call_nodes[c] for c in argument.sources), *(self.functions[f] for f in argument.functions)]
-
-    def handed_on(self, argument: Argument, members: Members) -> bool:
+    def handed_on(self, argument: Given, members: Members) -> bool:
         """Whether one of the run's own members returned the argument; O(log members)."""
-        for source in self.sources(argument):
+        for source in argument.sources:
             place = bisect.bisect_left(members, source)
             if place < len(members) and members[place] == source:
                 return True

@@ -27,15 +27,15 @@ def replay_peak(
     was saved by `dead` saves, of a part of the graph that died in forward, as long as the replay has that part;
     everything else dies as it did in forward.
     """
-    copies = int(sum(index.bytes[tensor] for tensor, maker in restored if maker >= 0))
+    copies = sum(index.bytes_of[tensor] for tensor, maker in restored if maker >= 0)
     nodes, saves = index.nodes, index.profile.saves
     born = index.born_in(members, last_pack)
     if alone:
-        born = born[np.array([node not in alone for node in index.birth_node[born].tolist()], np.bool_)]
+        born = born[~np.isin(index.birth_node[born], list(alone))]
     if not len(born):
         return copies
     death = index.natural[born].copy()
-    position = {int(tensor): i for i, tensor in enumerate(born)}
+    position = {tensor: i for i, tensor in enumerate(born.tolist())}
 
     def is_made(tensor: int, member: int) -> bool:
         return tensor not in twice or Copies.MADE in twice[tensor][member]
@@ -55,9 +55,8 @@ def replay_peak(
         if tensor in position:
             bearer = members[bisect.bisect_right(members, index.save_nodes[i]) - 1]
             death[position[tensor]] = max(death[position[tensor]], min(saves.release[i], ends[bearer]))
-    for tensor, maker in restored:
-        if maker < 0 and tensor in position:
-            death[position[tensor]] = last_pack + 1
+    if kept := [position[tensor] for tensor, maker in restored if maker < 0 and tensor in position]:
+        death[kept] = last_pack + 1
     ticks = np.concatenate([index.birth[born], death])
     change = np.concatenate([index.bytes[born], -index.bytes[born]])
     order = np.lexsort((change, ticks))  # at one tick, deaths come before births
@@ -69,7 +68,7 @@ def _graph_ends(index: Index, members: Members) -> dict[int, int]:
     ends = {member: index.nodes[member].exit for member in members}
     for member in reversed(members):
         for argument in index.nodes[member].arguments:
-            for source in index.sources(argument):
+            for source in argument.sources:
                 if source in ends:
                     ends[source] = max(ends[source], ends[member])
     return ends

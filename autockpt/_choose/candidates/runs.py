@@ -6,11 +6,14 @@ runs        begin and end with a call that saves something, with the functions j
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from .entering import entering_bytes
 from .profile_index import Index, Members
 
 MAX_RUNS_PER_PARENT = 600
@@ -23,12 +26,28 @@ REACH = 1.5
 """The longest of these over the square root of the number, which is the length that holds least where a boundary holds
 as much as a sibling (Chen et al. 2016, section 4.1); mostly it holds less."""
 
+BACK = 128
+"""The longest run with functions before it that is offered whichever call of a long row it ends with. Longer ones end
+at every second call, those twice as long at every fourth: together they have about so many members for each call."""
+
 LARGE = 1 / 4
 """A call that saves more than this share of what the step saves is no block of a model: what its own code computes
 between blocks is recomputed with them."""
 
 
-def runs_of(index: Index) -> Iterator[Members]:
+class Run(NamedTuple):
+    """Some consecutive siblings.
+
+    Attributes:
+        members: the calls.
+        even: whether it is one call, or one of those of its length that lie side by side.
+    """
+
+    members: Members
+    even: bool
+
+
+def runs_of(index: Index) -> Iterator[Run]:
     """Find the runs of consecutive siblings, at every depth, that begin and end with a call that saves something.
 
     Those after functions also with as many of them as make their boundary smaller.
@@ -36,18 +55,28 @@ def runs_of(index: Index) -> Iterator[Members]:
     saved = index.profile.saves.tensor
     saved_bytes = {c: index.total_bytes({saved[i] for i in index.saves_of((c,))} - {-1}) for c in index.call_nodes}
     for row in sibling_rows(index, [call for call in saved_bytes if saved_bytes[call] > LARGE * saved_bytes[0]]):
-        saving = [bool(index.saves_of((child,))) for child in row]
-        found: dict[Members, None] = {}
-        into_bytes = functools.cache(functools.partial(_boundary_bytes, index, row))
-        for length in _lengths(len(row)):
-            apart = max(length // RUNS_A_LENGTH, 1) if len(row) > MAX_RUNS_PER_PARENT else 1
-            for first in range(0, len(row) - length + 1, apart):
-                last = first + length - 1
-                if saving[first] and saving[last]:
-                    found[tuple(row[first : last + 1])] = None
-                    if first and index.is_function(row[first - 1]):
-                        found.update(dict.fromkeys(_from_before(index, row, first, last, into_bytes(last))))
-        yield from found
+        spans = _spans(index, row)
+        earlier = _earlier(index, row, spans)
+        found: dict[tuple[int, int], bool] = {}
+        free: Counter[int] = Counter()  # by length, the first place that none of the even runs covers
+        for first, last in spans:
+            length = last + 1 - first
+            found[first, last] = first >= free[length]
+            free[length] = last + 1 if first >= free[length] else free[length]
+            for begin in earlier.get((first, last), ()):
+                found.setdefault((begin, last), False)
+        yield from (Run(tuple(row[first : last + 1]), even) for (first, last), even in found.items())
+
+
+def _spans(index: Index, row: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last place of the runs of a row that begin and end with a call that saves something."""
+    saving = [bool(index.saves_of((child,))) for child in row]
+    found = []
+    for length in _lengths(len(row)):
+        apart = max(length // RUNS_A_LENGTH, 1) if len(row) > MAX_RUNS_PER_PARENT else 1
+        firsts = range(0, len(row) - length + 1, apart)
+        found += [(first, first + length - 1) for first in firsts if saving[first] and saving[first + length - 1]]
+    return found
 
 
 def _lengths(n: int) -> list[int]:
@@ -55,44 +84,34 @@ def _lengths(n: int) -> list[int]:
     if n * (n + 1) // 2 <= MAX_RUNS_PER_PARENT:
         return list(range(1, n + 1))
     longest, gaps = REACH * math.sqrt(n), max(MAX_RUNS_PER_PARENT // n - 1, 1)
+    if n > MAX_RUNS_PER_PARENT:  # so that runs which begin apart lie side by side
+        longest = max(longest // RUNS_A_LENGTH, 1) * RUNS_A_LENGTH
     return sorted({round(longest ** (i / gaps)) for i in range(gaps + 1)})
 
 
-def _from_before(
-    index: Index, row: Sequence[int], first: int, last: int, into_bytes: Sequence[int]
-) -> Iterator[Members]:
-    """A run with the functions just before it, as far as that makes its boundary smaller; see `_boundary_bytes`."""
-    least_bytes = into_bytes[first]
-    while first and index.is_function(row[first - 1]):
-        first -= 1
-        if into_bytes[first] < least_bytes:
-            least_bytes = into_bytes[first]
-            yield tuple(row[first : last + 1])
+def _earlier(index: Index, row: Sequence[int], spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], list[int]]:
+    """Where else runs may begin: at functions just before them, as far as that makes their boundary smaller.
 
-
-def _boundary_bytes(index: Index, row: Sequence[int], last: int) -> list[int]:
-    """Return the bytes of the boundary of the run that begins at each place of a row and ends at `last`.
-
-    From right to left: a call's arguments come from outside until the call that returned one of them is a member too.
-    O(arguments).
+    In a long row few runs go far back, as of any length: the longer, the fewer places there are at which they end.
     """
-    into: Counter[int] = Counter()  # by tensor, arguments of members that come from outside
-    returned_by: dict[int, list[list[int]]] = defaultdict(list)  # by node, such arguments, each a list of its tensor
-    found, total_bytes = [0] * (last + 1), 0
-    for place in range(last, -1, -1):
-        for waiting in returned_by.pop(row[place], ()):
-            for tensor in waiting:
-                into[tensor] -= 1
-                total_bytes -= 0 if into[tensor] else index.bytes_of[tensor]
-            waiting.clear()
-        for argument in index.nodes[row[place]].arguments:
-            if (tensor := argument.tensor) >= 0:
-                into[tensor] += 1
-                total_bytes += index.bytes_of[tensor] if into[tensor] == 1 else 0
-                waiting = [tensor]
-                for source in index.sources(argument):
-                    returned_by[source].append(waiting)
-        found[place] = total_bytes
+    firsts: dict[int, list[int]] = defaultdict(list)
+    for first, last in spans:
+        if first and index.is_function(row[first - 1]):
+            firsts[last].append(first)
+    back = [0] * len(row)  # how many functions stand just before each place
+    for place in range(1, len(row)):
+        back[place] = back[place - 1] + 1 if index.is_function(row[place - 1]) else 0
+    found: dict[tuple[int, int], list[int]] = {}
+    lengths = _lengths(len(row))
+    for last, into in enumerate(entering_bytes(index, row) if firsts else ()):
+        even = (last + 1) & -(last + 1)  # the largest power of 2 that divides the place
+        longest = last + 1 if len(lengths) == len(row) else max(lengths[-1], BACK * even)
+        for first in firsts.get(last, ()):
+            begin = max(first - back[first], last + 1 - longest)
+            if begin < first:
+                bytes_back = into[begin : first + 1][::-1]
+                smaller = bytes_back[1:] < np.minimum.accumulate(bytes_back)[:-1]
+                found[first, last] = [first - 1 - int(i) for i in np.flatnonzero(smaller)]
     return found
 
 
@@ -108,7 +127,7 @@ def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:
     wanted = own.intersection(index.save_nodes)
     todo = [call for call in index.call_nodes if index.nodes[call].parent in parents] + list(wanted)
     while todo:
-        led = {source for each in index.nodes[todo.pop()].arguments for source in index.sources(each) if source in own}
+        led = {source for each in index.nodes[todo.pop()].arguments for source in each.sources if source in own}
         todo += led - wanted
         wanted |= led
     return [[child for child in row if child in wanted or not index.is_function(child)] for row in index.children]

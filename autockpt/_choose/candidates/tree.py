@@ -10,10 +10,22 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..._data.profile import Profile
 from ..._data.tables import Argument, CallRecord
+
+
+class Given(NamedTuple):
+    """What came into a call: a tensor, whether it was changed in place later, and the nodes that returned it as it is.
+
+    See `Argument`.
+    """
+
+    tensor: int
+    mutated: bool
+    sources: tuple[int, ...]
 
 
 class Node(NamedTuple):
@@ -37,7 +49,7 @@ class Node(NamedTuple):
     stop: int
     enter: int
     exit: int
-    arguments: tuple[Argument, ...]
+    arguments: tuple[Given, ...]
     outputs: tuple[int, ...]
     draws: bool
     record: CallRecord
@@ -54,15 +66,31 @@ def number_calls(profile: Profile) -> tuple[list[int], list[int]]:
 def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]) -> list[Node]:
     """Return calls and torch functions as nodes, in the order of their numbers."""
     calls, functions = profile.calls, profile.functions
+
+    def given(arguments: Iterable[Argument]) -> tuple[Given, ...]:
+        return tuple(
+            Given(
+                each.tensor,
+                each.mutated,
+                (*(call_nodes[c] for c in each.sources), *(function_nodes[f] for f in each.functions)),
+            )
+            for each in arguments
+        )
+
     nodes: dict[int, Node] = {}
     for number, call in zip(call_nodes, calls, strict=True):
         parent = call_nodes[call.parent] if call.parent >= 0 else -1
         stop = call.stop + bisect.bisect_left(functions.enter, call.exit)
-        came, gone = call.arguments, call.outputs
+        came, gone = given(call.arguments), call.outputs
         nodes[number] = Node(call.key, parent, stop, call.enter, call.exit, came, gone, call.draws, call)
     for f, number in enumerate(function_nodes):
         key, caller = f"{calls[functions.call[f]].key}/{functions.key(f)}", functions.call[f]
-        enter, leave, came, gone = functions.enter[f], functions.exit[f], functions.arguments[f], functions.makes[f]
+        enter, leave, came, gone = (
+            functions.enter[f],
+            functions.exit[f],
+            given(functions.arguments[f]),
+            functions.makes[f],
+        )
         draws, record = functions.draws[f], calls[caller]
         nodes[number] = Node(key, call_nodes[caller], number + 1, enter, leave, came, gone, draws, record, f)
     return [nodes[number] for number in range(len(nodes))]

@@ -1,0 +1,52 @@
+"""Every replay that may be chosen, or as many as there is time for: first what no plan can do without.
+
+always        single calls, and of each length of runs those that lie side by side        ▒|▒|▒|▒  ▒▒▒|▒▒▒
+then          ways to recompute a part of a call                                          menus
+at last       all other runs: every eighth, then every fourth, …                          ─▒▒▒─ ──▒▒▒
+
+Where time suffices, what is found and its order do not depend on any of this.
+"""
+
+from __future__ import annotations
+
+from ...solvers.deadline import Deadline
+from .effects import Replay, replay_of
+from .menus import partial_replays
+from .profile_index import Index
+from .runs import runs_of
+
+APART = (0, 4, 2, 6, 1, 5, 3, 7)
+"""In which order every eighth of what is not looked at yet has its turn, so that what is missing is spread evenly."""
+
+
+def find_replays(index: Index, deadline: Deadline) -> tuple[list[Replay], tuple[str, ...]]:
+    """Find the replays that free something, each once, and say what was left out once time was up.
+
+    Whole runs in the order of `runs_of`, then parts of calls.
+    """
+    runs = [run for run in runs_of(index) if not index.reason(run.members)]
+    whole: dict[int, Replay | None] = {}
+
+    def look(number: int) -> None:
+        replay = replay_of(index, runs[number].members)
+        whole[number] = replay if replay is not None and replay.segment.freed_bytes else None
+        deadline.tell("%d of %d runs of calls looked at", len(whole), len(runs))
+
+    for number, run in enumerate(runs):
+        if run.even:
+            look(number)
+    able = sorted(each.members[0] for each in whole.values() if each is not None and len(each.members) == 1)
+    calls = [call for call in able if not index.is_function(call)]
+    parts, complete = partial_replays(index, calls, deadline)
+    others = [number for number in range(len(runs)) if number not in whole]
+    for number in (each for first in APART for each in others[first :: len(APART)]):
+        if deadline.passed:
+            break
+        look(number)
+    found = [whole[number] for number in sorted(whole)]
+    every = {(each.members, each.alone): each for each in (*found, *parts) if each is not None}
+    if complete and len(whole) == len(runs):
+        return list(every.values()), ()
+    looked = f"{len(whole)} of {len(runs)} runs of calls and {'all' if complete else 'some'} functions inside calls"
+    late = f"time for candidates was up when {looked} had been looked at, so a plan may be coarser than it could be"
+    return list(every.values()), (f"{late}: give more seconds",)
