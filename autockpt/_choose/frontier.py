@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._data.frontier import Frontier
+from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.plan import Plan
-from .._data.profile import Profile
+from .._data.profile import Profile, refuse_no_profile
 from ..solvers import parse_bytes, sweep
 from ..solvers.common import Deadline, dominated_by
+from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS
+from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import find_candidates
 from .solve import believed, make_plan
@@ -45,7 +48,8 @@ def frontier(
 
     Raises:
         AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
-        BudgetError: fewer than 2 points, or a budget that does not parse.
+        BudgetError: fewer than 2 points, a budget that does not parse, or seconds that are no number.
+        NotApplicable: what is given is no profile.
         UnknownSolver: there is no such solver.
 
     Example:
@@ -55,6 +59,11 @@ def frontier(
         >>> frontier.plans[0].segments, frontier.within(frontier.minimum_bytes) is frontier.plans[-1]
         ((), True)
     """
+    refuse_no_profile(profile)
+    refuse_no_seconds(seconds)
+    refuse_no_number("points", points, 2)
+    if budgets is not None and (isinstance(budgets, str) or not isinstance(budgets, Iterable)):
+        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
     deadline = Deadline.after(seconds)
     candidates = find_candidates(profile)

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
+from ..solvers.units import shown
 from . import files, shipped
 from .amounts import Bytes, Seconds
 from .consistency import validate
+from .errors import NotApplicable
 from .files import Stored
 from .tables import CallRecord, FunctionTable, Index, OpTable, Recipe, RefusedPart, SaveTable, Static, TensorTable
 
@@ -142,3 +144,16 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             'GPT2LMHeadModel'
         """
         return files.decode(shipped.read(path), cls, source=str(path))
+
+
+def refuse_no_profile(profile: object) -> None:
+    """Refuse what is no profile.
+
+    Raises:
+        NotApplicable: it is none.
+    """
+    if not isinstance(profile, Profile):
+        raise NotApplicable(
+            f"a profile is what autockpt.profile(model, batch) or autockpt.Profile.load(name) returns, and this is "
+            f"{shown(profile)}."
+        )

@@ -74,8 +74,9 @@ def profile(
     Raises:
         NotApplicable: the model has no trainable parameters, or lies on several ranks.
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
-            trains something else, a gradient taken inside forward, or a profiler that is already running.
-        Exception: whatever the model's own forward raises, with the model as it was.
+            trains something else, a gradient taken inside forward, a profiler that is already running, or forward or
+            the loss fails on the batch, which leaves the model as it was.
+        Exception: an error of the model's own, of another class than Python's usual ones.
 
     Example:
         >>> import torch, autockpt

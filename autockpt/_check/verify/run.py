@@ -14,20 +14,21 @@ import torch
 
 from ..._choose.pins import refuse_pins
 from ..._choose.solve import choose
-from ..._data.errors import NotApplicable
+from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
-from ..._data.plan import Plan
+from ..._data.plan import Plan, refuse_no_plan
 from ..._device import device_of
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
-from ..._record.step import TrainingStep, training_step
+from ..._record.step import TrainingStep, refuse_other, training_step
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.install import install, installed_plan, set_aside, uninstall
 from ...solvers.errors import BudgetError
+from ...solvers.units import shown
 from .figures import figures_of
 from .outcome import Observed, compare, observe
 from .replays import Fault, comparing_replays
@@ -79,7 +80,8 @@ def verify(
     Raises:
         AutockptError: as `apply` and `solve` raise it.
         BudgetError: more than one of plan, budget and overhead is given, or none and no plan is applied.
-        Exception: whatever the plain step raises, with the model as it was.
+        ProfilingError: forward or the loss fails on the batch, which leaves the model as it was.
+        Exception: whatever else the plain step raises.
 
     Example:
         >>> import torch, autockpt
@@ -88,6 +90,7 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
+    refuse_other(model)
     _refuse(plan, budget, max_overhead, keep, recompute, steps)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
@@ -210,7 +213,8 @@ def _run_planned(
         except torch.OutOfMemoryError:
             raise
         except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
-            error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
+            told = raised.own if isinstance(raised, ProfilingError) else raised
+            error = f"{type(told).__name__}: {' '.join(str(told).split())}"
     return found, error, replayed
 
 
@@ -261,8 +265,10 @@ def _refuse(
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
         )
-    if steps < 1:
-        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    if plan is not None:
+        refuse_no_plan(plan)
+    if type(steps) is not int or steps < 1:
+        raise NotApplicable(f"steps={shown(steps)}: there must be at least one step to compare")
     if budget is None and max_overhead is None:
         refuse_pins(keep, recompute)
 
