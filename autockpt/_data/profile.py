@@ -91,6 +91,14 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     def __post_init__(self) -> None:
         validate(self)
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the step held most of what the model returned after the loss was there."""
+        sizes, deaths = self.tensors.bytes, self.tensors.death
+        outputs = {tensor for call in self.calls if call.parent < 0 for tensor in call.outputs}
+        held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
+        return 2 * held >= sum(sizes[tensor] for tensor in outputs)
+
     def refused(self, what: Literal["call", "result", "function"]) -> dict[int, str]:
         """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}

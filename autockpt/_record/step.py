@@ -35,6 +35,7 @@ class TrainingStep:
         source: a leaf behind the inputs that come out of a graph of the caller's; None where there is none.
         hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
             its forward was given, after its hooks.
+        holds_outputs: whether outputs are held until backward is over, as where a loop still has a name for them.
     """
 
     model: torch.nn.Module
@@ -46,6 +47,7 @@ class TrainingStep:
     held: tuple[torch.Tensor | None, ...]
     source: torch.Tensor | None = None
     hooks: bool = True
+    holds_outputs: bool = True
 
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
@@ -104,6 +106,14 @@ class TrainingStep:
             if private.has_reentrant_checkpoint(scalar):
                 return self._gradients_by_backward(scalar)
             return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
+
+    def add_gradients(self, scalar: torch.Tensor) -> None:
+        """Run backward, outside autocast, and add to the gradients that are held; not where hooks would hear of it."""
+        if any(leaf._post_accumulate_grad_hooks for leaf in self.leaves):
+            self.gradients(scalar)
+            return
+        with _outside_autocast(self.device):
+            scalar.backward()
 
     def _gradients_by_backward(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run ``.backward()``, the only way through reentrant checkpoints, with the existing gradients set aside."""

@@ -25,7 +25,7 @@ from ..solvers.units import format_bytes
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .frames import Nets
 from .headroom import enlarged, grown, headroom
-from .known import Known, Ready, covering
+from .known import Known, Ready, Standing, covering
 from .refusing import refusing
 from .request import Request
 
@@ -212,6 +212,17 @@ class Plans:
             unfit=unfit,
             nets=nets,
             backwards=1 + len(profile.backward_ticks),
+            holds_outputs=profile.holds_outputs,
+        )
+
+    def standing(self, optimizers: Sequence[Optimizer]) -> Standing | None:
+        """Say what stands in the steps that the plan is for, whose `optimizers` were seen; None where there is none."""
+        if (ready := self.current) is None:
+            return None
+        return Standing(
+            gradients=ready.kind.gradient_bytes > 0,
+            outputs=ready.holds_outputs,
+            optimizer=list(optimizers) or self._request.optimizer,
         )
 
     def _memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,9 @@ from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep, refuse_other, training_step
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
-from ..._run.install import install, installed_plan, set_aside, uninstall
+from ..._run.governor import Governor
+from ..._run.install import governor_of, install, installed_plan, set_aside, uninstall
+from ..._run.known import Standing
 from ...solvers.errors import BudgetError
 from ...solvers.units import shown
 from .figures import figures_of
@@ -55,8 +58,9 @@ def verify(
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
     The plain step runs twice, so that what it does not repeat itself is not blamed on the plan; where the planned step
-    differs, replays are held against what forward dropped. Then peaks and seconds of both are measured. Everything is
-    put back. Copies of the state, and one plain run's outputs and gradients, wait on the host.
+    differs, replays are held against what forward dropped. Then the step is recorded, so that the plan's peak is
+    predicted of the very step that is measured, and peaks and seconds of both are measured. Everything is put back.
+    Copies of the state, and one plain run's outputs and gradients, wait on the host.
 
     Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
@@ -68,7 +72,8 @@ def verify(
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients, and the plan for a budget is made as by `apply`.
-        optimizer: its state in the budget: one of ``torch.optim``, or the name of its class.
+        optimizer: its state counts, in a plan for a budget its step as well: one of ``torch.optim``, or the name of
+            its class. Without it, those that were seen to train a model which `apply` holds to a budget.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
@@ -92,16 +97,26 @@ def verify(
     """
     refuse_other(model)
     _refuse(plan, budget, max_overhead, keep, recompute, steps)
+    governor = governor_of(model)
+    known = governor.standing() if plan is None and budget is None and isinstance(governor, Governor) else None
+    standing = known or Standing()
+    if optimizer is not None:
+        standing = dataclasses.replace(standing, optimizer=optimizer)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
         if budget is not None or max_overhead is not None:
             asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
             plan = choose(profile(model, inputs, loss=loss, optimizer=optimizer), asked)
-        return _verified(model, plan or applied, inputs, loss, steps)
+        return _verified(model, plan or applied, inputs, loss, steps, standing)
 
 
 def _verified(
-    model: torch.nn.Module, plan: Plan | None, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
+    model: torch.nn.Module,
+    plan: Plan | None,
+    inputs: object,
+    loss: Callable[[Any], torch.Tensor] | None,
+    steps: int,
+    standing: Standing,
 ) -> Verification:
     if plan is None:
         raise BudgetError(
@@ -112,7 +127,7 @@ def _verified(
     uninstall(model)
     step = training_step(model, inputs, loss or sum_of_outputs)
     with Sandbox(model, inputs=(*step.args, *step.kwargs.values()), loss=loss, parameters=True) as sandbox:
-        return _verify(Runs(step=step, plan=plan, sandbox=sandbox, steps=steps))
+        return _verify(Runs(step=step, plan=plan, sandbox=sandbox, steps=steps), standing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +168,7 @@ class Runs:
             yield from compare(number, expected, outcome)
 
 
-def _verify(runs: Runs) -> Verification:
+def _verify(runs: Runs, standing: Standing) -> Verification:
     step, plan, sandbox = runs.step, runs.plan, runs.sandbox
     sandbox.restore()
     plain = [[one.kept() for one in outcome] for outcome in runs.outcomes()]
@@ -190,7 +205,7 @@ def _verify(runs: Runs) -> Verification:
         error=error,
         notes=tuple(sandbox.notes()),
         **_never_met(step.model, plan, {key for keys in replayed for key in keys}),
-        **figures_of(step, plan, sandbox, runs.planned if error is None else None),
+        **figures_of(step, plan, sandbox, runs.planned if error is None else None, standing),
     )
 
 

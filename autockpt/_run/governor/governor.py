@@ -31,7 +31,7 @@ from .. import said
 from ..batch import Batch, Forward, gradient_bytes
 from ..frames import Handle, patched_forward
 from ..install import cover, replan, uninstall
-from ..known import Ready
+from ..known import Ready, Standing
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans
 from ..refusing import told
@@ -80,6 +80,10 @@ class Governor:
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         return self._plans.prepare(model, inputs)
+
+    def standing(self) -> Standing | None:
+        """Say what stands in the steps that the plan is for; None where there is none."""
+        return self._plans.standing(self._optimizers.optimizers)
 
     def listen(self, model: nn.Module) -> None:
         """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
