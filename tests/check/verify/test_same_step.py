@@ -66,7 +66,8 @@ def test_the_example_of_the_readme_raises_no_alarm() -> None:
     assert found.exact and close(found)
     assert (found.measured_peak_bytes or 0) <= (found.budget_bytes or 0)
     assert "above" not in found.explain()
-    assert (found.planned_peak_bytes or 0) > (found.predicted_peak_bytes or 0)  # the sum of outputs saves nothing
+    # The sum of outputs saves nothing; whether the planned peak shows it depends on what was chosen.
+    assert (found.planned_plain_peak_bytes or 0) > (found.predicted_plain_peak_bytes or 0)
     assert "predicted peak, the plan's own step" in found.explain()
 
 
