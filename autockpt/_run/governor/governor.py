@@ -292,8 +292,10 @@ class Governor:
             self._said.once(said.REPLACED)
         elif self._transformed:
             self._said.once(said.TRANSFORMED)
-        elif model.training or self._plans.current is None:
+        elif self.handle.table.plan is None:
             self._said.once(said.UNSEEN if model.training else said.EVAL)
+        elif model.training:
+            self._said.once(said.BEHIND)
 
     def _rest(self) -> None:
         """Let steps run as they come from now on."""
