@@ -17,6 +17,7 @@ from .errors import BudgetError, UnknownSolver
 from .judge import Judge
 from .pins import completed, demand, highest_bytes
 from .problem import Problem, Solution
+from .units import shown
 
 
 class Solver(Protocol):
@@ -118,13 +119,14 @@ def solve_until(problem: Problem, budget_bytes: int, *, solver: str, deadline: D
 def check_budget(budget_bytes: int) -> None:
     """Raise `BudgetError` where a budget is no positive number of bytes."""
     if type(budget_bytes) is not int or budget_bytes <= 0:  # a bool is an int, and no budget
-        raise BudgetError(f"a budget is a positive number of bytes as an int, got {budget_bytes!r}")
+        raise BudgetError(f"a budget is a positive number of bytes as an int, got {shown(budget_bytes)}")
 
 
 def named(solver: str) -> Solver:
     """Look a solver up; raises `UnknownSolver` with the nearest name."""
-    if solver not in SOLVERS:
-        near = difflib.get_close_matches(str(solver), SOLVERS, n=1)
+    given: object = solver  # users give whatever they like, and some of it has no hash
+    if not isinstance(given, str) or given not in SOLVERS:
+        near = difflib.get_close_matches(given, SOLVERS, n=1) if isinstance(given, str) else []
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownSolver(f"no solver is called {solver!r}; {hint}there are {', '.join(sorted(SOLVERS))}")
+        raise UnknownSolver(f"no solver is called {shown(given)}; {hint}there are {', '.join(sorted(SOLVERS))}")
     return SOLVERS[solver]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from fractions import Fraction
 
@@ -12,9 +13,11 @@ _UNITS = {"b": 1} | {f"{x}b": 10 ** (3 * i) for i, x in enumerate("kmgt", 1)}
 _UNITS |= {f"{x}ib": 2 ** (10 * i) for i, x in enumerate("kmgt", 1)}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?([a-z]*|%)", re.IGNORECASE | re.ASCII)
 _ACCEPTED = (
-    'bytes as a positive int, or text such as "8GB" (8 x 10^9 bytes), "8GiB" (8 x 2^30 bytes), "512 MiB", '
+    'accepted: bytes as a positive int, or text such as "8GB" (8 x 10^9 bytes), "8GiB" (8 x 2^30 bytes), '
     '"8000000000", or "80%" of the device\'s memory'
 )
+_MOST_LETTERS = 40  # of an amount: Python itself refuses to read thousands of digits
+_MOST_BYTES = 2**63 - 1  # of any address, and of what files and solvers count with
 
 
 def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
@@ -31,7 +34,7 @@ def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
         A positive number of bytes.
 
     Raises:
-        BudgetError: the amount does not parse, is not positive, is a share above 100 %, or is a share and no
+        BudgetError: the amount does not parse, is not positive, is above 2⁶³ bytes or 100 %, or is a share and no
             total is known.
 
     Example:
@@ -41,30 +44,49 @@ def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
     """
     if isinstance(amount, int) and not isinstance(amount, bool):
         return _positive(amount, amount)
-    match = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) else None
+    short = isinstance(amount, str) and len(amount.strip()) <= _MOST_LETTERS
+    match = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) and short else None
     if match is None:
         whole: object = amount  # users give whatever they like
-        rounding = f" Round it: int({amount!r})." if isinstance(whole, float) else ""
-        raise BudgetError(f"cannot read {amount!r} as a budget; accepted: {_ACCEPTED}.{rounding}")
+        number_given = isinstance(whole, (numbers.Real, float)) and not isinstance(whole, bool) and math.isfinite(whole)
+        as_int = f"; as a whole number: int({shown(whole)})" if number_given else ""
+        raise BudgetError(f"cannot read {shown(amount)} as a budget{as_int}; {_ACCEPTED}")
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if number > 100:
-            raise BudgetError(f"a budget of {amount!r} is more than the whole; accepted: {_ACCEPTED}")
-        if total_bytes is None:
+            raise BudgetError(f"a budget of {amount!r} is more than the whole; {_ACCEPTED}")
+        if type(total_bytes) is not int or total_bytes <= 0:
             raise BudgetError(
                 f"a budget of {amount!r} needs a device whose memory is known, and there is none here; "
                 'give bytes, such as "8GB"'
             )
         return _positive(math.floor(number * total_bytes / 100), amount)
     if unit and unit not in _UNITS:
-        raise BudgetError(f"unknown unit {match[2]!r} in the budget {amount!r}; accepted: {_ACCEPTED}")
+        raise BudgetError(f"unknown unit {match[2]!r} in the budget {amount!r}; {_ACCEPTED}")
     return _positive(math.floor(number * _UNITS[unit or "b"]), amount)
 
 
 def _positive(n_bytes: int, amount: int | str) -> int:
     if n_bytes <= 0:
-        raise BudgetError(f"a budget must be at least one byte, got {amount!r}; accepted: {_ACCEPTED}")
+        raise BudgetError(f"a budget must be at least one byte, got {shown(amount)}; {_ACCEPTED}")
+    if n_bytes > _MOST_BYTES:
+        raise BudgetError(f"a budget of {shown(amount)} is more bytes than any memory has; {_ACCEPTED}")
     return n_bytes
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Write what a user gave for a message: on one line, cut short, whatever its own ``repr`` does.
+
+    Example:
+        >>> from autockpt.solvers.units import shown
+        >>> shown("8 bananas"), shown("9" * 5000, 10)
+        ("'8 bananas'", "'99999999…")
+    """
+    try:
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
+    except Exception:  # that of an int with thousands of digits raises, and anybody's may
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def format_bytes(n_bytes: int) -> str:

@@ -8,11 +8,13 @@ import pkgutil
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 import pytest
 
+import autockpt
 import autockpt.solvers
 from autockpt import Plan
 from autockpt.solvers import SOLVERS
@@ -39,8 +41,32 @@ def test_the_python_blocks_run(
     namespace: dict[str, object] = {}
     for text in _blocks(page, "python"):
         exec(compile(text, page, "exec"), namespace)
+    printed = capsys.readouterr().out
     if page == "README.md":
-        assert re.search(r"^Recomputed: .*^Exact", capsys.readouterr().out, re.DOTALL | re.MULTILINE)
+        assert re.search(r"^Recomputed: .*^Exact", printed, re.DOTALL | re.MULTILINE)
+    if page in ("README.md", "start.md"):  # of what is printed, the figures agree, and no alarm is raised
+        assert "above" not in printed
+        rows = dict(re.findall(r"^(budget|predicted peak|measured peak)  .* ([0-9.]+) MiB$", printed, re.MULTILINE))
+        assert rows["predicted peak"] == rows["measured peak"]
+        assert float(rows["measured peak"]) <= float(rows["budget"])
+    if page == "start.md":
+        (measured_bytes,) = re.findall(r"^(\d+)$", printed, re.MULTILINE)
+        assert int(measured_bytes) <= autockpt.solvers.parse_bytes("28MB")  # "within the budget", says the comment
+
+
+def test_the_comment_in_the_example_says_when_the_plan_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    """Step 1 is recorded, step 2 timed, and the plan made as step 3 begins."""
+    (text,) = _blocks("README.md", "python")
+    two_steps, loop = text.partition("print(")[0].replace("range(3)", "range(2)"), text.partition("print(")[0]
+    assert two_steps != loop and "step 1 is recorded, step 2 timed, and the plan made as step 3 begins" in loop
+    caplog.set_level("INFO", "autockpt")
+    for shown, said in ((two_steps, ["recorded a step"]), (loop, ["recorded a step", "planned in"])):
+        caplog.clear()
+        namespace: dict[str, Any] = {}
+        exec(compile(shown, "README.md", "exec"), namespace)
+        assert [words for words in ("recorded a step", "planned in") if words in caplog.text] == said
+        assert (autockpt.plan_of(namespace["model"]) is not None) == ("planned in" in said)
+        assert not [each for each in caplog.records if each.levelname != "INFO"]
 
 
 def test_the_json_blocks_are_plans() -> None:

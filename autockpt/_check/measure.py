@@ -18,6 +18,7 @@ from .._data.errors import ProfilingError
 from .._device import Device, Level, device_of
 from .._device.present import device_in_use
 from .._record.alive import alive, each_storage
+from ..solvers.units import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
         The measurement.
 
     Raises:
-        ProfilingError: a torch profiler is already running (CPU only).
+        ProfilingError: a torch profiler is already running (CPU only), the step is no function, or there is no such
+            device.
 
     Example:
         >>> import torch, autockpt
@@ -73,12 +75,24 @@ def measure(step: Callable[[], object], *, device: torch.device | str | None = N
         >>> autockpt.measure(lambda: model(batch).sum().backward()).step_bytes >= 64 * 64 * 4
         True
     """
-    found = device_of(torch.device(device) if device is not None else device_in_use())
+    if not callable(step):
+        raise ProfilingError(
+            f"step is {shown(step)}; give a function that runs a step, such as lambda: model(batch).sum().backward()"
+        )
+    found = device_of(device_in_use() if device is None else _device_named(device))
     with private.ALONE, private.no_profiler_left():  # steps that other threads measure or record wait
         found.wait()
         found.reset_peak()
         before = found.level()
         return _by_profiler(step) if before is None else _by_statistics(step, found, before)
+
+
+def _device_named(device: object) -> torch.device:
+    try:
+        return torch.device(device)  # type: ignore[call-overload, no-any-return]
+    except (RuntimeError, TypeError) as error:
+        said = str(error).splitlines()[0]
+        raise ProfilingError(f"device is {shown(device)}; give one such as 'cpu' or 'cuda:0' ({said:.100})") from error
 
 
 def _by_statistics(step: Callable[[], object], device: Device, before: Level) -> Measurement:

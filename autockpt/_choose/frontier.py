@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .._data.frontier import Frontier
+from .._data.goal import refuse_no_number, refuse_no_seconds
 from .._data.plan import Plan
-from .._data.profile import Profile
+from .._data.profile import Profile, refuse_no_profile
 from ..solvers import parse_bytes
 from ..solvers.common import dominated_by
 from ..solvers.deadline import Deadline, Progress
+from ..solvers.errors import BudgetError
 from ..solvers.frontier import POINTS, SECONDS, sweep_until
+from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import find_candidates
 from .solve import CANDIDATES_SHARE, believed, make_plan
@@ -49,7 +52,8 @@ def frontier(
 
     Raises:
         AutockptError: ``ilp`` was asked, and what solves integer programmes is not installed or fails.
-        BudgetError: fewer than 2 points, or a budget that does not parse.
+        BudgetError: fewer than 2 points, a budget that does not parse, or seconds that are no number.
+        NotApplicable: what is given is no profile.
         UnknownSolver: there is no such solver.
 
     Example:
@@ -59,6 +63,11 @@ def frontier(
         >>> frontier.plans[0].segments, frontier.within(frontier.minimum_bytes) is frontier.plans[-1]
         ((), True)
     """
+    refuse_no_profile(profile)
+    refuse_no_seconds(seconds)
+    refuse_no_number("points", points, 2)
+    if budgets is not None and (isinstance(budgets, str) or not isinstance(budgets, Iterable)):
+        raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
     deadline = Deadline.after(seconds, progress=Progress(_log.info))
     candidates = find_candidates(profile, deadline=deadline.share(CANDIDATES_SHARE))

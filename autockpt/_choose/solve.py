@@ -11,7 +11,7 @@ import msgspec
 
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
 from .._data.plan import Plan, Refusal, Segment
-from .._data.profile import Profile
+from .._data.profile import Profile, refuse_no_profile
 from ..solvers import Infeasible, Solution, simulate
 from ..solvers.common import judged
 from ..solvers.deadline import Deadline, Progress
@@ -70,6 +70,7 @@ def solve(
         BudgetError: the budget does not parse, or not exactly one of budget and overhead is given.
         Infeasible: this solver finds no plan within the budget; carries the minimum reachable bytes, with the pins
             and without, what they consist of, what would help, and the plan that reaches them.
+        NotApplicable: what is given is no profile.
         PinError: a pattern matches no call, or no plan can honour the pins.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
@@ -80,6 +81,7 @@ def solve(
         >>> autockpt.solve(autockpt.profile(model, torch.randn(64, 8)), "1GB").segments
         ()
     """
+    refuse_no_profile(profile)
     goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
     pins = Pins.of(keep, recompute)
     return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins))

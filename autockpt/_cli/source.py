@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 import click
 
 from .._data import files, shipped
-from .._data.errors import MissingExtra, UnknownProfile
+from .._data.errors import MissingExtra, ProfilingError, UnknownProfile
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -137,9 +137,10 @@ def calling(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (AutockptError, Misuse):
-        raise
-    except Exception as error:
+    except Exception as raised:
+        error = raised.own if isinstance(raised, ProfilingError) else raised
+        if isinstance(error, (AutockptError, Misuse)):
+            raise
         if not isinstance(error, ModuleNotFoundError):  # its message says all
             told = traceback.TracebackException.from_exception(error)
             theirs = [frame for frame in told.stack if not frame.filename.startswith(OURS)]

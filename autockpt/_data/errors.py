@@ -37,8 +37,19 @@ class PinError(AutockptError):
     """A pin that matches no call, or pins that contradict each other or that no plan can honour."""
 
 
-class ProfilingError(AutockptError):
-    """The model cannot be recorded."""
+class ProfilingError(AutockptError, RuntimeError):
+    """The model cannot be recorded; where its own forward or the loss fails, that error is the cause of this one.
+
+    Attributes:
+        failed: what failed of the user's own code, in words; empty where it is something else.
+    """
+
+    failed: str = ""
+
+    @property
+    def own(self) -> BaseException:
+        """The error of the user's own code where that failed, else this one."""
+        return (self.__cause__ if self.failed else None) or self
 
 
 class ReplayError(AutockptError, RuntimeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeGuard
@@ -10,7 +11,7 @@ from typing import Annotated, Any, TypeGuard
 import msgspec
 
 from ..solvers.errors import BudgetError
-from ..solvers.units import format_bytes, parse_bytes
+from ..solvers.units import format_bytes, parse_bytes, shown
 from .errors import PinError
 
 _OTHERS = (
@@ -48,13 +49,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         overhead: object = self.max_overhead
         if (self.budget is None) == (overhead is None):
-            both = f"budget={self.budget!r} and max_overhead={overhead!r} are given"
+            both = f"budget={shown(self.budget)} and max_overhead={shown(overhead)} are given"
             given = "neither is given" if overhead is None else both
             raise BudgetError(f"a plan needs either a budget or max_overhead, and {given}; {_OTHERS}")
-        if overhead is not None and not (_is_number(overhead) and 0 < overhead < math.inf):
+        if overhead is not None and not (_is_number(overhead) and 0 < overhead <= sys.float_info.max):
             raise BudgetError(
                 "max_overhead is the most recompute seconds over the plain step's seconds, a finite ratio above 0 such "
-                f'as 0.15 for 15 %, and {overhead!r} is none; budget="min" asks for the lowest peak whatever it costs'
+                f"as 0.15 for 15 %, and {shown(overhead)} is none; "
+                'budget="min" asks for the lowest peak whatever it costs'
             )
         try:
             _ = self.budget_bytes
@@ -168,9 +170,27 @@ class Asked:
     pins: Pins = NO_PINS
 
     def __post_init__(self) -> None:
-        given: object = self.seconds
-        if not (_is_number(given) and given >= 0):
-            raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {given!r}")
+        refuse_no_seconds(self.seconds)
+
+
+def refuse_no_seconds(given: object) -> None:
+    """Refuse a time to search that is no number, or below 0.
+
+    Raises:
+        BudgetError: it is such a one.
+    """
+    if not (_is_number(given) and given >= 0):
+        raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {shown(given)}")
+
+
+def refuse_no_number(what: str, given: object, least: int) -> None:
+    """Refuse what is no whole number, or too low a one.
+
+    Raises:
+        BudgetError: it is such a one.
+    """
+    if type(given) is not int or given < least:
+        raise BudgetError(f"{what} is a whole number of at least {least}; this is {shown(given)}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -182,5 +202,5 @@ def _patterns(given: Patterns) -> tuple[str, ...]:
     patterns = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {pattern!r}")
+            raise PinError(f"a pin is a pattern of qualified names, such as '*.mlp', got {shown(pattern)}")
     return patterns

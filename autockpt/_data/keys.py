@@ -14,7 +14,8 @@ UnitKey = Annotated[str, msgspec.Meta(pattern=r"^[^#/]*#[0-9]+(/[^#/]+#[0-9]+)?$
 
 Occurrences of a function count, by its name without the path, within that one call's own code."""
 
-MemberKey = Annotated[str, msgspec.Meta(pattern=r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$")]
+MEMBER = r"^[^#]*#[0-9]+(/[^#/]+#[0-9]+)?$"
+MemberKey = Annotated[str, msgspec.Meta(pattern=MEMBER)]
 """A call, or a torch function that the code of the segment's parent calls: ``#0/cat#1``."""
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
+from ..solvers.units import shown
 from .amounts import Bytes, Seconds
-from .errors import InvalidFile
+from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
-from .keys import CallKey, MemberKey, UnitKey, split_key
+from .keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
+from .profile import Profile, refuse_no_profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .profile import Profile
     from .timeline import MemoryTimeline
 
 
@@ -133,14 +135,15 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         Returns:
             A plan with no predictions.
 
+        Raises:
+            InvalidFile: a segment is neither a name nor a sequence of names, or a name is none of a call.
+
         Example:
             >>> from autockpt import Plan
             >>> [segment.calls for segment in Plan.of(["h.0", ["h.1", "h.2"]]).segments]
             [('h.0#0',), ('h.1#0', 'h.2#0')]
         """
-        runs = [[run] if isinstance(run, str) else list(run) for run in segments]
-        keys = [tuple(name if "#" in name else f"{name}#0" for name in run) for run in runs]
-        return cls(segments=tuple(Segment(calls=calls) for calls in keys))
+        return cls(segments=tuple(Segment(calls=calls) for calls in _keys_by_hand(segments)))
 
     @property
     def recompute_overhead(self) -> float:
@@ -187,6 +190,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> plan.timeline(profile).peak_bytes == plan.peak_bytes
             True
         """
+        refuse_no_profile(profile)
         timeline: MemoryTimeline = profile._shown("explain.plan.predict_timeline", self)
         return timeline
 
@@ -222,5 +226,39 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             >>> profile = autockpt.Profile.load("resnet-50")
             >>> figure = autockpt.solve(profile, "8GB", solver="uniform").plot(profile)
         """
+        refuse_no_profile(profile)
         figure: Figure = profile._drawn("memory.draw_memory", self, ax)
         return figure
+
+
+def refuse_no_plan(plan: object) -> None:
+    """Refuse what is no plan.
+
+    Raises:
+        NotApplicable: it is none.
+    """
+    if not isinstance(plan, Plan):
+        raise NotApplicable(f"plan is {shown(plan)}; give a Plan, such as autockpt.Plan.load('plan.json').")
+
+
+def _keys_by_hand(segments: object) -> Iterator[tuple[str, ...]]:
+    """Read the calls of each segment as somebody writes them by hand."""
+    if isinstance(segments, str) or not isinstance(segments, Sequence):
+        raise InvalidFile(
+            f"a plan is made of a list of segments, such as Plan.of(['h.0', ['h.1', 'h.2']]); found {shown(segments)}"
+        )
+    for run in segments:
+        names = [run] if isinstance(run, str) else run
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise InvalidFile(
+                "a segment is the name of a call or a list of such names, such as 'h.0' or ['h.1', 'h.2']; found "
+                f"{shown(run)}"
+            )
+        keys = tuple(name if "#" in name else f"{name}#0" for name in names)
+        for key in keys:
+            if not re.fullmatch(MEMBER, key):
+                raise InvalidFile(
+                    f"{shown(key)} names no call: 'h.0#1' is the second call of the module 'h.0' in a step, and 'h.0' "
+                    "its first"
+                )
+        yield keys

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 
+from ..solvers.units import shown
 from . import files, shipped
 from .amounts import Bytes, Seconds
 from .consistency import validate
+from .errors import NotApplicable
 from .files import Stored
 from .tables import CallRecord, FunctionTable, Index, OpTable, Recipe, RefusedPart, SaveTable, Static, TensorTable
 
@@ -106,6 +108,14 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         until = self.late_forwards[place][1] if place >= 0 else -1
         return until if tick < until else -1
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the step held most of what the model returned after the loss was there."""
+        sizes, deaths = self.tensors.bytes, self.tensors.death
+        outputs = {tensor for call in self.calls if call.parent < 0 for tensor in call.outputs}
+        held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
+        return 2 * held >= sum(sizes[tensor] for tensor in outputs)
+
     def refused(self, what: Literal["call", "result", "function"]) -> dict[int, str]:
         """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
@@ -159,3 +169,16 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
             'GPT2LMHeadModel'
         """
         return files.decode(shipped.read(path), cls, source=str(path))
+
+
+def refuse_no_profile(profile: object) -> None:
+    """Refuse what is no profile.
+
+    Raises:
+        NotApplicable: it is none.
+    """
+    if not isinstance(profile, Profile):
+        raise NotApplicable(
+            f"a profile is what autockpt.profile(model, batch) or autockpt.Profile.load(name) returns, and this is "
+            f"{shown(profile)}."
+        )

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Device, rounded
+from ..solvers.units import shown
 from .shadow import shadow_step, state_tensors, twin_of
 
 Optimizers: TypeAlias = Optimizer | Sequence[Optimizer] | str
@@ -68,12 +69,31 @@ def choose_optimizers(optimizer: Optimizers | None, model: torch.nn.Module) -> t
         ProfilingError: there is no optimizer of that name, it cannot be built with its defaults, what is given is no
             optimizer, or one trains none of the model's parameters.
     """
+    refuse_no_optimizer(optimizer)
     if optimizer is None:
         return ()
     if isinstance(optimizer, str):
         return (_by_name(optimizer, model),)
     given = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
     return tuple(_given(each, model) for each in given)
+
+
+def refuse_no_optimizer(optimizer: object) -> None:
+    """Refuse what is neither an optimizer, several of them, None, nor the name of a class.
+
+    Raises:
+        ProfilingError: it is none of these.
+    """
+    if isinstance(optimizer, str):
+        _class_named(optimizer)
+    elif optimizer is not None:
+        given = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
+        other = next((each for each in given if not isinstance(each, Optimizer)), None)
+        if other is not None or not given:
+            raise ProfilingError(
+                "optimizer= takes a torch.optim.Optimizer, several of them, or a name such as 'adamw'; found "
+                + (f"a {type(other).__name__}" if given else f"an empty {type(optimizer).__name__}")
+            )
 
 
 def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device: Device) -> OptimizerMemory:
@@ -101,18 +121,7 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
 
 def _by_name(name: str, model: torch.nn.Module) -> Chosen:
     """Build the optimizer of that name with its defaults, over twins of the trainable parameters."""
-    kinds = {
-        known.lower(): kind
-        for known, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
-    }
-    kind: Any = kinds.get(name.lower())
-    if kind is None:
-        nearest = difflib.get_close_matches(name.lower(), kinds, n=1, cutoff=0.0)[0]
-        raise ProfilingError(
-            f"torch.optim has no optimizer {name!r}; did you mean {nearest!r}? There are {', '.join(sorted(kinds))}. "
-            "Any other can be given itself: optimizer=my_optimizer."
-        )
+    kind = _class_named(name)
     twins = [twin_of(parameter) for parameter in model.parameters() if parameter.requires_grad]
     try:
         optimizer = kind(twins)
@@ -124,13 +133,25 @@ def _by_name(name: str, model: torch.nn.Module) -> Chosen:
     return Chosen(optimizer=optimizer, asked=name, leaves={id(twin): i for i, twin in enumerate(twins)})
 
 
-def _given(optimizer: object, model: torch.nn.Module) -> Chosen:
-    """Check an optimizer that was given."""
-    if not isinstance(optimizer, Optimizer):
+def _class_named(name: str) -> Any:
+    """Return the class of ``torch.optim`` that has that name."""
+    kinds = {
+        known.lower(): kind
+        for known, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }
+    kind = kinds.get(name.lower())
+    if kind is None:
+        nearest = difflib.get_close_matches(name.lower(), kinds, n=1, cutoff=0.0)[0]
         raise ProfilingError(
-            "optimizer= takes a torch.optim.Optimizer, several of them, or a name such as 'adamw'; found a "
-            f"{type(optimizer).__name__}"
+            f"torch.optim has no optimizer {shown(name)}; did you mean {nearest!r}? There are "
+            f"{', '.join(sorted(kinds))}. Any other can be given itself: optimizer=my_optimizer."
         )
+    return kind
+
+
+def _given(optimizer: Optimizer, model: torch.nn.Module) -> Chosen:
+    """Check an optimizer that was given."""
     inner = [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
     if "param_groups" not in vars(optimizer) and inner:  # a wrapper that passes on another's groups
         return _given(inner[0], model)
@@ -200,4 +221,4 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"

@@ -75,8 +75,9 @@ def profile(
     Raises:
         NotApplicable: the model has no trainable parameters, or lies on several ranks.
         ProfilingError: the model cannot be recorded: no loss, an unknown mode, device or optimizer, an optimizer that
-            trains something else, a gradient taken inside forward, or a profiler that is already running.
-        Exception: whatever the model's own forward raises, with the model as it was.
+            trains something else, a gradient taken inside forward, a profiler that is already running, or forward or
+            the loss fails on the batch, which leaves the model as it was.
+        Exception: an error of the model's own, of another class than Python's usual ones.
 
     Example:
         >>> import torch, autockpt
@@ -95,12 +96,15 @@ def profile(
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
 
-def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> Profile:
-    """Record a step that runs; arguments, errors and what is put back as for `profile`."""
+def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:
+    """Record a step that runs; arguments, errors and what is put back as for `profile`.
+
+    Where seconds are not wanted nothing is `timed` beside the one step that is watched.
+    """
     refuse_unseen(step.device)
     refuse_own_step(step.model)
     chosen = choose_optimizers(optimizer, step.model)
-    if not step.model.training:
+    if timed and not step.model.training:
         _log.warning("the model is in eval mode; the profile says what a step in eval mode holds")
     private.load_compiler()
     with (
@@ -111,7 +115,7 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None) -> P
         torch.compiler.set_stance("force_eager"),  # the compiler would trace the recorder too
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
-        return _record(step, sandbox, chosen)
+        return _record(step, sandbox, chosen, timed=timed)
 
 
 @contextmanager
@@ -125,8 +129,8 @@ def _modes_as_now() -> Iterator[None]:
         private.end_modes(before)
 
 
-def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) -> Profile:
-    """Watch the step, twice if the first forward of the model sets itself up, and time it."""
+def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], *, timed: bool) -> Profile:
+    """Watch the step, twice if the first forward of the model sets itself up, and time it where that is wanted."""
     gc.collect()  # garbage from before the step must not be freed inside it
     device = device_of(step.device)
     clock = device.clock()
@@ -146,8 +150,9 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen]) 
     if run.sets_itself_up:
         run = watch()
     seconds = recorded_seconds(run, clock, backward=device.runs_at_once)
-    with step.gradients_aside():
-        seconds = timed_seconds(step, run, clock, seconds)
+    if timed:
+        with step.gradients_aside():
+            seconds = timed_seconds(step, run, clock, seconds)
     sandbox.rewind()
     optimizer = optimizer_memory(optimizers, run.reached, device)
     return build_profile(

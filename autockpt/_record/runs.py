@@ -44,6 +44,8 @@ def watch_step(
         try:
             with observer.watching():
                 outputs, scalar = step.forward()
+                if not step.holds_outputs:
+                    outputs = None
             observer.begin_backward()
             gradients = step.gradients(scalar)
             device_of(step.device).settle(gradients)  # else they outlive their names on the tape

@@ -13,6 +13,8 @@ from .. import _torch_private as private
 from .._calls.values import decode, encode, tensors
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
+from ..solvers.units import shown
+from .failing import BATCH, LOSS, described, described_batch, failing
 from .loss import assumed_loss
 
 Loss = Callable[[Any], torch.Tensor]
@@ -33,6 +35,7 @@ class TrainingStep:
         source: a leaf behind the inputs that come out of a graph of the caller's; None where there is none.
         hooks: whether the model's own hooks run around its forward; they do not where the arguments are those that
             its forward was given, after its hooks.
+        holds_outputs: whether outputs are held until backward is over, as where a loop still has a name for them.
     """
 
     model: torch.nn.Module
@@ -44,6 +47,7 @@ class TrainingStep:
     held: tuple[torch.Tensor | None, ...]
     source: torch.Tensor | None = None
     hooks: bool = True
+    holds_outputs: bool = True
 
     def forward(self) -> tuple[Any, torch.Tensor]:
         """Run the model and the loss; return the outputs and the scalar.
@@ -52,17 +56,21 @@ class TrainingStep:
         forward: anew, and the casts go with it.
 
         Raises:
-            ProfilingError: what comes out is no scalar that requires a gradient, or forward does not run where
-                autograd's saved tensors are watched.
+            ProfilingError: what comes out is no scalar that requires a gradient, forward does not run where autograd's
+                saved tensors are watched, or it or the loss raises an error of Python's usual classes, which is the
+                cause of this one.
         """
         if not torch.is_grad_enabled():
             raise ProfilingError("gradients are switched off (torch.no_grad); a training step needs them on")
         torch.clear_autocast_cache()
         try:
             args, kwargs = self._arguments()
-            outputs = (self.model if self.hooks else self.model.forward)(*args, **kwargs)
-            scalar = self.loss(outputs)
-        except RuntimeError as error:
+            with failing("forward", lambda: described_batch(self.args, self.kwargs), BATCH):
+                outputs = (self.model if self.hooks else self.model.forward)(*args, **kwargs)
+            with failing("the loss", lambda: f"the outputs ({described(outputs)})", LOSS):
+                scalar = self.loss(outputs)
+        except RuntimeError as raised:
+            error = raised.own if isinstance(raised, ProfilingError) else raised
             if "saved tensor hooks" not in str(error) and not _switches_hooks_off(error):
                 raise
             raise ProfilingError(
@@ -74,11 +82,11 @@ class TrainingStep:
         if not _is_loss(scalar):
             if not any(tensor.requires_grad for tensor in tensors(outputs)):
                 raise ProfilingError(
-                    f"no output of the model requires a gradient (outputs: {_describe(outputs)}). "
+                    f"no output of the model requires a gradient (outputs: {described(outputs)}). "
                     "Give loss=, a function from the outputs to a scalar."
                 )
             raise ProfilingError(
-                f"the loss must be a tensor with one element that requires a gradient, found {_describe(scalar)}"
+                f"the loss must be a tensor with one element that requires a gradient, found {described(scalar)}"
             )
         return outputs, scalar
 
@@ -98,6 +106,14 @@ class TrainingStep:
             if private.has_reentrant_checkpoint(scalar):
                 return self._gradients_by_backward(scalar)
             return torch.autograd.grad(scalar, self.leaves, allow_unused=True)
+
+    def add_gradients(self, scalar: torch.Tensor) -> None:
+        """Run backward, outside autocast, and add to the gradients that are held; not where hooks would hear of it."""
+        if any(leaf._post_accumulate_grad_hooks for leaf in self.leaves):
+            self.gradients(scalar)
+            return
+        with _outside_autocast(self.device):
+            scalar.backward()
 
     def _gradients_by_backward(self, scalar: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run ``.backward()``, the only way through reentrant checkpoints, with the existing gradients set aside."""
@@ -188,7 +204,7 @@ def refuse_untrainable(model: torch.nn.Module, loss: Loss | None) -> None:
     """
     refuse_other(model)
     if loss is not None and not callable(loss):
-        raise NotApplicable(f"loss is {loss!r}; it must be a function from the model's outputs to a scalar.")
+        raise NotApplicable(f"loss is {shown(loss)}; it must be a function from the model's outputs to a scalar.")
     refuse_lazy(model)
     if next(model.parameters(), None) is None:
         raise NotApplicable(f"{type(model).__name__} has no parameter, so it is no model that trains.")
@@ -201,7 +217,7 @@ def refuse_other(model: object) -> None:
         NotApplicable: it is none, or a class of modules.
     """
     if not isinstance(model, torch.nn.Module):
-        raise NotApplicable(f"a model is a torch.nn.Module, and this is {model!r:.80}.")
+        raise NotApplicable(f"a model is a torch.nn.Module, and this is {shown(model)}.")
 
 
 def refuse_unseen(device: torch.device) -> None:
@@ -281,9 +297,3 @@ def _switches_hooks_off(error: BaseException) -> bool:
 
 def _is_loss(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, requires_grad={value.requires_grad}"
-    return f"a {type(value).__name__}"

@@ -131,6 +131,7 @@ def ready_for(kind: Kind, profile: Profile, plan: Plan, nets: Nets | None, unfit
         unfit=unfit,
         nets=nets,
         backwards=1 + len(profile.backward_ticks),
+        holds_outputs=profile.holds_outputs,
     )
 
 

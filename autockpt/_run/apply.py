@@ -13,14 +13,13 @@ from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins
-from .._data.plan import Plan
+from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from ..solvers.errors import BudgetError
-from ..solvers.registry import named
-from ..solvers.units import format_bytes
+from ..solvers.units import format_bytes, shown
 from .frames import Checking
 from .governor import Governor
 from .install import govern, install, installed_plan, uninstall
@@ -105,10 +104,11 @@ def apply(
             planned together with others that are not given, is one of several and `inputs` are given, has lazy modules
             that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
-        ProfilingError: the model cannot be recorded.
+        ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or the optimizer is
+            none.
         TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
         UnknownSolver: there is no such solver.
-        Exception: whatever the model's own forward raises.
+        Exception: an error of the model's own, of another class than Python's usual ones.
 
     Example:
         >>> import torch, autockpt
@@ -125,13 +125,12 @@ def apply(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
         )
     if check not in get_args(Checking):
-        raise BudgetError(f"check is {check!r}; it can be {', '.join(map(repr, get_args(Checking)))}")
+        raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
     whole = as_one(model)
     for root in roots(whole).values():
         _refuse_compiled(root, given=plan is not None)
     if plan is not None:
-        if not isinstance(plan, Plan):
-            raise NotApplicable(f"plan is {plan!r:.80}; give a Plan, such as autockpt.Plan.load('plan.json').")
+        refuse_no_plan(plan)
         refuse_lazy(whole)
         refuse_pins(keep, recompute)
         refuse_units(whole, [segment.calls for segment in plan.segments])
@@ -149,7 +148,6 @@ def apply(
         )
     if inputs is None:
         refuse_late_writes(whole)
-    named(solver)  # before anything runs
     request = Request(
         goal=goal,
         loss=loss,
@@ -157,7 +155,7 @@ def apply(
         solver=solver,
         seconds=seconds,
         pins=Pins.of(keep, recompute),
-        plan_for=plan_for or {},
+        plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
     )

@@ -9,6 +9,7 @@ from typing import TypeVar
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record.in_place import Recorded
+from .._record.optimizer import Optimizers
 from .batch import Batch, Kind
 from .frames import Nets
 
@@ -52,6 +53,7 @@ class Ready:
         calls: how often a step of the kind calls each module, by name.
         nets: what compares its replays.
         backwards: on how many backward passes it counts.
+        holds_outputs: whether the recorded step held its outputs after the loss was there.
         others: kinds of steps that begin alike, and that the plan holds to the budget as well.
     """
 
@@ -62,11 +64,27 @@ class Ready:
     unfit: str = ""
     nets: Nets | None = None
     backwards: int = 1
+    holds_outputs: bool = True
     others: tuple[Kind, ...] = ()
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
         return any(kind.covers(batches, gradient_bytes) for kind in (self.kind, *self.others))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands in the steps that a plan is for, beside what one forward and backward tell.
+
+    Attributes:
+        gradients: whether such a step begins with gradients, to which its own are added.
+        outputs: whether outputs are held until backward is over.
+        optimizer: what trains the model; None where nobody told, and none has stepped.
+    """
+
+    gradients: bool = True
+    outputs: bool = True
+    optimizer: Optimizers | None = None
 
 
 T = TypeVar("T", Known, Ready)

@@ -15,14 +15,16 @@ import torch
 from .._choose.solve import solve
 from .._data.document import Document
 from .._data.errors import GrowthError
-from .._data.goal import Patterns
+from .._data.goal import Patterns, refuse_no_number
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of, planned_device
 from .._record import profile
 from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
+from .._record.step import refuse_other
 from ..solvers.errors import BudgetError, Infeasible
+from ..solvers.units import shown
 from .apply import goal_for
 from .fitting import FIRST_SIZES, largest
 from .request import less_margin
@@ -132,9 +134,9 @@ def max_batch(
         GrowthError: `make_inputs` makes batches that do not grow.
         Infeasible: not even one sample fits; carries the minimum reachable bytes for it, and the plan that reaches it.
         PinError: a pattern matches no call, or no plan can honour the pins.
-        ProfilingError: the model cannot be recorded.
+        ProfilingError: the model cannot be recorded, or its forward fails on a batch.
         UnknownSolver: there is no such solver.
-        Exception: whatever `make_inputs` or the model's own forward raises.
+        Exception: whatever `make_inputs` raises.
 
     Example:
         >>> import torch, autockpt
@@ -148,12 +150,18 @@ def max_batch(
     Heuristic as the solver is: about ten fake recordings with a search of a second, and `seconds` for the
     plan itself.
     """
+    refuse_other(model)
+    if not callable(make_inputs):
+        raise GrowthError(
+            f"make_inputs is {shown(make_inputs)}; give a function that makes a batch of so many samples, such as "
+            "lambda samples: torch.randn(samples, 32)"
+        )
     on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
     budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
     if budget_bytes is None:
         raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
-    if most is not None and most < 1:
-        raise BudgetError(f"most is at least 1 sample; this is {most}")
+    if most is not None:
+        refuse_no_number("most", most, 1)
 
     def record(size: int, mode: Mode = mode) -> Profile:
         _log.info("a step of %d samples is recorded (%s)", size, mode)

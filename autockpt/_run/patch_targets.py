@@ -103,6 +103,11 @@ class _Targets:
             if function:
                 self._refuse_function(segment, key)
                 self._look_for(call, function)
+            elif not _has_forward(module):
+                raise NotApplicable(
+                    f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules "
+                    "inside it."
+                )
             elif reason := why_unrepeatable(module):
                 raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
             place = Place(

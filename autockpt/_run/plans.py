@@ -27,7 +27,7 @@ from .alike import MOST_OTHERS, ready_for, shared, with_others
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .frames import Nets
 from .headroom import enlarged, grown, roomy
-from .known import Known, Ready, covering
+from .known import Known, Ready, Standing, covering
 from .refusing import refusing
 from .request import Request, less_margin
 
@@ -231,6 +231,16 @@ class Plans:
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
         nets = Nets.of(plan, self._request.check, governed=True, stashes=self._stashes)
         return ready_for(kind, profile, plan, nets, unfit)
+
+    def standing(self, optimizers: Sequence[Optimizer]) -> Standing | None:
+        """Say what stands in the steps that the plan is for, whose `optimizers` were seen; None where there is none."""
+        if (ready := self.current) is None:
+            return None
+        return Standing(
+            gradients=ready.kind.gradient_bytes > 0,
+            outputs=ready.holds_outputs,
+            optimizer=list(optimizers) or self._request.optimizer,
+        )
 
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]

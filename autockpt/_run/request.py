@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,10 @@ from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
-from .._record.optimizer import Optimizers
+from .._record.optimizer import Optimizers, refuse_no_optimizer
+from ..solvers.errors import BudgetError
+from ..solvers.registry import named
+from ..solvers.units import shown
 from .frames import Checking
 
 
@@ -31,6 +34,11 @@ class Request:
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
         strict: whether a later step that cannot fit raises.
         check: which replays are compared with their forwards.
+
+    Raises:
+        BudgetError: the seconds are no number, or the shapes no shapes.
+        ProfilingError: the optimizer is none.
+        UnknownSolver: there is no such solver.
     """
 
     goal: Goal
@@ -42,6 +50,13 @@ class Request:
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
     check: Checking = "sampled"
+
+    def __post_init__(self) -> None:
+        """Refuse before any step what would fail as the plan is made."""
+        named(self.solver)
+        self._asked(self.goal)
+        refuse_no_optimizer(self.optimizer)
+        _refuse_no_shapes(self.plan_for)
 
     def copied(self) -> Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
@@ -59,8 +74,10 @@ class Request:
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
             goal = Goal(budget=int(share * goal.budget_bytes))
-        asked = Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
-        return choose(profile, asked, bounded=bounded)
+        return choose(profile, self._asked(goal), bounded=bounded)
+
+    def _asked(self, goal: Goal) -> Asked:
+        return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
 
 
 def less_margin(goal: Goal, device: Device) -> Goal:
@@ -68,3 +85,18 @@ def less_margin(goal: Goal, device: Device) -> Goal:
     if goal.budget_bytes is None or not device.margin:
         return goal
     return Goal(budget=int((1 - device.margin) * goal.budget_bytes))
+
+
+def _refuse_no_shapes(plan_for: object) -> None:
+    """Refuse largest shapes that are none."""
+    whole = isinstance(plan_for, Mapping) and all(isinstance(name, str) for name in plan_for)
+    shapes: Iterable[object] = plan_for.values() if isinstance(plan_for, Mapping) else ()
+    if not whole or not all(map(_is_shape, shapes)):
+        raise BudgetError(
+            "plan_for is the largest shape of each argument by its name, such as {'input_ids': (8, 2048)}; found "
+            f"{shown(plan_for)}"
+        )
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, (tuple, list)) and all(type(size) is int and size >= 0 for size in shape)

@@ -51,6 +51,12 @@ UNSEEN = (
     "batch, apply(model, budget, inputs=batch, loss=loss), before compiling; or compile its blocks alone."
 )
 
+BEHIND = (
+    "a model that has a plan trains, and its own forward was not seen. Where the whole model was compiled after apply, "
+    "the plan is in what was compiled: its segments are recomputed, and steps are neither compared nor planned anew. "
+    "Where parts of it are called instead, nothing in them is recomputed: apply to the module whose forward is called."
+)
+
 BACKWARDS = (
     "a step had more backward passes than its plan counts on (retain_graph, or a loss of its own each): what a segment "
     "recomputes for one is recomputed for the next, and its inputs are held until then. That step may have been above "

@@ -115,3 +115,45 @@ def test_a_model_that_trains_in_eval_mode_under_a_plan_is_told_of_no_missing_one
         for _ in range(2):
             model(batch).square().mean().backward()
     assert replayed and caplog.messages == []
+
+
+def compiled_whole(model: nn.Module) -> Any:
+    torch.compiler.reset()  # what was compiled of the same code before counts against a limit
+    return torch.compile(model, backend="aot_eager")
+
+
+def compiled_itself(model: nn.Module) -> Any:
+    torch.compiler.reset()
+    model.compile(backend="aot_eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("begin", [nn.Module.eval, compiled_whole, compiled_itself])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_where_a_plan_is_on_no_step_is_said_to_run_without(
+    begin: Callable[[nn.Module], Any], steps: bool, at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training in eval mode, and what is compiled whole after `apply`, runs under the plan."""
+    model, batch = stack(), torch.randn(64, 16)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    autockpt.apply(model, "min", loss=torch.sum, inputs=batch if at_once else None)
+
+    def step(model: Any) -> None:
+        model(batch).sum().backward()
+        if steps:
+            optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(0 if at_once else 3):
+        step(model)
+    plan, trained = autockpt.plan_of(model), begin(model)
+    assert plan is not None
+    for _ in range(4):
+        step(trained)
+    assert autockpt.plan_of(model) is plan
+    for never in ("without a plan", "in which no step is recorded"):
+        assert never not in caplog.text
+    if begin is not nn.Module.eval and at_once:
+        assert caplog.text.count("the plan is in what was compiled") == 1

@@ -1,47 +1,122 @@
-"""Peaks and seconds of the plain and the planned step, predicted and measured."""
+"""Peaks and seconds of the plain and the planned step.
+
+    planned    what the plan predicts of the step that it was made for, the step of its optimizer included
+    predicted  the same plan, on a recording of the step that is run here: forward and backward
+    measured   that very step
+
+The step here is as the steps that the plan is for, as far as that is known: it begins without gradients where they do,
+lets go of outputs where they do, and the state of their optimizer stands beside it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+import msgspec
+from torch.optim import Optimizer
 
 from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
+from ..._data.profile import Profile
 from ..._device import device_of
-from ..._record.recorder import storage_bytes
+from ..._record.optimizer import Optimizers
+from ..._record.recorder import record_step, storage_bytes
 from ..._record.sandbox import Sandbox
+from ..._record.shadow import state_tensors
 from ..._record.step import TrainingStep
+from ..._run.known import Standing
+from ...solvers.errors import AutockptError
 from ..measure import measure
+
+Planned = Callable[[], AbstractContextManager[None]]
 
 
 def figures_of(
-    step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Callable[[], AbstractContextManager[None]] | None
+    step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Planned | None, standing: Standing
 ) -> dict[str, Any]:
     """Return the figures of a `Verification` by name: those that the plan predicts, and those of a step.
 
-    In the context `planned` the plan is on; None where its step does not go through: nothing is measured then.
+    Args:
+        step: the step.
+        plan: the plan.
+        sandbox: puts everything back between runs.
+        planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
+        standing: what stands in the steps that the plan is for.
     """
     found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
-    if plan.plain_peak_bytes:
-        found |= {"predicted_plain_peak_bytes": plan.plain_peak_bytes, "predicted_peak_bytes": plan.peak_bytes}
     if plan.plain_seconds:
         seconds = plan.plain_seconds
         found |= {"predicted_plain_seconds": seconds, "predicted_seconds": seconds + plan.recompute_seconds}
+    begun = dataclasses.replace(step, holds_outputs=standing.outputs)
+    if not standing.gradients:
+        begun = dataclasses.replace(begun, held=(None,) * len(step.held))
+
+    @contextmanager
+    def state(there: Planned) -> Iterator[None]:
+        """The state in which a step begins."""
+        sandbox.restore()  # which would take the plan off
+        with there(), nullcontext() if standing.gradients else step.gradients_aside():
+            yield
+
+    optimizer_bytes = 0
+    if plan.plain_peak_bytes:
+        found |= {"planned_plain_peak_bytes": plan.plain_peak_bytes, "planned_peak_bytes": plan.peak_bytes}
+        with state(nullcontext):
+            profile = _recorded(begun, standing.optimizer)
+        optimizer_bytes = profile.static.optimizer_bytes if profile is not None else 0
+        found |= _predicted(plan, profile)
     if planned is None:
         return found
+    optimizer_bytes = _state_bytes(begun, standing.optimizer) or optimizer_bytes
     for name, there in (("measured_plain_", nullcontext), ("measured_", planned)):
-        for figure, measured in (("peak_bytes", _peak_bytes), ("seconds", _seconds)):
-            sandbox.restore()  # which would take the plan off
-            with there():
-                found[name + figure] = measured(step)
-    return found
+        with state(there):
+            peak_bytes = _peak_bytes(begun)
+        found[name + "peak_bytes"] = None if peak_bytes is None else peak_bytes + optimizer_bytes
+        with state(there):
+            found[name + "seconds"] = _seconds(begun)
+    return found | {"optimizer_bytes": optimizer_bytes}
+
+
+def _recorded(step: TrainingStep, optimizer: Optimizers | None) -> Profile | None:
+    """Record the step that is measured; None where it cannot be."""
+    try:
+        return record_step(step, optimizer=optimizer, timed=False)
+    except AutockptError:  # nothing is predicted then
+        return None
+
+
+def _predicted(plan: Plan, profile: Profile | None) -> dict[str, int]:
+    """Predict the peaks of a recorded forward and backward; nothing where the plan does not fit it."""
+    if profile is None:
+        return {}
+    profile = msgspec.structs.replace(profile, optimizer_step_bytes=0)
+    try:
+        peak_bytes = plan.timeline(profile).peak_bytes
+    except AutockptError:
+        return {}
+    return {"predicted_plain_peak_bytes": profile.plain_peak_bytes, "predicted_peak_bytes": peak_bytes}
 
 
 def _run(step: TrainingStep) -> None:
-    _outputs, loss = step.forward()  # the outputs are alive in backward, as in a training loop
-    step.gradients(loss)
+    outputs, loss = step.forward()
+    if not step.holds_outputs:
+        outputs = None
+    if any(gradient is not None for gradient in step.held):
+        step.add_gradients(loss)
+    else:
+        step.gradients(loss)
+    del outputs
+
+
+def _state_bytes(step: TrainingStep, optimizer: Optimizers | None) -> int:
+    """Bytes of the state that optimizers have by now."""
+    several = optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
+    held = [tensor for each in several if isinstance(each, Optimizer) for tensor in state_tensors(each)]
+    return storage_bytes(device_of(step.device), held)
 
 
 def _peak_bytes(step: TrainingStep) -> int | None:

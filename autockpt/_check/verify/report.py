@@ -67,11 +67,17 @@ class Verification(
         wrong_replays: what replays made otherwise than their forwards did, by the plan's fault: the calls cannot be
             repeated exactly. Looked for where the planned steps are not the plain ones.
         budget_bytes: what the plan keeps to, as it predicts; None for a plan by hand.
-        predicted_plain_peak_bytes: peak of the plain step, as the plan predicts it; None for a plan by hand.
-        predicted_peak_bytes: that of the planned step.
-        measured_plain_peak_bytes: peak of one forward and backward, with parameters, buffers, batch and gradients that
-            were there before; None where it was not measured.
+        planned_plain_peak_bytes: peak of the plain step that the plan was made for, as it predicts that, the step of
+            its optimizer included; None for a plan by hand.
+        planned_peak_bytes: that of its planned step.
+        predicted_plain_peak_bytes: peak of the plain step that was measured, predicted from a recording of it; None
+            for a plan by hand, and where it cannot be recorded.
+        predicted_peak_bytes: that of the same step under the plan.
+        measured_plain_peak_bytes: peak of one forward and backward, with parameters, buffers, batch, the state of the
+            optimizer, and gradients that were there before where the plan is for such steps; None where it was not
+            measured.
         measured_peak_bytes: that under the plan.
+        optimizer_bytes: of that state, in both.
         predicted_plain_seconds: seconds of the plain step, as the plan has them.
         predicted_seconds: those of the planned step.
         measured_plain_seconds: seconds of one forward and backward.
@@ -98,10 +104,13 @@ class Verification(
     plain_differences: tuple[Difference, ...] = ()
     wrong_replays: tuple[Difference, ...] = ()
     budget_bytes: int | None = None
+    planned_plain_peak_bytes: int | None = None
+    planned_peak_bytes: int | None = None
     predicted_plain_peak_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     measured_plain_peak_bytes: int | None = None
     measured_peak_bytes: int | None = None
+    optimizer_bytes: int = 0
     predicted_plain_seconds: float | None = None
     predicted_seconds: float | None = None
     measured_plain_seconds: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,20 +15,24 @@ import torch
 
 from ..._choose.pins import refuse_pins
 from ..._choose.solve import choose
-from ..._data.errors import NotApplicable
+from ..._data.errors import NotApplicable, ProfilingError
 from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
-from ..._data.plan import Plan
+from ..._data.plan import Plan, refuse_no_plan
 from ..._device import device_of
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
-from ..._record.step import TrainingStep, training_step
+from ..._record.step import TrainingStep, refuse_other, training_step
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
+from ..._run.governor import Governor
 from ..._run.install import install, installed_plan, set_aside, uninstall
+from ..._run.known import Standing
+from ..._run.patches import governor_of
 from ...solvers.errors import BudgetError
+from ...solvers.units import shown
 from .figures import figures_of
 from .outcome import Observed, compare, observe
 from .replays import Fault, comparing_replays
@@ -54,8 +59,9 @@ def verify(
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
     The plain step runs twice, so that what it does not repeat itself is not blamed on the plan; where the planned step
-    differs, replays are held against what forward dropped. Then peaks and seconds of both are measured. Everything is
-    put back. Copies of the state, and one plain run's outputs and gradients, wait on the host.
+    differs, replays are held against what forward dropped. Then the step is recorded, so that the plan's peak is
+    predicted of the very step that is measured, and peaks and seconds of both are measured. Everything is put back.
+    Copies of the state, and one plain run's outputs and gradients, wait on the host.
 
     Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
@@ -67,7 +73,8 @@ def verify(
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
         loss: maps the model's outputs to a scalar; without it, an output's ``.loss``, else the sum over the
             outputs that require gradients, and the plan for a budget is made as by `apply`.
-        optimizer: its state in the budget: one of ``torch.optim``, or the name of its class.
+        optimizer: its state counts, in a plan for a budget its step as well: one of ``torch.optim``, or the name of
+            its class. Without it, those that were seen to train a model which `apply` holds to a budget.
         solver: a name in ``autockpt.solvers.SOLVERS``.
         steps: how many steps to run one after the other; buffers and generators go on from step to step.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
@@ -79,7 +86,8 @@ def verify(
     Raises:
         AutockptError: as `apply` and `solve` raise it.
         BudgetError: more than one of plan, budget and overhead is given, or none and no plan is applied.
-        Exception: whatever the plain step raises, with the model as it was.
+        ProfilingError: forward or the loss fails on the batch, which leaves the model as it was.
+        Exception: whatever else the plain step raises.
 
     Example:
         >>> import torch, autockpt
@@ -88,17 +96,28 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
+    refuse_other(model)
     _refuse(plan, budget, max_overhead, keep, recompute, steps)
+    governor = governor_of(model)
+    known = governor.standing() if plan is None and budget is None and isinstance(governor, Governor) else None
+    standing = known or Standing()
+    if optimizer is not None:
+        standing = dataclasses.replace(standing, optimizer=optimizer)
     with set_aside(model) as applied:
         _refuse_plans_inside(model)
         if budget is not None or max_overhead is not None:
             asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
             plan = choose(profile(model, inputs, loss=loss, optimizer=optimizer), asked)
-        return _verified(model, plan or applied, inputs, loss, steps)
+        return _verified(model, plan or applied, inputs, loss, steps, standing)
 
 
 def _verified(
-    model: torch.nn.Module, plan: Plan | None, inputs: object, loss: Callable[[Any], torch.Tensor] | None, steps: int
+    model: torch.nn.Module,
+    plan: Plan | None,
+    inputs: object,
+    loss: Callable[[Any], torch.Tensor] | None,
+    steps: int,
+    standing: Standing,
 ) -> Verification:
     if plan is None:
         raise BudgetError(
@@ -109,7 +128,7 @@ def _verified(
     uninstall(model)
     step = training_step(model, inputs, loss or sum_of_outputs)
     with Sandbox(model, inputs=(*step.args, *step.kwargs.values()), loss=loss, parameters=True) as sandbox:
-        return _verify(Runs(step=step, plan=plan, sandbox=sandbox, steps=steps))
+        return _verify(Runs(step=step, plan=plan, sandbox=sandbox, steps=steps), standing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +169,7 @@ class Runs:
             yield from compare(number, expected, outcome)
 
 
-def _verify(runs: Runs) -> Verification:
+def _verify(runs: Runs, standing: Standing) -> Verification:
     step, plan, sandbox = runs.step, runs.plan, runs.sandbox
     sandbox.restore()
     plain = [[one.kept() for one in outcome] for outcome in runs.outcomes()]
@@ -187,7 +206,7 @@ def _verify(runs: Runs) -> Verification:
         error=error,
         notes=tuple(sandbox.notes()),
         **_never_met(step.model, plan, {key for keys in replayed for key in keys}),
-        **figures_of(step, plan, sandbox, runs.planned if error is None else None),
+        **figures_of(step, plan, sandbox, runs.planned if error is None else None, standing),
     )
 
 
@@ -210,7 +229,8 @@ def _run_planned(
         except torch.OutOfMemoryError:
             raise
         except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
-            error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
+            told = raised.own if isinstance(raised, ProfilingError) else raised
+            error = f"{type(told).__name__}: {' '.join(str(told).split())}"
     return found, error, replayed
 
 
@@ -261,8 +281,10 @@ def _refuse(
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
         )
-    if steps < 1:
-        raise NotApplicable(f"steps={steps}: there must be at least one step to compare")
+    if plan is not None:
+        refuse_no_plan(plan)
+    if type(steps) is not int or steps < 1:
+        raise NotApplicable(f"steps={shown(steps)}: there must be at least one step to compare")
     if budget is None and max_overhead is None:
         refuse_pins(keep, recompute)
 

@@ -35,7 +35,7 @@ from ..batch import Batch, Forward, gradient_bytes
 from ..company import Company
 from ..frames import Handle, Table, patched_forward
 from ..install import cover, replan, uninstall
-from ..known import Ready
+from ..known import Ready, Standing
 from ..optimizer_steps import OptimizerSteps
 from ..patch_targets import listed
 from ..plans import Plans
@@ -90,6 +90,10 @@ class Governor:
     def prepare(self, model: nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         return self._plans.prepare(model, inputs)
+
+    def standing(self) -> Standing | None:
+        """Say what stands in the steps that the plan is for; None where there is none."""
+        return self._plans.standing(self._optimizers.optimizers)
 
     def listen(self, model: nn.Module) -> None:
         """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
@@ -326,8 +330,10 @@ class Governor:
             self._said.once(said.REPLACED)
         elif self._transformed:
             self._said.once(said.TRANSFORMED)
-        elif trains(model) or self._plans.current is None:
+        elif self.handle.table.plan is None:
             self._said.once(said.UNSEEN if trains(model) else said.EVAL)
+        elif trains(model):
+            self._said.once(said.BEHIND)
 
     def _rest(self) -> None:
         """Let steps run as they come from now on."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:  # it comes with torch
 NEAR = 0.01
 """Share of a budget up to which a measured peak above it may come of a loss that was not told."""
 
+CLOSE = 0.005
+"""Share up to which a measured peak above what was predicted of the very step is no news."""
+
 _LISTED = 12  # differences in a table; the rest are counted
 
 DETERMINISTIC = (
@@ -79,20 +82,36 @@ def verification_page(found: Verification) -> Page:
 def _steps(found: Verification) -> Iterator[str | Table]:
     """Yield the figures of the plain and the planned step that there are."""
     rows = [["budget", "-", format_bytes(found.budget_bytes)]] if found.budget_bytes is not None else []
+    predicted = (found.predicted_plain_peak_bytes, found.predicted_peak_bytes)
+    planned = (found.planned_plain_peak_bytes, found.planned_peak_bytes)
+    if all(planned) and planned != predicted:
+        rows.append(["predicted peak, the plan's own step", *(format_bytes(each or 0) for each in planned)])
     for what, figure, said in (("peak", "peak_bytes", format_bytes), ("step", "seconds", format_seconds)):
         for how in ("predicted", "measured"):
             figures = [getattr(found, f"{how}_{plain}{figure}") for plain in ("plain_", "")]
             rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
     if rows:
         yield Table(header=["", "plain", "planned"], rows=rows)
-    above_bytes = (found.measured_peak_bytes or 0) - (found.budget_bytes or 0)
-    if found.budget_bytes is not None and above_bytes > NEAR * found.budget_bytes:
-        cause = "the plan is that of another model, batch or loss"
-        yield f"The measured peak stands {format_bytes(above_bytes)} above the budget: {cause}"
+    yield from _alarms(found)
     if found.measured_peak_bytes is not None:
-        yield "Measured is one forward and backward, without an optimizer"
+        state = f"with the {format_bytes(found.optimizer_bytes)} of an optimizer's state, " * bool(
+            found.optimizer_bytes
+        )
+        yield f"Measured is one forward and backward, {state}without {'its step' if state else 'an optimizer'}"
     if found.error is not None and found.error not in headline(found):
         yield f"The planned step raised {found.error}"
+
+
+def _alarms(found: Verification) -> Iterator[str]:
+    """Say where the measured step stands above what was predicted of it, or above the budget."""
+    measured_bytes = found.measured_peak_bytes or 0
+    wrong_bytes = measured_bytes - (found.predicted_peak_bytes or measured_bytes)
+    above_bytes = measured_bytes - (found.budget_bytes or measured_bytes)
+    if wrong_bytes > CLOSE * measured_bytes:
+        yield f"The measured peak stands {format_bytes(wrong_bytes)} above what is predicted of the very step"
+    if above_bytes > NEAR * (found.budget_bytes or 0):
+        cause = "the plan is that of another model, batch or loss"
+        yield f"The measured peak stands {format_bytes(above_bytes)} above the budget: {cause}"
 
 
 def _differences(found: Verification) -> Iterator[str | Table]:
