@@ -12,21 +12,17 @@ import copy
 import dataclasses
 import functools
 import logging
-import math
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ..._calls.roots import Together, title, trains
-from ..._data.errors import NotApplicable, ProfilingError
+from ..._data.errors import NotApplicable
 from ..._device import device_of
-from ..._record.in_place import Recorded, RecordedStep
-from ..._record.ranks import refuse_collectives
-from ..._record.timed import TimedStep
+from ..._record.in_place import RecordedStep
 from ..._torch_private import transforms_active
 from ...solvers.errors import Infeasible, TooCostly
 from ...solvers.units import format_bytes
@@ -39,12 +35,12 @@ from ..known import Ready, Standing
 from ..optimizer_steps import OptimizerSteps
 from ..patch_targets import listed
 from ..plans import Plans
-from ..refusing import told
 from ..request import Request
 from ..said import Said
 from ..surprises import Surprises
 from ..unseen import Unseen
 from .decision import Decision, Situation, decide
+from .lessons import Lessons
 from .measured import Measured
 from .step import Step
 from .ways import Ways
@@ -75,6 +71,7 @@ class Governor:
         self._ways = Ways(self._said)
         self._plans = Plans(request, self._ways.stashes)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
+        self._lessons = Lessons(request.goal.budget_bytes, self._plans, self._surprises, self._optimizers, self._said)
         self._together, self.company, self.what = together, Company(), "a model"
         self._step: Step | None = None
         self._transformed = False  # whether a transform of torch.func has run a forward
@@ -207,7 +204,7 @@ class Governor:
                 timed=plans.timed,
                 planned=ready is not None,
                 unfit=ready.unfit if ready is not None else "",
-                surprise=self._surprise(model, device, ended),
+                surprise=self._lessons.surprise(model, device, ended, self.handle.table),
             )
         )
         if decision.what == "Replan":
@@ -249,67 +246,9 @@ class Governor:
     def _end(self, arguments: object) -> Step | None:
         """End the step that was under way, as something else begins that has these arguments; return it."""
         step, self._step = self._step, None
-        if step is None:
-            return None
-        strangers = self.handle.table.strangers.take_met()
-        if step.backward:
-            self._said.once(
-                said.OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
-            )
-            current = self._plans.current if step.way is None else None
-            covered = current is not None and current.covers(step.batches, step.gradient_bytes)
-            if covered and current is not None and len(step.backwards) > current.backwards:
-                self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
-        if isinstance(step.way, RecordedStep):
-            try:
-                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
-                self._learn(step, step.way.close(arguments), foreign=step.way.foreign)
-            except ProfilingError as error:
-                if step.differentiable:
-                    self._surprises.tries += 1
-                    if self._surprises.exhausted:
-                        self._rest()
-                    self._said.once(f"{said.FAILED if self._idle else said.LATER}: {error}")
-        elif isinstance(step.way, TimedStep) and step.backward:
-            self._plans.time(step.kind, step.way)
-            if not self._plans.has_met(step.batches, step.gradient_bytes):
-                self._surprises.uncovered()
-        if step.way is not None:
-            step.way.drop()
-        return step
-
-    def _learn(self, step: Step, recorded: Recorded, *, foreign: bool) -> None:
-        """Remember what was recorded, unless hooks of the user's were on."""
-        if foreign:
+        if step is not None and not self._lessons.of(step, self.handle.table, arguments):
             self._rest()
-            self._said.once(said.HOOKS)
-        elif self._surprises.sets_up(recorded.run.sets_itself_up):
-            _log.info("the model set itself up in its first step, so the next one is recorded")
-        else:
-            refuse_collectives(recorded.operators)
-            _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
-            beside_bytes, budget_bytes = recorded.beside_bytes or 0, self._request.goal.budget_bytes or math.inf
-            least_bytes = max(said.MOST_BESIDE * budget_bytes, said.LEAST_BESIDE_BYTES)
-            self._said.once(said.BESIDE.format(format_bytes(beside_bytes)), where=beside_bytes > least_bytes)
-            if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded)):
-                self._plans.forget_plans()
-            self._said.once(said.UNPLANNED, where=self._plans.late)
-
-    def _surprise(self, model: nn.Module, device: torch.device, last: Step | None) -> str:
-        """Say what the `last` step showed that the plan does not count on; empty where nothing."""
-        if (nets := self.handle.table.nets) is not None and (faults := nets.take_faults()):
-            self._said.once(told(faults))
-            self._plans.refuse(faults)
-            return "some calls cannot be replayed"
-        if last is not None and last.measured is not None and not self._surprises.exhausted:
-            above_bytes, error_bytes = last.measured.above(self._request.goal.budget_bytes)
-            if above_bytes:
-                self._surprises.tries += 1
-                self._plans.count(error_bytes)
-                return f"a step measured {format_bytes(above_bytes)} more than the budget"
-        grown = self._optimizers.grown()
-        counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
-        return "" if counted else f"{grown} keeps more than the plan counts on"
+        return step
 
     def _stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has taken a step on the model's parameters."""
