@@ -59,7 +59,7 @@ def as_one(models: Any) -> nn.Module:
         NotApplicable: there is none, one of them is no module, comes twice or lies in another one, or a name cannot be
             that of a module.
     """
-    if isinstance(models, (nn.ModuleList, nn.ModuleDict)):
+    if isinstance(models, (nn.ModuleList, nn.ModuleDict)) and type(models).forward is nn.Module.forward:
         models = dict(models.named_children())
     if isinstance(models, nn.Module):
         return models

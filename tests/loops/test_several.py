@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import NotApplicable, Plan
 from tests.loops.models import WIDTH, Network, loss_of, network
+from tests.loops.test_waiting import LOOPS, Several, cyclegan, penalised, tower
 from tests.loops.twin import Run, held, listening, steps
 
 Work = Callable[[Mapping[str, nn.Module], Tensor], Tensor]
@@ -116,6 +117,65 @@ def test_one_budget_over_several_models(row: str) -> None:
     work, build = ROWS[row]
     found = held(lambda: nn.ModuleDict(build()), partial(loop, work))
     assert found.said == ""
+
+
+class Apart(nn.ModuleDict):
+    """Several networks that are no parts of one, of which a call runs one."""
+
+    def __call__(self, which: str, hidden: Tensor) -> Tensor:
+        made: Tensor = self[which](hidden)
+        return made
+
+
+def towers(*names: str) -> nn.Module:
+    return Apart({name: tower() for name in names})
+
+
+@pytest.mark.parametrize("turn", LOOPS.values(), ids=LOOPS)
+def test_a_graph_of_one_model_outlives_a_backward_of_another(turn: Callable[[Run], None]) -> None:
+    found = held(partial(towers, "maker", "critic"), turn, optimizer=Several, budget=0.75)
+    assert found.said == ""
+
+
+def test_two_makers_and_two_critics() -> None:
+    found = held(partial(towers, "there", "back", "first", "second"), cyclegan, optimizer=Several, budget=0.6)
+    assert found.said == ""
+
+
+def test_a_penalty_every_fourth_step() -> None:
+    turns = partial(penalised, every=4, count=21)
+    found = held(partial(towers, "maker", "critic"), turns, optimizer=Several, budget=0.8, planned_by=5)
+    assert found.said == ""
+
+
+def test_what_a_model_holds_that_runs_before_counts() -> None:
+    """Of two models that train together one was planned: the other's activations were in no plan, nor told of."""
+
+    def loop(run: Run) -> None:
+        torch.manual_seed(4)
+        before = nn.Sequential(*(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4)))
+
+        def step(batch: Tensor) -> Tensor:
+            loss = loss_of(run.model(before(batch)))
+            loss.backward()
+            run.update()
+            before.zero_grad()
+            return loss
+
+        for batch in steps():
+            run.step(partial(step, batch), batch)
+
+    held(network, loop, budget=0.75)
+
+
+@pytest.mark.parametrize(("megabytes", "is_said"), [(8, False), (24, True)])
+def test_what_stands_beside_a_model_is_said_where_it_is_much(megabytes: int, is_said: bool) -> None:
+    model, beside = network(), torch.zeros(megabytes * 2**20 // 4)
+    with listening() as said:
+        autockpt.apply(model, "64MiB")
+        train([model])
+    assert any("stand beside the model" in each for each in said) == is_said, said
+    assert beside.numel()
 
 
 def test_a_model_that_calls_another_of_them() -> None:
