@@ -43,23 +43,25 @@ def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int,
     return found
 
 
-def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> int | None:
+def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> dict[int, torch.Tensor] | None:
     """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers.
+
+    A tensor for each storage, by what names that.
 
     None while other threads run. torch lets go of the interpreter in the midst of ending a tensor, and who finds that
     one meanwhile ends it a second time: the process dies.
     """
     if threading.active_count() > 1:
         return None
-    things, own = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
+    things, trained = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
     known = private.parts((*known, *model.parameters(), *model.buffers()))
     for optimizer in things:
         if isinstance(optimizer, Optimizer):
-            trained = (id(each) for group in optimizer.param_groups for each in group["params"])
-            known += state_tensors(optimizer) if not own.isdisjoint(trained) else []
-    others = found.keys() - {private.storage_key(each) for each in known}
-    return sum(found[key].untyped_storage().nbytes() for key in others)
+            its = (id(each) for group in optimizer.param_groups for each in group["params"])
+            known += state_tensors(optimizer) if not trained.isdisjoint(its) else []
+    own = {private.storage_key(each) for each in known}
+    return {key: each for key, each in found.items() if key not in own}
 
 
 def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:

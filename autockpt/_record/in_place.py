@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,10 +30,11 @@ from .._device import AllocatorTape, Event, device_of, rounded
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from ..solvers.units import format_bytes
-from .alive import beside_bytes
+from .alive import beside
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
+from .prelude import made_since, matched, unlike_bytes
 from .ranks import bucket_bytes
 from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
@@ -108,25 +109,29 @@ class RecordedStep(SpilledStep):
         self._tape, self._clock = self._on.tape(), self._on.clock()
         own_tensors = private.parts((*tensors(arguments), *model.parameters(), *model.buffers()))
         own = {*map(private.storage_key, own_tensors), 0}
-        beside = private.parts(each for _, each in around.tensors)
-        beside = [each for each in beside if private.storage_key(each) not in own]
-        self._observer = Observer(model, self._tape, self._clock, self.spill, held=beside)
+        inside = private.parts(each for _, each in around.tensors)
+        inside = [each for each in inside if private.storage_key(each) not in own]
+        self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
         # What attributes and gradients hold before: the profiler does not see it go.
-        gradients, others = _gradients(model), [each for each in beside if each.device == device]
+        gradients, others = _gradients(model), [each for each in inside if each.device == device]
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
-        self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
+        stands = beside(model, (*tensors(arguments), *held), device.type)
+        others = [each for each in (stands or {}).values() if each.device == device]
+        self._beside = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
+        self._beside_bytes = None if stands is None else sum(self._beside.values())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(own_tensors), *storages}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
-        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
+        watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
+        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
-        del around, own_tensors, beside, gradients, others, held, storages
+        del around, own_tensors, inside, stands, gradients, others, held, storages, watched
         self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
@@ -192,14 +197,16 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
-        run.events, left_bytes, given_bytes = self._of_the_step(frozenset(others))
+        went_beside = {key: self._beside[key] for key in self._gone.values() if key in self._beside}
+        like, made = matched(made_since(self._tape.events(), self._last(), frozenset(others)), went_beside)
+        run.events, left_bytes, given = self._of_the_step(frozenset(others), like)
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
         left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
-        made_bytes = made_since(self._tape.events(), self._last(), frozenset(others))
+        made_bytes = unlike_bytes(made, given)
         static = msgspec.structs.replace(
             self._static,
-            input_bytes=self._static.input_bytes + given_bytes,
+            input_bytes=self._static.input_bytes + sum(given),
             other_bytes=self._bucket_bytes + left_bytes + stood_bytes + made_bytes,
         )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
@@ -208,7 +215,7 @@ class RecordedStep(SpilledStep):
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - made_bytes, 0),
+            beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - sum((*given, *made)), 0),
         )
 
     def _last(self) -> int:
@@ -218,17 +225,19 @@ class RecordedStep(SpilledStep):
             return max(marks)  # a forward that had no backward, since its graph is only held
         return last
 
-    def _of_the_step(self, others: frozenset[int]) -> tuple[list[Event], int, int]:
+    def _of_the_step(self, others: frozenset[int], like: Mapping[int, int]) -> tuple[list[Event], int, list[int]]:
         """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
 
-        Bytes as well of what later forwards are given and was there before: a second batch.
+        Sizes as well of what later forwards are given and was there before: a second batch. Where the next step finds
+        the `like` of it, it goes as it did here.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
         """
         last = self._last()
         stays = self._stays.difference(self._gone.values())
-        events = [Event("alloc", key, size) for key, size in self._held_bytes.items() if key not in stays]
+        stood = [(key, size) for key, size in self._held_bytes.items() if key not in stays]
+        events = [Event("alloc", key, size) for key, size in (*stood, *like.items())]
         live = {event.key: place for place, event in enumerate(events)}
         state: set[int] = set()
         seen: set[int] = set()
@@ -255,32 +264,10 @@ class RecordedStep(SpilledStep):
             over = over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in live.items() if key not in others} & (seen - state)
         left_bytes = sum(events[place].bytes for place in left)
-        return [event for place, event in enumerate(events) if place not in state], left_bytes, sum(given.values())
+        return [event for place, event in enumerate(events) if place not in state], left_bytes, [*given.values()]
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
-
-
-def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> int:
-    """Return the bytes of what was made since a step was over and is alive as the next one begins, but for `others`.
-
-    That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What stood
-    so as the recorded step began goes meanwhile.
-
-    Args:
-        events: of the tape.
-        last: the marker with which the step is over.
-        others: storages that count elsewhere.
-    """
-    over, alive = False, dict[int, int]()
-    for event in events:
-        if event.kind == "mark":
-            over = over or event.key == last
-        elif event.kind == "free":
-            alive.pop(event.key, None)
-        elif over:
-            alive[event.key] = event.bytes
-    return sum(size for key, size in alive.items() if key not in others)
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -98,12 +98,12 @@ class Step:
         return self.is_here() and not (self.backward and held) and self.waits()
 
     def waits(self) -> bool:
-        """Whether the graph of one of its forwards is alive and had no backward yet.
+        """Whether the graph of one of its forwards is alive and had no backward yet, or one that keeps it for another.
 
-        Or one of which that keeps all for another (``create_graph``), as far as no optimizer has stepped since.
+        Where that made a graph of its own (``create_graph``), as far as no optimizer has stepped since.
         """
         alive = [begins for output in self.outputs if (begins := output()) is not None]
-        return any(each.waits or (each.derived and not self.optimizers) for each in alive)
+        return any(each.waits or each.kept or (each.derived and not self.optimizers) for each in alive)
 
     def begins_forward(self, batch: Batch) -> None:
         """Note that another of its forwards begins."""
@@ -173,14 +173,16 @@ class _Begins:
 
     Attributes:
         waits: whether no backward has begun.
+        kept: whether the last that did keeps the graph, and makes none of its own.
         derived: whether the last that did makes a graph of its own, of which there may be derivatives.
     """
 
-    __slots__ = ("__weakref__", "_tell", "derived", "waits")
+    __slots__ = ("__weakref__", "_tell", "derived", "kept", "waits")
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self.waits, self.derived = tell, True, False
+        self._tell, self.waits, self.kept, self.derived = tell, True, False, False
 
     def __call__(self, gradients: Any) -> None:
         first, self.waits, self.derived = self.waits, False, torch.is_grad_enabled()
+        self.kept = private.keeps_graph() and not self.derived
         self._tell(first)
