@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis.strategies import SearchStrategy
 
 from tests.fuzz.check import PlainFails, Verdict, check
 from tests.fuzz.containers import CONTAINERS
+from tests.fuzz.loops import Loop, check_loop, loops
 from tests.fuzz.strategy import cases
 from tests.fuzz.timeless import without_times
 from tests.fuzz.tree import LEAF_KINDS, Case, kinds_in
 
-__all__ = ["LEAST_SELECTIVE_SHARE", "LEAST_SHARE", "Tally", "fuzz"]
+__all__ = ["LEAST_SELECTIVE_SHARE", "LEAST_SHARE", "Tally", "fuzz", "fuzz_loops"]
+
+T = TypeVar("T")
 
 LEAST_SHARE = 0.8
 """Share of the drawn plans that must be applied and replay something; else the drawing shows nothing."""
@@ -133,7 +138,34 @@ def fuzz(
     return tally
 
 
+def fuzz_loops(count: int, *, progress: Callable[[Counter[str]], object] = id) -> Counter[str]:
+    """Check `count` drawn loops, always the same; return how often what became of them.
+
+    Raises:
+        Difference: for the smallest loop found that differs.
+    """
+    found: Counter[str] = Counter()
+
+    def check_one(loop: Loop) -> None:
+        try:
+            found[check_loop(loop).result] += 1
+        except PlainFails:
+            reject()
+        progress(found)
+
+    with without_times():
+        for number, begin in enumerate(range(0, count, CHUNK)):
+            _run_on(loops(), check_one, min(CHUNK, count - begin), number, SHRINKING)
+    return found
+
+
 def _draw(count: int, number: int, phases: Sequence[Phase], tally: Tally) -> None:
+    _run_on(cases(), tally.check, count, number, phases)
+
+
+def _run_on(
+    strategy: SearchStrategy[T], check_one: Callable[[T], None], count: int, number: int, phases: Sequence[Phase]
+) -> None:
     @seed(number)
     @settings(
         max_examples=count,
@@ -144,8 +176,8 @@ def _draw(count: int, number: int, phases: Sequence[Phase], tally: Tally) -> Non
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )
-    @given(cases())
-    def run(case: Case) -> None:
-        tally.check(case)
+    @given(strategy)
+    def run(case: T) -> None:
+        check_one(case)
 
     run()
