@@ -23,7 +23,7 @@ OTHER_CALLS = (
 )
 
 UNCOVERED = (
-    "a step makes more forwards before a backward than any step that could be recorded, and no plan covers them. What "
+    "a step makes more forwards than any step that could be recorded, or others, and no plan covers them. What "
     "they save waits elsewhere; what derivatives of derivatives save does not, and the budget may not hold."
 )
 

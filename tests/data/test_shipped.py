@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import itertools
+import json
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_a_file_is_small_and_just_as_it_would_be_written(name: str) -> None:
     assert len(packed) < MOST_BYTES
     profile = Profile.load(name)  # validated
     assert data_files.encode(profile) == gzip.decompress(packed)
+
+
+def test_a_file_from_before_late_forwards_loads_as_it_was() -> None:
+    stored = json.loads(gzip.decompress(read_shipped("resnet-50")))
+    del stored["late_forwards"], stored["kept_reads"]
+    older = data_files.decode(json.dumps(stored).encode(), Profile, source="older")
+    assert older == Profile.load("resnet-50")
 
 
 @pytest.mark.parametrize("name", NAMES)
