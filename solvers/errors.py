@@ -92,12 +92,13 @@ class Infeasible(_Told):
 
     def said(self) -> str:
         """Say what was asked, what was reached, where that stands, and what helps."""
-        reaches, or_unpin = f"reaches is {self.minimum_bytes:,} bytes, at {self.dominated_by}", ""
+        at = self.dominated_by if self.parts is None else self.dominated_by.partition(", where")[0]
+        reaches, or_unpin = f"reaches is {self.minimum_bytes:,} bytes, at {at}", ""
         if self.unpinned_minimum_bytes is not None:
             reaches = (
                 f"reaches with the pins {' and '.join(self.pins)} is {self.minimum_bytes:,} bytes, "
                 f"{self.minimum_bytes - self.budget_bytes:,} too many, and without them "
-                f"{self.unpinned_minimum_bytes:,} bytes. With them it stands at {self.dominated_by}"
+                f"{self.unpinned_minimum_bytes:,} bytes. With them it stands at {at}"
             )
             or_unpin = ", take pins away" if self.unpinned_minimum_bytes < self.minimum_bytes else ""
         because = "".join(f" Note that {note}." for note in self.notes)

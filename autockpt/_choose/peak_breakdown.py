@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import bisect
 
+import numpy as np
+
+from .._data.keys import label
 from .._data.profile import Profile
 from .._data.timeline import PeakParts
-from ..solvers import format_bytes
+from ..solvers import format_bytes, simulate
 from ..solvers.common import Plan as Chosen
 from .candidates import Candidates
+from .candidates.profile_index import Index
 from .timeline import split_levels
+
+ELSEWHERE, LOSS = "by something in the model", "by the loss"
+"""Who holds tensors of forward: where nobody is known, and where they are made outside of the model."""
+
+MOST_NAMES = 2
 
 SMALL = 0.05
 """Share of what is missing below which a part is no lever."""
@@ -21,14 +30,69 @@ def peak_parts(candidates: Candidates, chosen: Chosen) -> PeakParts:
     at = timeline.steps[timeline.peak]
     whole = ("parameter_bytes", "buffer_bytes", "optimizer_bytes", "input_bytes", "other_bytes")
     there = ("gradient", "output", "activation", "boundary", "restored", "transient")
+    kept = _kept(candidates, chosen, timeline.peak)
     return PeakParts(
         step=at.name,
         phase=at.phase,
         op=_op(profile, at.top_tick),
         segment=_segment(candidates, chosen, timeline.peak) if at.restored_bytes else "",
+        holders=_holders(candidates.index, at.top_tick, at.output_bytes),
+        refused=_refused(candidates, kept),
         **{part: getattr(profile.static, part) for part in whole},
         **{f"{part}_bytes": getattr(at, f"{part}_bytes") for part in there},
     )
+
+
+def _holders(index: Index, tick: int, output_bytes: int) -> tuple[tuple[str, int], ...]:
+    """Say who holds what forward made at a tick and did not return."""
+    profile = index.profile
+    standing = (
+        (index.birth <= tick)
+        & (index.birth < profile.forward_ticks)
+        & (index.natural > max(tick, profile.forward_ticks))
+    )
+    roots = [call for call in profile.calls if call.parent < 0]
+    returned = {tensor for call in roots for tensor in call.outputs}
+    known = profile.refused("tensor")
+    found: dict[str, int] = {}
+    for tensor in np.flatnonzero(standing).tolist():
+        if tensor not in returned:
+            inside = any(call.enter <= index.birth[tensor] < call.exit for call in roots)
+            who = known.get(tensor, ELSEWHERE) if inside else LOSS
+            found[who] = found.get(who, 0) + index.bytes_of[tensor]
+    return _largest(found) if sum(found.values()) <= output_bytes else ()
+
+
+def _kept(candidates: Candidates, chosen: Chosen, step: int) -> set[int]:
+    """Tensors of the profile that calls which are kept have saved, and that stand in a step."""
+    judged, tensors = simulate(candidates.problem, chosen), candidates.problem.tensors
+    places = enumerate(zip(candidates.tensors, tensors, judged.saved_until, strict=True))
+    return {number for _, (number, tensor, until) in places if tensor.free_step <= step < until}
+
+
+def _refused(candidates: Candidates, kept: set[int]) -> tuple[tuple[str, int], ...]:
+    """Say which calls that cannot run again saved what is kept, and why they cannot."""
+    index, saves = candidates.index, candidates.index.profile.saves
+    innermost: dict[int, tuple[int, str]] = {}  # by tensor: the calls come in pre-order
+    for call, reason in candidates.refused:
+        for save in index.saves_of((call,)):
+            if saves.tensor[save] in kept:
+                innermost[saves.tensor[save]] = call, reason
+    found: dict[str, int] = {}
+    calls: dict[str, dict[int, None]] = {}
+    for tensor, (call, reason) in innermost.items():
+        found[reason] = found.get(reason, 0) + index.bytes_of[tensor]
+        calls.setdefault(reason, {})[call] = None
+    return tuple((f"{_names(index, sorted(calls[reason]))} ({reason})", size) for reason, size in _largest(found))
+
+
+def _names(index: Index, calls: list[int]) -> str:
+    shown = ", ".join(label(key) for key in index.keys(calls[:MOST_NAMES]))
+    return shown + (f" and {len(calls) - MOST_NAMES} more" if len(calls) > MOST_NAMES else "")
+
+
+def _largest(found: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(found.items(), key=lambda each: -each[1]))
 
 
 def _op(profile: Profile, tick: int) -> str:
@@ -91,7 +155,20 @@ def advise(
     if parts.phase == "optimizer" and parts.transient_bytes > SMALL * missing:
         size = format_bytes(parts.transient_bytes)
         lines.append(f"The peak stands in the optimizer's own step, which no plan changes: its temporaries are {size}.")
-    if parts.output_bytes > SMALL * missing:
-        size = format_bytes(parts.output_bytes)
+    if parts.callers_bytes > SMALL * missing:
+        size = format_bytes(parts.callers_bytes)
         lines.append(f"Return less, or let go of outputs before backward: those that the caller holds are {size}.")
+    lines += [_let_go(who, size) for who, size in parts.holders if who != LOSS and size > SMALL * missing]
+    refused = (each for each in parts.refused[:1] if each[1] > SMALL * missing)
+    lines += [f"Calls that cannot run again keep {format_bytes(size)}: {which}." for which, size in refused]
     return lines
+
+
+def _let_go(who: str, size: int) -> str:
+    """Say what to do about tensors that somebody holds."""
+    held = f"{format_bytes(size)} are held {who}"
+    if who == ELSEWHERE:
+        return f"{held} (an attribute, a list, a cache): let go of them before backward."
+    return (
+        f"{held}, of which autograd knows nothing: give them to ctx.save_for_backward, so that they can be recomputed."
+    )

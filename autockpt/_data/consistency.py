@@ -71,7 +71,7 @@ def _columns(profile: Profile) -> Iterator[tuple[str, str, Sequence[Any]]]:
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
     for each in profile.refusals:
-        yield "refusals", "call" if each.what == "call" else "function", [each.index]
+        yield "refusals", each.what if each.what in ("call", "tensor") else "function", [each.index]
 
 
 def _check_tree(profile: Profile) -> None:

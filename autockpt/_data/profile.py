@@ -29,7 +29,17 @@ from .amounts import Bytes, Seconds
 from .consistency import validate
 from .errors import NotApplicable
 from .files import Stored
-from .tables import CallRecord, FunctionTable, Index, OpTable, Recipe, RefusedPart, SaveTable, Static, TensorTable
+from .tables import (
+    CallRecord,
+    FunctionTable,
+    Index,
+    OpTable,
+    Recipe,
+    RefusedPart,
+    SaveTable,
+    Static,
+    TensorTable,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,8 +126,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
         return 2 * held >= sum(sizes[tensor] for tensor in outputs)
 
-    def refused(self, what: Literal["call", "result", "function"]) -> dict[int, str]:
-        """Return why calls, results of functions or functions are refused, by their index; see `RefusedPart`."""
+    def refused(self, what: Literal["call", "result", "function", "tensor"]) -> dict[int, str]:
+        """Return why calls, results, functions or tensors are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
 
     @property

@@ -27,6 +27,9 @@ PARTS = {
 }
 """What stands at a peak, in words."""
 
+LEAST, MOST_NAMED = 0.01, 6
+"""Share of a peak below which a part is not named by itself, and how many are."""
+
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What stands at a moment of the step, beside what is static. All bytes are predicted.
@@ -105,6 +108,8 @@ class PeakParts(Standing, frozen=True, kw_only=True):
         optimizer_bytes: optimizer state.
         input_bytes: the batch.
         other_bytes: what else is alive; negative where measurements were below the rest.
+        holders: who holds how much of `output_bytes` in the caller's stead, in words, largest first.
+        refused: of `activation_bytes`, what calls hold that cannot run again: which and why, in words, largest first.
     """
 
     step: str
@@ -116,18 +121,30 @@ class PeakParts(Standing, frozen=True, kw_only=True):
     optimizer_bytes: Bytes
     input_bytes: Bytes
     other_bytes: int = 0
+    holders: tuple[tuple[str, int], ...] = ()
+    refused: tuple[tuple[str, int], ...] = ()
 
     @property
     def peak_bytes(self) -> int:
         """Sum of all parts."""
         return sum(size for _, size in self.named())
 
+    @property
+    def callers_bytes(self) -> int:
+        """Of `output_bytes`, what the caller holds."""
+        return self.output_bytes - sum(size for _, size in self.holders)
+
     def named(self) -> Iterator[tuple[str, int]]:
         """Each part in words, with its bytes."""
-        return ((words, getattr(self, part)) for part, words in PARTS.items())
+        for part, words in PARTS.items():
+            yield words, self.callers_bytes if part == "output_bytes" else getattr(self, part)
+        yield from ((f"held {who}", size) for who, size in self.holders)
 
     def __str__(self) -> str:
-        """The parts that are there, largest first."""
+        """The parts that count, largest first."""
         there = sorted((part for part in self.named() if part[1]), key=lambda part: -part[1])
-        said = ", ".join(f"{name} {format_bytes(size)}" for name, size in there)
-        return f"{said} (most of what is restored belongs to {self.segment})" if self.segment else said
+        shown = [part for part in there if part[1] >= LEAST * self.peak_bytes][:MOST_NAMED]
+        said = ", ".join(f"{name} {format_bytes(size)}" for name, size in shown)
+        rest_bytes = sum(size for _, size in there[len(shown) :])
+        said += f", smaller parts {format_bytes(rest_bytes)}" if len(shown) < len(there) else ""
+        return f"{said} (what is restored is mostly of {self.segment})" if self.segment else said

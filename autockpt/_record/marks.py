@@ -33,6 +33,7 @@ MarkKind = Literal[
     "unpack",
     "release",
     "ready",
+    "held",
     "forward_end",
     "backward_again",
     "backward_end",
@@ -58,10 +59,10 @@ class Mark:
     Attributes:
         kind: what happened.
         index: the call (enter, exit), the function (begin, end), the operator (start, stop), the save (pack, unpack,
-            release) or the parameter (ready).
+            release), the parameter (ready) or the holder (held).
         stamp: a reading of the clock, for the kinds that happen in forward.
         keys: storages of the arguments (enter, begin, start), outputs (exit, end, stop), of the tensor saved (pack),
-            of the one brought back (unpack, where saves were spilled) or of the gradient (ready).
+            of the one brought back (unpack, where saves were spilled), of the gradient (ready) or held (held).
     """
 
     kind: MarkKind
@@ -188,6 +189,7 @@ class Run:
         functions: the torch functions that they called, in order.
         ops: the operators that ran in forward, in order.
         saves: what autograd saved, in order.
+        holders: who else holds tensors after forward, in words.
         events: the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
         sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
@@ -202,6 +204,7 @@ class Run:
     functions: list[SeenFunction] = field(default_factory=list)
     ops: list[SeenOp] = field(default_factory=list)
     saves: list[SeenSave] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()
     sets_itself_up: bool = False

@@ -20,6 +20,7 @@ from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .checks import Checks
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .on_ctx import kept_on_ctx
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
 from .storage_tape import Tape
@@ -189,6 +190,9 @@ class Observer:
             with self._own_work() as stamp:
                 keys = self._returned.by(Sources(calls=(index,)), output)
                 check()
+                for name, held in kept_on_ctx(output) if parent < 0 or again else ():
+                    self.run.holders.append(f"on the ctx of {name}")
+                    self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
                 self.mark("exit", index, stamp, keys)
             return output
         finally:

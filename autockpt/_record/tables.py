@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._data.tables import Argument, CallRecord, FunctionTable, OpTable, SaveTable, TensorTable
+from .._data.tables import Argument, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
 from .marks import Sources
@@ -41,8 +41,14 @@ def make_tables(flow: Flow, found: Lifetimes, seconds: Seconds) -> dict[str, Any
         "backward_ticks": tuple(each.tick for each in found.of_kind("backward_again")),
         "rereads": _rereads(found),
         "kept_reads": _kept_reads(found),
-        "refusals": tuple(refused_parts(flow)),
+        "refusals": (*refused_parts(flow), *_held(flow, found)),
     }
+
+
+def _held(flow: Flow, found: Lifetimes) -> Iterator[RefusedPart]:
+    """Name tensors of the step that somebody holds beside the caller and autograd."""
+    for each in found.of_kind("held"):
+        yield from (RefusedPart("tensor", i, flow.run.holders[each.mark.index]) for i in each.storages if i >= 0)
 
 
 def rounded(seconds: float) -> float:

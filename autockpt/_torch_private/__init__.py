@@ -49,7 +49,15 @@ from .modes import (
     set_function_modes,
     suspend_function_mode,
 )
-from .nodes import NodeCount, node_number, reads_late_writes, running_backward, running_node, saving_node
+from .nodes import (
+    NodeCount,
+    node_number,
+    python_nodes,
+    reads_late_writes,
+    running_backward,
+    running_node,
+    saving_node,
+)
 from .optimizers import (
     bare_step,
     blank_optimizer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,19 @@ def reads_late_writes() -> bool:
     """Whether the node that asks for a saved tensor is one that writes it after autograd has it: an RReLU's noise."""
     node = running_node()
     return node is not None and node.name().startswith("RreluWithNoise") and bool(node._saved_training)
+
+
+def python_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes of custom functions (`torch.autograd.Function`) that some nodes of a graph lead to, each once."""
+    todo, seen = list(nodes), set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            yield node
+        todo.extend(following for following, _ in node.next_functions)
 
 
 class NodeCount:
