@@ -20,7 +20,7 @@ from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
 from autockpt._choose.candidates.products import multiplies
 from autockpt._choose.candidates.profile_index import Index as ProfileIndex
-from autockpt._choose.candidates.runs import sibling_rows
+from autockpt._choose.candidates.runs import runs_of, sibling_rows
 from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
 from autockpt._choose.solve import segments_of
@@ -35,7 +35,7 @@ from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
-from autockpt._data.goal import Pins
+from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
 from autockpt._data.rooflines import ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name

@@ -147,6 +147,7 @@ def _solution(
         parts = peak_parts(candidates, error.chosen)
         raise error.carrying(
             plan=_carried(candidates, error, asked),
+            notes=(*candidates.notes, *error.notes),
             pins=tuple(asked.pins),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,

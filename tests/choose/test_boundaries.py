@@ -18,12 +18,13 @@ LASTS = 6
 class Power(torch.nn.Module):
     """A long loop of operators in one forward; planning it took time with the cube of its length, and did not end."""
 
-    def __init__(self) -> None:
+    def __init__(self, n: int = 40) -> None:
         super().__init__()
+        self.n = n
         self.weight = torch.nn.Parameter(torch.eye(8))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        for _ in range(40):
+        for _ in range(self.n):
             hidden = self.weight @ hidden
             hidden = hidden / hidden.norm()
         return hidden

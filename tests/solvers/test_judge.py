@@ -46,6 +46,15 @@ def naive_levels(problem: Problem, chosen: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
+@settings(max_examples=100)
+@given(problems_and_plans())
+def test_what_each_candidate_frees_in_a_step_is_what_the_levels_say(drawn: tuple[Problem, tuple[int, ...]]) -> None:
+    judge = Judge(drawn[0])
+    plain, alone = judge.levels(()), [judge.levels((c,)) for c in range(len(judge.candidates))]
+    for step in range(len(plain)):
+        assert judge.freed_at(step) == [int(plain[step] - levels[step]) for levels in alone]
+
+
 @settings(max_examples=150)
 @given(problems_and_plans())
 def test_judge_equals_a_naive_reading_of_the_definition(drawn: tuple[Problem, tuple[int, ...]]) -> None:

@@ -40,7 +40,8 @@ class Run(NamedTuple):
 
     Attributes:
         members: the calls.
-        even: whether it is one call, or one of those of its length that lie side by side.
+        even: whether it is one of those that suffice where there is no time for all: of each length those that lie side
+            by side, and a few that go far back. Single functions of a long row are left out.
     """
 
     members: Members
@@ -61,10 +62,12 @@ def runs_of(index: Index) -> Iterator[Run]:
         free: Counter[int] = Counter()  # by length, the first place that none of the even runs covers
         for first, last in spans:
             length = last + 1 - first
-            found[first, last] = first >= free[length]
-            free[length] = last + 1 if first >= free[length] else free[length]
+            even = first >= free[length]
+            free[length] = last + 1 if even else free[length]
+            one_of_many = length == 1 and len(row) > MAX_RUNS_PER_PARENT and index.is_function(row[first])
+            found[first, last] = even and not one_of_many
             for begin in earlier.get((first, last), ()):
-                found.setdefault((begin, last), False)
+                found.setdefault((begin, last), RUNS_A_LENGTH * _evenness(last) >= len(row))
         yield from (Run(tuple(row[first : last + 1]), even) for (first, last), even in found.items())
 
 
@@ -104,8 +107,7 @@ def _earlier(index: Index, row: Sequence[int], spans: Iterable[tuple[int, int]])
     found: dict[tuple[int, int], list[int]] = {}
     lengths = _lengths(len(row))
     for last, into in enumerate(entering_bytes(index, row) if firsts else ()):
-        even = (last + 1) & -(last + 1)  # the largest power of 2 that divides the place
-        longest = last + 1 if len(lengths) == len(row) else max(lengths[-1], BACK * even)
+        longest = last + 1 if len(lengths) == len(row) else max(lengths[-1], BACK * _evenness(last))
         for first in firsts.get(last, ()):
             begin = max(first - back[first], last + 1 - longest)
             if begin < first:
@@ -113,6 +115,11 @@ def _earlier(index: Index, row: Sequence[int], spans: Iterable[tuple[int, int]])
                 smaller = bytes_back[1:] < np.minimum.accumulate(bytes_back)[:-1]
                 found[first, last] = [first - 1 - int(i) for i in np.flatnonzero(smaller)]
     return found
+
+
+def _evenness(last: int) -> int:
+    """The largest power of 2 that divides the number of siblings up to the last of a run."""
+    return (last + 1) & -(last + 1)
 
 
 def sibling_rows(index: Index, around: Iterable[int]) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """Every replay that may be chosen, or as many as there is time for: first what no plan can do without.
 
-always        single calls, and of each length of runs those that lie side by side        ▒|▒|▒|▒  ▒▒▒|▒▒▒
+always        of each length of runs those that lie side by side, see `Run`              ▒|▒|▒|▒  ▒▒▒|▒▒▒
 then          ways to recompute a part of a call                                          menus
 at last       all other runs: every eighth, then every fourth, …                          ─▒▒▒─ ──▒▒▒
 
@@ -24,11 +24,12 @@ def find_replays(index: Index, deadline: Deadline) -> tuple[list[Replay], tuple[
 
     Whole runs in the order of `runs_of`, then parts of calls.
     """
-    runs = [run for run in runs_of(index) if not index.reason(run.members)]
+    runs = list(runs_of(index))
     whole: dict[int, Replay | None] = {}
 
     def look(number: int) -> None:
-        replay = replay_of(index, runs[number].members)
+        members = runs[number].members
+        replay = None if index.reason(members) else replay_of(index, members)
         whole[number] = replay if replay is not None and replay.segment.freed_bytes else None
         deadline.tell("%d of %d runs of calls looked at", len(whole), len(runs))
 
