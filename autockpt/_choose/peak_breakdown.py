@@ -15,8 +15,8 @@ from .candidates import Candidates
 from .candidates.profile_index import Index
 from .timeline import split_levels
 
-ELSEWHERE, LOSS = "by something in the model", "by the loss"
-"""Who holds tensors of forward: where nobody is known, and where they are made outside of the model."""
+ELSEWHERE, LOSS, LOOP = "by something in the model", "by the loss", "by what runs before the model"
+"""Who holds tensors of forward: where nobody is known, and where they are made after the model or before it."""
 
 MOST_NAMES = 2
 
@@ -58,7 +58,8 @@ def _holders(index: Index, tick: int, output_bytes: int) -> tuple[tuple[str, int
     for tensor in np.flatnonzero(standing).tolist():
         if tensor not in returned:
             inside = any(call.enter <= index.birth[tensor] < call.exit for call in roots)
-            who = known.get(tensor, ELSEWHERE) if inside else LOSS
+            outside = LOOP if index.birth[tensor] < roots[0].enter else LOSS
+            who = known.get(tensor, ELSEWHERE) if inside else outside
             found[who] = found.get(who, 0) + index.bytes_of[tensor]
     return _largest(found) if sum(found.values()) <= output_bytes else ()
 

@@ -168,6 +168,16 @@ def test_what_a_model_holds_that_runs_before_counts() -> None:
     held(network, loop, budget=0.75)
 
 
+def test_what_runs_before_the_model_is_named_where_no_plan_holds_the_step() -> None:
+    before, model = tower(8), tower(2)
+    autockpt.apply(model, "2MiB")
+    with pytest.raises(autockpt.Infeasible, match="held by what runs before the model"):
+        for batch in steps(4):
+            loss_of(model(before(batch))).backward()
+            before.zero_grad()
+            model.zero_grad()
+
+
 @pytest.mark.parametrize(("megabytes", "is_said"), [(8, False), (24, True)])
 def test_what_stands_beside_a_model_is_said_where_it_is_much(megabytes: int, is_said: bool) -> None:
     model, beside = network(), torch.zeros(megabytes * 2**20 // 4)
