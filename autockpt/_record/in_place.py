@@ -34,7 +34,7 @@ from .alive import beside
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
-from .prelude import made_since, matched, unlike_bytes
+from .prelude import made_since, unlike_bytes
 from .ranks import bucket_bytes
 from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
@@ -52,6 +52,8 @@ class Recorded:
         reached: which of the trainable parameters had a gradient when it was over, by their number.
         beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
             where nobody can tell.
+        stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
+        made: sizes of what was made since, before the next step.
     """
 
     run: Run
@@ -59,6 +61,8 @@ class Recorded:
     static: Static
     reached: frozenset[int]
     beside_bytes: int | None = None
+    stood: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -75,6 +79,10 @@ class Recorded:
         if self.beside_bytes is None:
             return ""
         return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
+
+    def before_bytes(self, made: Iterable[int]) -> int:
+        """Return the bytes of what is `made` before such a step and that the recorded one did not tell of; sizes."""
+        return unlike_bytes(made, self.stood)
 
     def profile(
         self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
@@ -197,17 +205,15 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
-        went_beside = {key: self._beside[key] for key in self._gone.values() if key in self._beside}
-        like, made = matched(made_since(self._tape.events(), self._last(), frozenset(others)), went_beside)
-        run.events, left_bytes, given = self._of_the_step(frozenset(others), like)
+        before = {key: self._beside[key] for key in self._gone.values() if key in self._beside}
+        run.events, left, given = self._of_the_step(frozenset(others), before)
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
-        left_bytes = max(left_bytes - sum(self._held_bytes[key] for key in went), 0)
+        left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
         stood_bytes = sum(self._held_bytes[key] for key in self._stays - went)
-        made_bytes = unlike_bytes(made, given)
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._bucket_bytes + left_bytes + stood_bytes + made_bytes,
+            other_bytes=self._bucket_bytes + max(left_bytes, 0) + stood_bytes,
         )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
@@ -215,7 +221,9 @@ class RecordedStep(SpilledStep):
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - sum((*given, *made)), 0),
+            beside_bytes=self._beside_bytes,
+            stood=(*before.values(), *given),
+            made=tuple(made_since(self._tape.events(), self._last(), frozenset(others))),
         )
 
     def _last(self) -> int:
@@ -225,11 +233,13 @@ class RecordedStep(SpilledStep):
             return max(marks)  # a forward that had no backward, since its graph is only held
         return last
 
-    def _of_the_step(self, others: frozenset[int], like: Mapping[int, int]) -> tuple[list[Event], int, list[int]]:
-        """Return the events up to the end of the last backward or optimizer's step, and the bytes that are left behind.
+    def _of_the_step(
+        self, others: frozenset[int], before: Mapping[int, int]
+    ) -> tuple[list[Event], list[int], list[int]]:
+        """Return the events up to the end of the last backward or optimizer's step, and the sizes that are left behind.
 
-        Sizes as well of what later forwards are given and was there before: a second batch. Where the next step finds
-        the `like` of it, it goes as it did here.
+        Sizes as well of what later forwards are given and was there before: a second batch. What was there `before` and
+        went is part of the step.
 
         State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
         the model is there twice for a while, as the next step makes its own before this one's goes.
@@ -237,7 +247,7 @@ class RecordedStep(SpilledStep):
         last = self._last()
         stays = self._stays.difference(self._gone.values())
         stood = [(key, size) for key, size in self._held_bytes.items() if key not in stays]
-        events = [Event("alloc", key, size) for key, size in (*stood, *like.items())]
+        events = [Event("alloc", key, size) for key, size in (*stood, *before.items())]
         live = {event.key: place for place, event in enumerate(events)}
         state: set[int] = set()
         seen: set[int] = set()
@@ -263,8 +273,8 @@ class RecordedStep(SpilledStep):
                 events.append(event)
             over = over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in live.items() if key not in others} & (seen - state)
-        left_bytes = sum(events[place].bytes for place in left)
-        return [event for place, event in enumerate(events) if place not in state], left_bytes, [*given.values()]
+        own = [event for place, event in enumerate(events) if place not in state]
+        return own, [events[place].bytes for place in left], [*given.values()]
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key

@@ -10,8 +10,10 @@ import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
+from . import said
 from .frames import Handle
 from .frames.thread import thread
+from .patch_targets import listed
 
 STEPS_TO_COME = 3
 """Steps after which a model that never ran is said to be missing."""
@@ -47,9 +49,10 @@ class Company:
         self._ran.add(name)
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Note that a step begins; return those of the names that have not run where it is time to say so."""
+        """Note that a step begins; return what is to be said where it is time to name those that have not run."""
         self._steps += 1
-        return [name for name in names if name not in self._ran] if self._steps == STEPS_TO_COME + 1 else []
+        absent = [name for name in names if name not in self._ran]
+        return [said.MISSING.format(listed(absent))] if absent and self._steps == STEPS_TO_COME + 1 else []
 
     def meets(self, mine: Neighbour) -> Neighbour | None:
         """Note that a model trains now; return who governs another that trains in the same loop, and was not it before.

@@ -26,6 +26,7 @@ class Known:
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
         tight: whether no plan holds a larger step to the budget.
+        before_bytes: of what the loop makes before such a step and that stands in all of it.
     """
 
     kind: Kind
@@ -35,10 +36,41 @@ class Known:
     recorded: Recorded | None = None
     profile: Profile | None = None
     tight: bool = False
+    before_bytes: int = 0
+
+    @classmethod
+    def of(cls, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int]) -> Known:
+        """Return what is known of a step that was just recorded.
+
+        What was made after it is as much as is made before it, or what was `made` then; sizes.
+        """
+        return cls(
+            kind=kind,
+            nodes=nodes,
+            backwards=recorded.backwards,
+            reached=recorded.reached,
+            recorded=recorded,
+            before_bytes=max(map(recorded.before_bytes, (recorded.made, made))),
+        )
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether a step that has made these forwards so far, and began with these gradients, is covered."""
         return self.kind.covers(batches, gradient_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands in the steps that a plan is for, beside what one forward and backward tell.
+
+    Attributes:
+        gradients: whether such a step begins with gradients, to which its own are added.
+        outputs: whether outputs are held until backward is over.
+        optimizer: what trains the model; None where nobody told, and none has stepped.
+    """
+
+    gradients: bool = True
+    outputs: bool = True
+    optimizer: Optimizers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +103,9 @@ class Ready:
         """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
         return any(kind.covers(batches, gradient_bytes) for kind in (self.kind, *self.others))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What stands in the steps that a plan is for, beside what one forward and backward tell.
-
-    Attributes:
-        gradients: whether such a step begins with gradients, to which its own are added.
-        outputs: whether outputs are held until backward is over.
-        optimizer: what trains the model; None where nobody told, and none has stepped.
-    """
-
-    gradients: bool = True
-    outputs: bool = True
-    optimizer: Optimizers | None = None
+    def standing(self, optimizer: Optimizers | None) -> Standing:
+        """Say what stands in the steps that it is for, which this `optimizer` trains."""
+        return Standing(gradients=self.kind.gradient_bytes > 0, outputs=self.holds_outputs, optimizer=optimizer)
 
 
 T = TypeVar("T", Known, Ready)

@@ -27,7 +27,7 @@ from .alike import MOST_OTHERS, ready_for, shared, with_others
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .frames import Nets
 from .headroom import enlarged, grown, roomy
-from .known import Known, Ready, Standing, covering
+from .known import Known, Ready, covering
 from .refusing import refusing
 from .request import Request, less_margin
 
@@ -112,14 +112,14 @@ class Plans:
         self._ready = [self.current]
         return self.current
 
-    def learn(self, kind: Kind, nodes: int, recorded: Recorded) -> bool:
+    def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = ()) -> bool:
         """Remember a recorded step, unless one of its kind was that made as many calls; returns whether it is."""
         before = next((each for each in self._known if each.kind == kind), None)
         if before is not None:
             if before.nodes >= nodes and before.backwards >= recorded.backwards:
                 return False
             self._known.remove(before)
-        known = Known(kind=kind, nodes=nodes, backwards=recorded.backwards, reached=recorded.reached, recorded=recorded)
+        known = Known.of(kind, nodes, recorded, made)
         self._known = [known, *self._known[: MOST_KINDS - 1]]
         alike = [each for each in self._known if each.kind.without_numbers() == kind.without_numbers()]
         if len(alike) == MOST_ALIKE:
@@ -128,6 +128,15 @@ class Plans:
             self._known = [largest]
             self.forget_plans()
         return True
+
+    def precede(self, batch: Batch, gradient_bytes: int, made: Sequence[int]) -> None:
+        """Take it that so much was made before the step that begins so, where it was recorded and no plan made for it.
+
+        What was made after a recorded step belongs to the kind that follows it. That may be another one.
+        """
+        known = covering(self._known, batch, gradient_bytes)
+        if known is not None and known.recorded is not None:
+            known.before_bytes = max(known.before_bytes, known.recorded.before_bytes(made))
 
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""
@@ -232,16 +241,6 @@ class Plans:
         nets = Nets.of(plan, self._request.check, governed=True, stashes=self._stashes)
         return ready_for(kind, profile, plan, nets, unfit)
 
-    def standing(self, optimizers: Sequence[Optimizer]) -> Standing | None:
-        """Say what stands in the steps that the plan is for, whose `optimizers` were seen; None where there is none."""
-        if (ready := self.current) is None:
-            return None
-        return Standing(
-            gradients=ready.kind.gradient_bytes > 0,
-            outputs=ready.holds_outputs,
-            optimizer=list(optimizers) or self._request.optimizer,
-        )
-
     def _memory(
         self, model: torch.nn.Module, device: torch.device, known: Known, optimizers: Sequence[Optimizer]
     ) -> OptimizerMemory:
@@ -260,7 +259,7 @@ class Plans:
         static = msgspec.structs.replace(
             known.profile.static,
             optimizer_bytes=memory.state_bytes,
-            other_bytes=known.profile.static.other_bytes + self._error_bytes,
+            other_bytes=known.profile.static.other_bytes + known.before_bytes + self._error_bytes,
         )
         return msgspec.structs.replace(
             refusing(known.profile, self._refused),

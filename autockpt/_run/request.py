@@ -16,7 +16,7 @@ from .._device import Device
 from .._record.optimizer import Optimizers, refuse_no_optimizer
 from ..solvers.errors import BudgetError
 from ..solvers.registry import named
-from ..solvers.units import shown
+from ..solvers.units import format_bytes, shown
 from .frames import Checking
 
 
@@ -61,6 +61,10 @@ class Request:
     def copied(self) -> Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
+
+    def budget(self) -> str:
+        """The budget in brackets, for a sentence; empty where none in bytes is asked for."""
+        return f" ({format_bytes(self.goal.budget_bytes)})" if self.goal.budget_bytes else ""
 
     def solve(self, profile: Profile, device: Device, *, bounded: bool = True, share: float = 1) -> Plan:
         """Return a plan for a recorded step.

@@ -247,7 +247,6 @@ def test_layers_that_are_unfrozen_later() -> None:
     held(network, loop)
 
 
-@pytest.mark.xfail(strict=False, reason="1.2 % above the budget: of two models one holds what the other does not see")
 def test_two_models_that_train_each_other() -> None:
     def loop(run: Run) -> None:
         torch.manual_seed(4)

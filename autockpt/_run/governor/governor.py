@@ -25,7 +25,6 @@ from ..._device import device_of
 from ..._record.in_place import RecordedStep
 from ..._torch_private import transforms_active
 from ...solvers.errors import Infeasible, TooCostly
-from ...solvers.units import format_bytes
 from .. import said
 from ..batch import Batch, Forward, gradient_bytes
 from ..company import Company
@@ -33,7 +32,6 @@ from ..frames import Handle, Table, patched_forward
 from ..install import cover, replan, uninstall
 from ..known import Ready, Standing
 from ..optimizer_steps import OptimizerSteps
-from ..patch_targets import listed
 from ..plans import Plans
 from ..request import Request
 from ..said import Said
@@ -90,12 +88,12 @@ class Governor:
 
     def standing(self) -> Standing | None:
         """Say what stands in the steps that the plan is for; None where there is none."""
-        return self._plans.standing(self._optimizers.optimizers)
+        ready, optimizers = self._plans.current, self._optimizers.optimizers
+        return ready.standing(optimizers or self._request.optimizer) if ready is not None else None
 
     def listen(self, model: nn.Module) -> None:
         """Hear from now on of the steps that optimizers take, and of backwards until a forward is seen."""
-        budget_bytes = self._request.goal.budget_bytes
-        self.what = f"{title(model)} ({format_bytes(budget_bytes)})" if budget_bytes else title(model)
+        self.what = f"{title(model)}{self._request.budget()}"
         self._optimizers.listen(model)
         self._unseen.listen(model)
 
@@ -193,9 +191,10 @@ class Governor:
         if self._idle:
             return None
         self.listen(model)
-        missing = self.company.missing(self.handle.roots)
-        self._said.once(said.MISSING.format(listed(missing)), where=bool(missing))
+        self._said.once(*self.company.missing(self.handle.roots))
         held_bytes = gradient_bytes(model)
+        before = ended.made if ended is not None else ()
+        plans.precede(batch, held_bytes, before)
         ready, unknown = plans.ready(batch, held_bytes), self._surprises.begins()
         decision = decide(
             Situation(
@@ -210,7 +209,7 @@ class Governor:
         if decision.what == "Replan":
             ready = self._replanned(begins, held_bytes, decision.reason)
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
-        step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model))
+        step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model), before=before)
         if decision.what == "Record":
             step.way = self._ways.recorded(begins, self.pause)
         elif decision.what == "Time":

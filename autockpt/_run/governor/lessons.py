@@ -100,6 +100,7 @@ class Lessons:
 
     def _recorded(self, step: Step, recorded: Recorded, *, foreign: bool) -> bool:
         """Remember what was recorded, unless hooks of the user's were on, under which nothing can be planned."""
+        step.made = recorded.made
         if foreign:
             self._said.once(said.HOOKS)
             return False
@@ -111,7 +112,7 @@ class Lessons:
         least_bytes = max(said.MOST_BESIDE * (self._budget_bytes or math.inf), said.LEAST_BESIDE_BYTES)
         beside_bytes = recorded.beside_bytes or 0
         self._said.once(said.BESIDE.format(format_bytes(beside_bytes)), where=beside_bytes > least_bytes)
-        if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded)):
+        if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded, step.before)):
             self._plans.forget_plans()
         self._said.once(said.UNPLANNED, where=self._plans.late)
         return True

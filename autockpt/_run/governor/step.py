@@ -56,6 +56,8 @@ class Step:
         late: forwards since its first backward, or since an optimizer stepped after that.
         repeats: whether an optimizer has taken a second step, or one that no graph outlives: then another step comes.
         model: that trains.
+        before: sizes of what the loop made before it, where the one before it was recorded.
+        made: sizes of what the loop made after it and before the next one, where it was recorded.
         after_backward: is called as each of its backwards is over, if given.
     """
 
@@ -76,6 +78,8 @@ class Step:
     late: int = 0
     repeats: bool = False
     model: weakref.ref[nn.Module] | None = None
+    before: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()
     after_backward: Callable[[], None] | None = None
 
     @property
