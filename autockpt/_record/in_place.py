@@ -80,10 +80,6 @@ class Recorded:
             return ""
         return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
 
-    def before_bytes(self, made: Iterable[int]) -> int:
-        """Return the bytes of what is `made` before such a step and that the recorded one did not tell of; sizes."""
-        return unlike_bytes(made, self.stood)
-
     def profile(
         self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
     ) -> Profile:

@@ -10,6 +10,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._record.in_place import Recorded
 from .._record.optimizer import Optimizers
+from .._record.prelude import unlike_bytes
 from .batch import Batch, Kind
 from .frames import Nets
 
@@ -26,7 +27,8 @@ class Known:
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
         tight: whether no plan holds a larger step to the budget.
-        before_bytes: of what the loop makes before such a step and that stands in all of it.
+        stood: sizes of what was there before the recorded step and counts.
+        before_bytes: of what else the loop makes before such a step, which stands in all of it.
     """
 
     kind: Kind
@@ -36,6 +38,7 @@ class Known:
     recorded: Recorded | None = None
     profile: Profile | None = None
     tight: bool = False
+    stood: tuple[int, ...] = ()
     before_bytes: int = 0
 
     @classmethod
@@ -44,14 +47,23 @@ class Known:
 
         What was made after it is as much as is made before it, or what was `made` then; sizes.
         """
-        return cls(
+        known = cls(
             kind=kind,
             nodes=nodes,
             backwards=recorded.backwards,
             reached=recorded.reached,
             recorded=recorded,
-            before_bytes=max(map(recorded.before_bytes, (recorded.made, made))),
+            stood=recorded.stood,
         )
+        known.follows(recorded.made)
+        known.follows(made)
+        return known
+
+    def follows(self, made: Sequence[int]) -> bool:
+        """Note what was `made` before such a step, sizes; return whether that is more than is counted."""
+        bytes_now = max(self.before_bytes, unlike_bytes(made, self.stood))
+        before, self.before_bytes = self.before_bytes, bytes_now
+        return bytes_now > before
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether a step that has made these forwards so far, and began with these gradients, is covered."""

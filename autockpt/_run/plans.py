@@ -130,13 +130,13 @@ class Plans:
         return True
 
     def precede(self, batch: Batch, gradient_bytes: int, made: Sequence[int]) -> None:
-        """Take it that so much was made before the step that begins so, where it was recorded and no plan made for it.
+        """Count what the loop `made` before the step that begins so, sizes, in steps of its kind.
 
-        What was made after a recorded step belongs to the kind that follows it. That may be another one.
+        It was made after a recorded step, which may be of another kind.
         """
         known = covering(self._known, batch, gradient_bytes)
-        if known is not None and known.recorded is not None:
-            known.before_bytes = max(known.before_bytes, known.recorded.before_bytes(made))
+        if known is not None and known.follows(made):
+            self.forget_plans()
 
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""

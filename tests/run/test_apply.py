@@ -26,8 +26,12 @@ def compiled_in_place() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "given", "words"),
     [
-        (lambda: nn.Linear, {"budget": "1MB"}, "a model is a torch.nn.Module, and this is <class"),
-        (lambda: 3, {"budget": "1MB"}, "a model is a torch.nn.Module, and this is 3"),
+        (
+            lambda: nn.Linear,
+            {"budget": "1MB"},
+            "a model is a torch.nn.Module, or several are in a list; this is <cl",
+        ),
+        (lambda: 3, {"budget": "1MB"}, "a model is a torch.nn.Module, or several are in a list; this is 3"),
         (stack, {"plan": "plan.json"}, r"plan is 'plan.json'; give a Plan, such as autockpt.Plan.load"),
         (stack, {"plan": {"segments": []}}, "plan is {'segments': ..}; give a Plan"),
         (nn.GELU, {"budget": "1MB"}, "GELU has no parameter"),

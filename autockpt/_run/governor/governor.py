@@ -162,7 +162,7 @@ class Governor:
     def _meet(self, name: str) -> None:
         """Note that a model trains, and say so where another one does that a budget of its own is for."""
         self.company.comes(name)
-        other = self.company.meets(self)
+        other = None if self._idle else self.company.meets(self)  # copies run plain, and have no budget
         if other is not None and other.handle.patched:
             self._said.once(said.APART.format(self.what, other.what))
 
