@@ -17,6 +17,7 @@ from .._device import device_of
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_other, refuse_unseen, refuse_untrainable
+from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, shown
 from .frames import Checking
@@ -129,6 +130,8 @@ def apply(
         refuse_lazy(model)
         refuse_pins(keep, recompute)
         refuse_units(model, [segment.calls for segment in plan.segments])
+        if recomputes_itself(model):
+            _log.warning("%s", BESIDE)
         install(model, plan, check)
         return model
     refuse_untrainable(model, loss)
@@ -154,6 +157,7 @@ def apply(
     else:
         ready = governor.prepare(model, inputs)
         govern(model, governor, ready.plan, ready.nets, ready.calls)
+        governor.resume(model)
     governor.listen(model)
     return model
 

@@ -172,6 +172,8 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
         if known is not None and not known[0]:
             table = known[1].table
             govern(model, governor, plan, table.nets, table.strangers.calls)
+            if governor is not None:
+                governor.resume(model)
 
 
 def _patch_new(modules: dict[str, nn.Module], handle: Handle) -> None:

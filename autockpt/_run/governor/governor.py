@@ -23,6 +23,7 @@ from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import Recorded, RecordedStep
 from ..._record.ranks import refuse_collectives
+from ..._record.switches import CACHE, keeps_cache
 from ..._record.timed import TimedStep
 from ..._torch_private import transforms_active
 from ...solvers.errors import Infeasible, TooCostly
@@ -136,6 +137,11 @@ class Governor:
             elif step.way is not None and not step.is_alive():
                 self._drop()
 
+    def resume(self, model: nn.Module) -> None:
+        """Hold the model to its budget again after a plan was put on it at once, or back on it."""
+        if self.handle.table.plan is not None:
+            self._ways.switch_off(model)
+
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
         self._drop()
@@ -158,6 +164,7 @@ class Governor:
             self._said.once(said.UNHOOKED)
             self._drop()
             self._rest()
+        self._said.once(CACHE, where=step.decision.what == "Record" and keeps_cache(outputs))
         step.watch(outputs)
         return outputs
 
