@@ -31,6 +31,7 @@ from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes
 from .step import Loss, TrainingStep, refuse_unseen, training_step
+from .switches import RECORDED, switched_off
 from .tables import make_tables
 from .timing import Seconds, recorded_seconds, timed_seconds
 
@@ -91,7 +92,7 @@ def profile(
         from .fake import profile_fake
 
         refuse_sharded(model)
-        with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"):
+        with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
             return profile_fake(training_step(model, inputs, loss), choose_optimizers(optimizer, model), device)
     return record_step(training_step(model, inputs, loss), optimizer=optimizer)
 
@@ -113,9 +114,15 @@ def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, time
         private.no_profiler_left(),
         set_aside(step.model),
         torch.compiler.set_stance("force_eager"),  # the compiler would trace the recorder too
+        switched_off(step.model) as switched,
         Sandbox(step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss) as sandbox,
     ):
-        return _record(step, sandbox, chosen, timed=timed)
+        profile = _record(step, sandbox, chosen, timed=timed)
+    if not switched:
+        return profile
+    if timed:
+        _log.warning("%s", RECORDED)
+    return msgspec.structs.replace(profile, notes=(*profile.notes, RECORDED))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from .._device import device_of
 from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
+from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, shown
 from .frames import Checking
@@ -134,6 +135,8 @@ def apply(
         refuse_lazy(whole)
         refuse_pins(keep, recompute)
         refuse_units(whole, [segment.calls for segment in plan.segments])
+        if recomputes_itself(whole):
+            _log.warning("%s", BESIDE)
         install(whole, plan, check)
         return model
     refuse_untrainable(whole, loss)
@@ -165,6 +168,7 @@ def apply(
     else:
         ready = governor.prepare(whole, inputs)
         govern(whole, governor, ready.plan, ready.nets, ready.calls)
+        governor.resume(whole)
     governor.listen(whole)
     return model
 

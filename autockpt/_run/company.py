@@ -54,11 +54,15 @@ class Company:
         absent = [name for name in names if name not in self._ran]
         return [said.MISSING.format(listed(absent))] if absent and self._steps == STEPS_TO_COME + 1 else []
 
-    def meets(self, mine: Neighbour) -> Neighbour | None:
-        """Note that a model trains now; return who governs another that trains in the same loop, and was not it before.
+    def meets(self, mine: Neighbour, name: str, *, planned: bool) -> list[str]:
+        """Note that a model of this name trains; return what is to be said of another that trains in the same loop.
 
-        Two that train one after the other, each to its end, are in no loop together.
+        Two that train one after the other, each to its end, are in no loop together; nor is one that is not `planned`.
         """
+        self.comes(name)
+        if not planned:
+            return []
         last, thread.governor = thread.governor() if thread.governor is not None else None, weakref.ref(mine)
         before, self._trained = self._trained, True
-        return last if last is not None and last is not mine and (before or last.waits) else None
+        apart = last is not None and last is not mine and (before or last.waits) and bool(last.handle.patched)
+        return [said.APART.format(mine.what, last.what)] if apart and last is not None else []

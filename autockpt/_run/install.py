@@ -197,6 +197,8 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
         if known is not None and known[0] in known[1].roots:
             table = known[1].table
             govern(model, governor, plan, table.nets, table.strangers.calls)
+            if governor is not None:
+                governor.resume(model)
 
 
 def _refuse_governed_parts(root: nn.Module) -> None:

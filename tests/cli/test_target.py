@@ -137,3 +137,17 @@ def test_a_file_with_a_colon_in_its_name_is_a_file(run: Run, target: str, tmp_pa
     path = tmp_path / "a:b"
     assert run("profile", f"{target}:two", "-o", path).status == 0
     assert run("explain", path).out.startswith("Profile of Sequential")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_checkpointing_of_transformers_is_off_while_a_step_is_recorded_and_that_is_said(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "from tests.run.governor.test_switches import BATCH, model\n\ndef build():\n    return model(), BATCH\n"
+    )
+    out = " ".join(run("profile", f"{file}:build").out.split())
+    assert "gradient_checkpointing is on, and is switched off while a step is recorded" in out
+    assert caplog.text.count("is switched off while a step is recorded") == 1
+    assert "torch.utils.checkpoint regions" not in out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep, refuse_other, training_step
+from ..._record.switches import switched_off
 from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.governor import Governor
@@ -103,7 +104,8 @@ def verify(
     standing = known or Standing()
     if optimizer is not None:
         standing = dataclasses.replace(standing, optimizer=optimizer)
-    with set_aside(model) as applied:
+    own = nullcontext() if plan is not None else switched_off(model)
+    with set_aside(model) as applied, own:
         _refuse_plans_inside(model)
         if budget is not None or max_overhead is not None:
             asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))

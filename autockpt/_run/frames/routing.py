@@ -99,6 +99,9 @@ class Governor(Protocol):
     def pause(self, name: str, arguments: object) -> None:
         """End what is being recorded: the root of this name does something else than train now."""
 
+    def resume(self, model: nn.Module) -> None:
+        """Hold the model to its budget again."""
+
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
 

@@ -23,6 +23,7 @@ from ..._calls.roots import Together, title, trains
 from ..._data.errors import NotApplicable
 from ..._device import device_of
 from ..._record.in_place import RecordedStep
+from ..._record.switches import CACHE, keeps_cache
 from ..._torch_private import transforms_active
 from ...solvers.errors import Infeasible, TooCostly
 from .. import said
@@ -107,7 +108,7 @@ class Governor:
             Exception: whatever the model's own forward raises.
         """
         self._unseen.close()
-        self._meet(name)
+        self._said.once(*self.company.meets(self, name, planned=not self._idle))  # copies of one of several run plain
         model = root if self._together is None else self._together
         begins, step = Forward(model, forward, (args, kwargs), name), self._step
         planned = functools.partial(patched_forward, forward, root, name, self.handle, *args, **kwargs)
@@ -147,6 +148,11 @@ class Governor:
             elif step.way is not None and not step.is_alive():
                 self._drop()
 
+    def resume(self, model: nn.Module) -> None:
+        """Hold the model to its budget again after a plan was put on it at once, or back on it."""
+        if self.handle.table.plan is not None:
+            self._ways.switch_off(model)
+
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
         self._drop()
@@ -158,13 +164,6 @@ class Governor:
     def waits(self) -> bool:
         """Whether a step is under way whose backward has not come."""
         return self._step is not None and self._step.goes_on()
-
-    def _meet(self, name: str) -> None:
-        """Note that a model trains, and say so where another one does that a budget of its own is for."""
-        self.company.comes(name)
-        other = None if self._idle else self.company.meets(self)  # copies run plain, and have no budget
-        if other is not None and other.handle.patched:
-            self._said.once(said.APART.format(self.what, other.what))
 
     def _run(self, step: Step, run: Callable[[], Any]) -> Any:
         """Run one forward of a step."""
@@ -181,6 +180,7 @@ class Governor:
             self._said.once(said.UNHOOKED)
             self._drop()
             self._rest()
+        self._said.once(CACHE, where=step.decision.what == "Record" and keeps_cache(outputs))
         step.watch(outputs)
         return outputs
 

@@ -11,12 +11,15 @@ import functools
 import weakref
 from collections.abc import Callable
 
+from torch import nn
+
 from ... import _torch_private as private
 from ..._calls.roots import WHOLE
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import RecordedStep
 from ..._record.ranks import refuse_sharded
+from ..._record.switches import CHECKPOINTING, Switches
 from ..._record.timed import TimedStep
 from ..._stash.held import HeldStashes
 from ..._stash.spilled_step import SpilledStep
@@ -24,7 +27,6 @@ from ..batch import Forward
 from ..frames import Nets
 from ..known import Ready
 from ..said import Said
-from ..switches import Switches
 
 
 class Ways:
@@ -65,7 +67,7 @@ class Ways:
         if why := device.why_never() or device.why_not_now():
             raise NotApplicable(why)
         refuse_sharded(begins.model)
-        self._said.once(*self._switches.off(begins.model))
+        self.switch_off(begins.model)
         stash = self.stashes.open(begins.device)
         try:
             way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash)
@@ -81,6 +83,10 @@ class Ways:
         """Return what is to be called as a backward under a plan is over, if anything is."""
         nets = ready.nets if ready is not None else None
         return functools.partial(_rehearsed, self.stashes, nets) if self.stashes.holding else None
+
+    def switch_off(self, model: nn.Module) -> None:
+        """Switch off what recomputes regions by itself, and say so."""
+        self._said.once(CHECKPOINTING, where=self._switches.off(model))
 
     def put_back(self) -> None:
         """Switch what was switched off on again."""

@@ -63,6 +63,9 @@ class Fixed:
     def pause(self, name: str, arguments: object) -> None:
         pass
 
+    def resume(self, model: nn.Module) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

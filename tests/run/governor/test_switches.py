@@ -1,0 +1,101 @@
+"""Switches of transformers: off while a step is recorded or a budget holds, put back after, and told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import autockpt
+from tests.zoo import gpt2
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers renames what switches it on
+
+TOKENS = torch.randint(100, (4, 64), generator=torch.Generator().manual_seed(0))
+BATCH = {"input_ids": TOKENS, "labels": TOKENS}
+
+
+def model(*, checkpointing: bool = True, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    made: Any = gpt2(n_layer=4, n_embd=32, vocab_size=100, dropout=0.0, **settings).train()
+    if checkpointing:
+        made.gradient_checkpointing_enable()
+    return made
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records if record.name == "autockpt")
+
+
+def trained(model: Any, **more: Any) -> list[torch.Tensor]:
+    losses = []
+    for _ in range(4):
+        model.zero_grad()
+        loss = model(**BATCH, **more).loss
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
+def test_profile_records_without_it_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with_it, without = model(use_cache=True), model(checkpointing=False)
+    profile, plain = (autockpt.profile(each, BATCH) for each in (with_it, without))
+    assert profile.plain_peak_bytes == plain.plain_peak_bytes
+    assert with_it.is_gradient_checkpointing and with_it.config.use_cache is True
+    assert said(caplog, "is switched off while a step is recorded") == 1
+    assert any("is switched off while a step is recorded" in note for note in profile.notes)
+    assert autockpt.profile(with_it, BATCH, mode="fake").plain_peak_bytes == pytest.approx(
+        autockpt.profile(without, BATCH, mode="fake").plain_peak_bytes
+    )
+
+
+def test_a_plan_from_inputs_is_held_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    plain = trained(model(checkpointing=False))
+    held = autockpt.apply(model(use_cache=True), "min", inputs=BATCH)
+    assert not held.is_gradient_checkpointing and held.config.use_cache is False
+    assert autockpt.plan_of(held).segments  # type: ignore[union-attr]
+    assert all(map(torch.equal, plain, trained(held)))
+    assert said(caplog, "gradient_checkpointing is on") >= 1
+    autockpt.apply(held, "min", inputs=BATCH)  # replaces the plan, and who held it
+    assert not held.is_gradient_checkpointing
+    assert autockpt.verify(held, BATCH).exact
+    autockpt.profile(held, BATCH)
+    assert (
+        not held.is_gradient_checkpointing and held.config.use_cache is False
+    )  # put back on, the plan would be beside it
+    assert autockpt.remove(held).is_gradient_checkpointing
+    assert held.config.use_cache is True
+
+
+def test_an_error_puts_it_back() -> None:
+    made = model()
+    with pytest.raises(autockpt.Infeasible):
+        autockpt.apply(made, 1000, inputs=BATCH)
+    assert made.is_gradient_checkpointing
+
+
+def test_beside_a_plan_that_is_given_it_stays_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    made = autockpt.apply(model(), plan=autockpt.Plan.of(["transformer.h.1"]))
+    assert made.is_gradient_checkpointing
+    assert said(caplog, "recomputed whole beside the plan that is given") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "call", "words"),
+    [
+        ({"use_cache": True}, {}, 1),
+        ({"use_cache": False}, {"use_cache": True}, 1),
+        ({"use_cache": True}, {"use_cache": False}, 0),
+        ({"use_cache": False}, {}, 0),
+        ({"use_cache": True, "checkpointing": True}, {}, 0),
+    ],
+    ids=str,
+)
+def test_a_cache_is_said_where_one_is_kept(
+    settings: dict[str, Any], call: dict[str, Any], words: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`use_cache` in the call goes before the model's own, and checkpointing makes transformers ignore both."""
+    held = autockpt.apply(model(**{"checkpointing": False} | settings), "1GB")
+    trained(held, **call)
+    assert said(caplog, "use_cache is on in training") == words
