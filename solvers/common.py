@@ -13,7 +13,7 @@ from .units import format_bytes
 SECONDS = 3.0  # default for all solvers, of which only `ilp` and `auto` ever need it
 MOST_DROPPED = 400  # of the segments of a plan the most expensive so many are tried to do without
 MOST_TRIMMED = 16  # of a solver's plans the best so many lose the segments that they do not need
-LARGE_SIZE = 100_000  # saves, holds and additions from which on the instant solvers take seconds
+LARGE_SIZE = 500_000  # saves, holds and additions from which on the instant solvers take seconds
 
 Plan = tuple[int, ...]
 """Indices of chosen candidates, ascending."""

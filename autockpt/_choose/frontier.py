@@ -17,7 +17,7 @@ from ..solvers.frontier import POINTS, SECONDS, sweep_until
 from ..solvers.units import shown
 from .bound import BOUND_SECONDS, lay_out, least_seconds
 from .candidates import find_candidates
-from .solve import CANDIDATES_SHARE, believed, make_plan
+from .solve import believed, for_candidates, make_plan
 
 _log = logging.getLogger("autockpt")
 
@@ -69,8 +69,9 @@ def frontier(
     if budgets is not None and (isinstance(budgets, str) or not isinstance(budgets, Iterable)):
         raise BudgetError(f"budgets is a list such as ['8GB', '12GB']; this is {shown(budgets)}")
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
-    deadline = Deadline.after(seconds, progress=Progress(_log.info))
-    candidates = find_candidates(profile, deadline=deadline.share(CANDIDATES_SHARE))
+    progress = Progress(_log.info)
+    deadline = Deadline.after(seconds, progress=progress)
+    candidates = find_candidates(profile, deadline=for_candidates(seconds, progress))
     solutions = sweep_until(
         candidates.problem,
         solver=solver,

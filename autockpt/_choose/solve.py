@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -25,8 +26,9 @@ from .pins import pin
 
 _log = logging.getLogger("autockpt")
 
-CANDIDATES_SHARE = 0.5
-"""Share of the time that candidates may take; once it is up they are coarser. What they leave is the solver's."""
+CANDIDATES_SHARE = 2 / 3
+"""Candidates may take this share of the seconds that the solver has, before it begins; once they are up, candidates are
+coarser. These are seconds of the processor: on a busy machine a plan is as good, and comes later."""
 
 CLOSE = 1e-6
 """Share by which a lower bound may lie above a plan's cost for want of digits."""
@@ -53,10 +55,10 @@ def solve(
             within it.
         solver: a name in ``autockpt.solvers.SOLVERS``. The lowest peak is the lowest among the plans that it makes:
             ``none`` has one plan, the plain one, and ``all`` one that may be too costly.
-        seconds: how long planning may take, candidates and solver together; the best plan found by then is returned.
-            Candidates get half of it: with more than they can look at, the plan is coarser, and says so in its notes.
-            How near the plan comes to what is possible takes up to a second more. Planning logs how far it is from two
-            seconds on, at level INFO.
+        seconds: how long the solver may search; the best plan found by then is returned. Finding candidates before it
+            takes two thirds of that at most, of the processor: 5 s in all by default. With more candidates than they
+            can look at the plan is coarser, and says so in its notes. How near it comes to what is possible takes up to
+            a second more. Planning logs how far it is from two seconds on, at level INFO.
         total_bytes: memory of the device, for a budget in percent.
         keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
             dots too; ``"h.3.mlp#1"`` is the second call of a module.
@@ -108,16 +110,16 @@ def choose(
     bounded: bool = True,
     clock: Callable[[], float] | None = None,
 ) -> Plan:
-    """Choose what to recompute among what was `found`, if anything was, in the seconds that are asked; see `solve`.
+    """Choose what to recompute among what was `found`, if anything was, in the time that is asked; see `solve`.
 
     Says how near the choice comes to what is possible where that is to be `bounded`, which takes up to `BOUND_SECONDS`
     more. Logs how far it is from two seconds on.
     """
     named(asked.solver)
-    deadline = Deadline.after(asked.seconds, clock=clock, progress=Progress(_log.info, clock))
-    most_seconds = asked.goal.most_seconds(profile.plain_seconds)
-    found = found or find_candidates(profile, deadline=deadline.share(CANDIDATES_SHARE))
+    progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
+    found = found or find_candidates(profile, deadline=for_candidates(asked.seconds, progress, clock))
     candidates = pin(found, asked.pins)
+    deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
     solution = _solution(found, candidates, most_seconds, asked, deadline)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
@@ -126,6 +128,11 @@ def choose(
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
+
+
+def for_candidates(seconds: float, progress: Progress, clock: Callable[[], float] | None = None) -> Deadline:
+    """The deadline of candidates whose solver may search for so many seconds."""
+    return Deadline.after(CANDIDATES_SHARE * seconds, clock=clock or time.thread_time, progress=progress)
 
 
 def _solution(

@@ -157,7 +157,7 @@ class Asked:
     Attributes:
         goal: a budget, the lowest peak, or the lowest within a recompute overhead.
         solver: who chooses; a name in `autockpt.solvers.SOLVERS`.
-        seconds: how long planning may take, candidates and solver together.
+        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         pins: what it must keep or recompute.
 
     Raises:

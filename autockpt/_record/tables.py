@@ -250,13 +250,18 @@ def _saves(flow: Flow, found: Lifetimes, at: Mapping[Place, float], row_of: Mapp
         else:
             release[each.mark.index] = each.tick + 1  # alive up to and including its marker
     packs = list(found.of_kind("pack"))
+    ops_of: dict[int, list[int]] = defaultdict(list)
+    first_of: dict[tuple[int, int], int] = {}  # by function and node
+    for op in row_of:
+        seen = flow.run.ops[op]
+        ops_of[seen.function].append(op)
+        first_of.setdefault((seen.function, seen.node), op)
     makers = []
     for save in saves:
         # An autograd node is made, saves inputs, runs its operator, and saves outputs.
-        own = [op for op in flow.ops_of[save.function] if op in row_of] if save.function >= 0 else []
-        same_node = [op for op in own if flow.run.ops[op].node == save.node]
+        own = ops_of[save.function] if save.function >= 0 else []
         before = bisect_left(own, save.ops)
-        op = same_node[0] if same_node else own[before - 1] if before else -1
+        op = first_of.get((save.function, save.node), own[before - 1] if before else -1) if own else -1
         makers.append(row_of.get(op, -1))
     return SaveTable(
         tensor=tuple(max(each.storages[0], -1) if each.storages else -1 for each in packs),

@@ -80,7 +80,7 @@ def apply(
         optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
             stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to step count instead.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        seconds: how long planning may take, candidates and solver together.
+        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         keep: patterns of calls that must not run again, not with a plan; see `solve`.
         recompute: patterns of calls that must run again.
         plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. Plans are

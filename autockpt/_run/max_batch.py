@@ -118,7 +118,7 @@ def max_batch(
         loss: maps the model's outputs to a scalar; see `profile`.
         optimizer: its state and its step count in the budget; an optimizer, several, or a name, as in `profile`.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        seconds: how long planning may take for the largest batch.
+        seconds: how long the solver may search for the plan of the largest batch.
         keep: patterns of calls that must not run again; see `solve`.
         recompute: patterns of calls that must.
         mode: how steps are recorded; see `profile`. ``fake`` runs nothing.

@@ -29,7 +29,7 @@ class Request:
         loss: maps outputs to a scalar; None where it is the model's own, or not known.
         optimizer: what trains the model, or the name of its class; None for what is seen to.
         solver: a name in ``autockpt.solvers.SOLVERS``.
-        seconds: how long planning may take, candidates and solver together.
+        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         pins: calls that must not run again, or must.
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
         strict: whether a later step that cannot fit raises.
