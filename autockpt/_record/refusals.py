@@ -29,7 +29,8 @@ MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths o
 DRAWS = "draws random numbers on a device"
 DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
-IS_A_ROOT = "is a whole model: nothing outside it would hold a boundary"
+IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"
+IS_A_ROOT = "is one of the models, called by the loop: nothing outside it would hold a boundary"
 
 
 def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
@@ -57,7 +58,7 @@ def _of_call(flow: Flow, call: int, captured: set[int]) -> Iterator[str]:
     }
     yield from (reason for reason in seen.reasons if reason.startswith(DRAWS))
     yield CAPTURED if call in captured else ""  # which what is made on another device than the tape's looks like, too
-    yield IS_A_ROOT if call and seen.name in flow.run.roots else ""
+    yield (IS_A_ROOT if seen.name else IS_THE_ROOT) if call and seen.name in flow.run.roots else ""
     yield from (_of_op(flow, op) for op in ops)
     yield from seen.reasons
     yield CHANGES_GIVEN_BUFFER if flow.written(others, ops) else ""
