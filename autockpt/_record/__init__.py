@@ -21,6 +21,7 @@ tables.py       the tables of the profile
 timing.py       forwards and steps of their own, for the seconds
 in_place.py     a user's own step, recorded
 timed.py        a user's own step, timed
+prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run
 stamps.py       stamps at the places that a forward passes
 fake.py         clock and model where nothing runs
