@@ -15,6 +15,7 @@ import autockpt
 from autockpt import Infeasible, Plan, Profile
 from autockpt.solvers.deadline import Deadline
 from tests.choose.test_boundaries import Power
+from tests.counted import counted_time
 from tests.doors import Asked, Goal, ProfileIndex, candidate_runs, find_candidates, runs_of, solving
 from tests.handmade import chain_profile
 from tests.zoo import build
@@ -110,6 +111,16 @@ def test_wherever_time_is_up_candidates_are_some_of_all_in_their_order(name: str
     assert set(some) <= set(every)
     assert some == [each for each in every if each in set(some)]
     assert bool(found.notes) == (len(some) < len(every))
+
+
+@pytest.mark.parametrize("name", ["loop", "gpt2"])
+def test_a_search_that_is_bounded_by_what_it_does_finds_the_same_twice(name: str) -> None:
+    profile, found = PROFILES[name](), []
+    for _ in range(2):
+        with counted_time():
+            found.append(autockpt.solve(profile, budget_of(profile), seconds=0.5))
+    assert found[0] == found[1]
+    assert not any("HiGHS" in note for note in found[0].notes)
 
 
 def test_single_calls_and_runs_side_by_side_are_never_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
