@@ -82,7 +82,7 @@ def sweep_until(
     for budget_bytes in budgets_bytes or ():
         check_budget(budget_bytes)
     if problem.required:
-        names = ", ".join(problem.calls[call].name for call in problem.required)
+        names = ", ".join(problem.calls[call].name for call in problem.required[:6])
         raise InvalidProblem(f"a sweep begins with the plain plan, and this problem requires recomputing {names}")
     find = _searched if solver in SEARCHING else _solved
     return _undominated(judged(problem, (), solver="none"), find(problem, solver, points, budgets_bytes, deadline))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from .errors import BudgetError
@@ -87,6 +88,19 @@ def shown(value: object, most: int = 60) -> str:
     except Exception:  # that of an int with thousands of digits raises, and anybody's may
         text = f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def listed(names: Iterable[object], most: int = 6) -> str:
+    """Write names for a message: the first ones, and how many more there are.
+
+    Example:
+        >>> from autockpt.solvers.units import listed
+        >>> listed(["h.0", "h.1"]), listed(["h.0", "h.1", "h.2"], 2)
+        ("'h.0', 'h.1'", "'h.0', 'h.1' and 1 more")
+    """
+    every = list(names)
+    first = ", ".join(shown(name) for name in every[:most])
+    return f"{first} and {len(every) - most} more" if len(every) > most else first
 
 
 def format_bytes(n_bytes: int) -> str:

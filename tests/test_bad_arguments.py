@@ -173,3 +173,18 @@ def test_other_functions_refuse_what_makes_no_sense() -> None:
     refused(partial(autockpt.measure, 3), "step is 3; give a function")  # type: ignore[arg-type]
     for given in ("x", []):
         refused(partial(autockpt.measure, lambda: None, device=given), "device is .*; give one such as 'cpu'")
+
+
+def test_no_message_lists_names_without_end() -> None:
+    """A plan of another model names hundreds of calls that this one does not have."""
+    names = [f"transformer.encoder.layers.{i}.attention.output.dense" for i in range(500)]
+    message = refused(lambda: autockpt.apply(WithFree(), plan=autockpt.Plan.of(names)), "the plan was made for another")
+    assert "and 494 more" in message
+
+
+def test_what_a_batch_makes_the_model_say_is_cut_short() -> None:
+    class Talks(WithFree):
+        def forward(self, *_: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no such shape " * 1000)
+
+    refused(partial(autockpt.profile, Talks(), (BATCH,) * 40), "forward raised ValueError")

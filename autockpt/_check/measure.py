@@ -118,7 +118,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
     older = _Older()
-    profiler = private.start_memory_profiler()
+    profiler = private.start_memory_profiler(measures=True)
     resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
     began = time.perf_counter()
     try:

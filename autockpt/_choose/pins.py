@@ -15,6 +15,7 @@ from .._data.errors import PinError
 from .._data.goal import Patterns, Pins
 from .._data.tables import CallRecord
 from ..solvers.pins import coverable
+from ..solvers.units import listed
 from .candidates import Candidates
 from .candidates.effects import Replay
 from .candidates.profile_index import Index
@@ -64,7 +65,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     if not coverable(problem, required):
         raise PinError(
             f"{' '.join(Pins(recompute=pins.recompute))} cannot be honoured together: the segments that recompute "
-            f"{', '.join(map(repr, index.keys(required)))} overlap. Pin a call around them instead."
+            f"{listed(index.keys(required))} overlap. Pin a call around them instead."
         )
     return replace(candidates, problem=problem, replays=tuple(replays[i] for i in honouring))
 

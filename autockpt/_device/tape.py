@@ -80,17 +80,18 @@ class AllocatorTape:
 
     def __enter__(self) -> AllocatorTape:
         private.make_room()
+        if self._device.type == "cpu" and private.measuring():
+            self._profiler = private.start_memory_profiler()
+            return self
         if private.our_profiler_is_running():
             raise ProfilingError(
-                "autockpt is recording or measuring already (a step of another model, or what `autockpt.measure` is "
-                "around), and a process has only one torch profiler."
+                "autockpt is recording already (a step of another model), and a process has only one torch profiler."
             )
         if private.profiler_is_running():
             where = "" if private.profiler_is_running(elsewhere=False) else " in another thread"
             raise ProfilingError(
                 f"a torch profiler is already running{where}; recording would empty it, since a process has only one. "
-                "Stop it first, or record outside of it (on a CPU `autockpt.measure` runs one, and `apply` in the step "
-                "that it records: let three steps pass before you measure)."
+                "Stop it first, or record outside of it (`apply` records its first step)."
             )
         self._profiler = private.start_memory_profiler()
         return self

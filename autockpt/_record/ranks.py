@@ -105,7 +105,7 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
         names = {call.partition("#")[0] for call in calls}
         covered = {unit for unit in units for name in names if unit == name or unit.startswith(f"{name}.")}
         if len(covered) > 1:
-            raise NotApplicable(UNITS.format(", ".join(calls), len(covered)))
+            raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered)))
 
 
 def bucket_bytes(model: nn.Module) -> int:

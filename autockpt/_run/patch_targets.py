@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
+from ..solvers.units import listed as listed
 from .frames import Buffers, Nets, Place, Strangers, Table, Wanted
 
 
@@ -215,11 +216,6 @@ class _Targets:
 def name_of(call: str) -> str:
     """Return the qualified name in a call's key."""
     return call.rpartition("#")[0]
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names for a sentence."""
-    return ", ".join(repr(name) for name in names)
 
 
 def _call_of(key: str) -> str:

@@ -31,6 +31,12 @@ LATER = "the recording of a step is dropped, and a later one will be recorded"
 
 FAILED = "no step could be recorded, so the model trains without a plan from now on"
 
+STILL = (
+    "{} steps ran and none could be recorded, so there is still no plan, and they are slow, since what forward saves "
+    "waits elsewhere: {}. Let three steps pass without it, or plan before: apply(model, budget, inputs=batch, "
+    "loss=loss)."
+)
+
 UNPLANNED = (
     "several steps were recorded, each larger than those before by more than a quarter, or of another kind (arguments, "
     "flags, modules that were replaced), and no plan is made yet. They keep to the budget and are slow, since what "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,12 +34,14 @@ Used as it is in a ``with``: between its ``acquire`` and the block no interrupt 
 _ENDS: list[Callable[[], object]] = []
 
 _OURS: list[MemoryProfiler] = []
-"""The profiler of ours that runs, if one does."""
+"""Who of us reads the profiler that runs: a measurement, a recording, or one within the other."""
 
 
 def yields_to_others(end: Callable[[], object]) -> None:
     """Say how a profiler of ours is ended that runs between the parts of a user's step, if another is wanted."""
     _ENDS[:] = [end]
+    for running in _OURS[-1:]:
+        running.stays = True
 
 
 def make_room() -> None:
@@ -58,6 +61,25 @@ def our_profiler_is_running() -> bool:
     return bool(_OURS)
 
 
+def measuring() -> bool:
+    """Return whether the profiler that runs is that of a measurement in this thread, which a recording may share."""
+    here = bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+    return here and bool(_OURS) and all(each.measures for each in _OURS)
+
+
+def foreign_profiler() -> str:
+    """Return the class of a profiler of the user's that is running; empty where none is found."""
+    own: Any = torch.autograd.profiler.profile
+    kinds: tuple[Any, ...] = (torch.profiler.profile, own)
+    for kind in kinds:
+        for each in gc.get_objects():
+            if issubclass(type(each), kind):
+                inner = each if issubclass(type(each), own) else each.profiler
+                if getattr(inner, "entered", False) and inner.kineto_results is None:
+                    return f"torch.{'profiler' if kind is not own else 'autograd.profiler'}.{kind.__name__}"
+    return ""
+
+
 @contextmanager
 def no_profiler_left() -> Iterator[None]:
     """Stop a profiler that was started inside, where an interrupt came before its own end."""
@@ -65,7 +87,10 @@ def no_profiler_left() -> Iterator[None]:
     try:
         yield
     finally:
-        if not before:
+        staying = [each for each in _OURS if each.stays]
+        if staying:  # a step that is recorded goes on after what is measured
+            _OURS[:] = staying
+        elif not before:
             _end_profiler()
 
 
@@ -78,23 +103,42 @@ def _end_profiler() -> None:
     profiler._run_on_profiler_stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class MemoryProfiler:
-    """A running profiler that records allocations.
+    """A reader of the running profiler, which records allocations.
 
     Attributes:
         log_level: the level of torch's log from before it.
+        measures: whether it is that of a measurement, which others may share.
+        stays: whether it runs on after what began it.
+        events: what was seen on the CPU so far, where another reader has begun or ended meanwhile.
     """
 
     log_level: int
+    measures: bool = False
+    stays: bool = False
+    events: list[AllocationEvent] = field(default_factory=list)
 
 
-def start_memory_profiler() -> MemoryProfiler:
-    """Start a profiler that records allocations and no operators, and that writes nothing to stderr by itself."""
+def start_memory_profiler(*, measures: bool = False) -> MemoryProfiler:
+    """Start a profiler that records allocations and no operators, and that writes nothing to stderr by itself.
+
+    Where one is `measuring` the new reader shares it: what was seen so far is handed out, and the profiler goes on.
+    """
+    if measuring():
+        others = list(_OURS)
+        _hand_out(torch.autograd._disable_profiler(), others)  # type: ignore[attr-defined]
+        _end_profiler()
+        running = MemoryProfiler(others[0].log_level, measures=measures)
+        return _start(running, others)
+    flag = _log_level()
+    return _start(MemoryProfiler(flag.value, measures=measures), [])
+
+
+def _start(running: MemoryProfiler, others: list[MemoryProfiler]) -> MemoryProfiler:
     options = torch.autograd.profiler.profile(profile_memory=True)
     config, activities = options.config(create_trace_id=True), {torch.profiler.ProfilerActivity.CPU}
     flag = _log_level()
-    running = MemoryProfiler(flag.value)
     flag.value = max(flag.value, ERROR)  # else a warning for frees of memory that is older than the recording
     # A line for each start and stop has the highest level of all. The first profiler of a process reads the variable.
     quiet = nullcontext() if KINETO_LEVEL in os.environ else _variable(KINETO_LEVEL, "6")
@@ -111,8 +155,15 @@ def start_memory_profiler() -> MemoryProfiler:
         flag.value = running.log_level
         _end_profiler()
         raise
-    _OURS[:] = [running]
+    _OURS[:] = [*others, running]
     return running
+
+
+def _hand_out(results: Any, readers: list[MemoryProfiler]) -> None:
+    """Give readers what was seen on the CPU."""
+    seen = _of_the_tree(results)
+    for each in readers:
+        each.events += seen
 
 
 def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[AllocationEvent]:
@@ -126,6 +177,7 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
         Every allocation and free that it saw on the CPU and on such devices, in time order.
     """
     results: Any = None
+    others = [each for each in _OURS if each is not running]
     try:
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
             results = torch.autograd._disable_profiler()  # type: ignore[attr-defined]
@@ -134,7 +186,11 @@ def stop_memory_profiler(running: MemoryProfiler, device_type: str) -> list[Allo
         _log_level().value = running.log_level
     if results is None or not results.trace_start_ns():  # another profiler came in between, and has taken all
         return []
-    return _of_the_tree(results) if device_type == "cpu" else _of_the_trace(results)
+    if others and device_type == "cpu":
+        _hand_out(results, [running, *others])
+        _start(others[-1], others[:-1])
+        return running.events
+    return [*running.events, *_of_the_tree(results)] if device_type == "cpu" else _of_the_trace(results)
 
 
 def _of_the_tree(results: Any) -> list[AllocationEvent]:

@@ -232,7 +232,7 @@ def _run_planned(
             raise
         except Exception as raised:  # the plain step went through, so whatever this is, the plan brought it
             told = raised.own if isinstance(raised, ProfilingError) else raised
-            error = f"{type(told).__name__}: {' '.join(str(told).split())}"
+            error = f"{type(told).__name__}: {' '.join(str(told).split()):.400}"
     return found, error, replayed
 
 

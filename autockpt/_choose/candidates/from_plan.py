@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from ..._data.errors import NotApplicable
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
+from ...solvers.units import listed
 from . import Candidates
 from .effects import replay_of
 from .leaves import kept_and_skipped
@@ -61,7 +62,7 @@ def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
     unknown += [index.nodes[node].key for node, found in leaves.items() if not found]
     if unknown:
         raise NotApplicable(
-            f"the segment of {segment.calls[0]!r} keeps or skips {', '.join(map(repr, unknown))}, and nothing of that "
+            f"the segment of {segment.calls[0]!r} keeps or skips {listed(unknown)}, and nothing of that "
             f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
             "plan was made from"
         )

@@ -200,7 +200,9 @@ class Replay:
 
     def hint(self) -> str:
         """Say which leaves were skipped: whatever reads their results fails, in one way or another."""
-        return f" The plan skips {', '.join(self._hollow)}: nothing in the replay may need it." if self._hollow else ""
+        return (
+            f" The plan skips {', '.join(self._hollow[:6])}: nothing in the replay may need it." if self._hollow else ""
+        )
 
     def _find(self, ref: Ref) -> Tensor:
         """Return an argument; every tensor is made once, so that the replay's graph hangs together."""

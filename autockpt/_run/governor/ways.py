@@ -26,7 +26,10 @@ from ..._stash.spilled_step import SpilledStep
 from ..batch import Forward
 from ..frames import Nets
 from ..known import Ready
-from ..said import Said
+from ..said import STILL, Said
+
+MOST_UNRECORDED = 4
+"""Steps that could not be recorded, after which it is said again that there is no plan."""
 
 
 class Ways:
@@ -41,6 +44,7 @@ class Ways:
 
     def __init__(self, said: Said) -> None:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
+        self._unrecorded = 0  # steps that should have been
 
     def spilled(self, begins: Forward) -> SpilledStep:
         """Only spill the step that begins so; errors as for `SpilledStep`."""
@@ -73,6 +77,13 @@ class Ways:
             way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash)
         except ProfilingError as error:
             self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
+            self._unrecorded += 1
+            if self._unrecorded == MOST_UNRECORDED:
+                profiler = private.foreign_profiler()
+                why = (
+                    f"{profiler}, not of autockpt, runs around them, and a process has one" if profiler else f"{error}"
+                )
+                self._said.once(STILL.format(self._unrecorded, why))
             way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(pause), weakref.ref(self.stashes)))
