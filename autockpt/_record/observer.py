@@ -127,7 +127,7 @@ class Observer:
         return tuple(filter(None, dict.fromkeys(map(self._tape.key, values))))
 
     def ready(self, index: int, gradient: torch.Tensor | None) -> None:
-        """Note, as a hook, that a gradient is ready to be added to one that exists already; a Function may give none."""
+        """Note, as a hook, that a gradient is ready to be added to one that exists; a Function may give none."""
         if gradient is not None:
             self.mark("ready", index, keys=(self._tape.key(gradient),))
 

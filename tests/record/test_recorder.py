@@ -307,11 +307,11 @@ def test_a_function_may_give_no_gradient_to_a_parameter_that_has_one_already() -
 
     class Withholds(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             return x * weight
 
         @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
             return gradients[0], None
 
     class Model(nn.Module):
@@ -319,8 +319,8 @@ def test_a_function_may_give_no_gradient_to_a_parameter_that_has_one_already() -
             super().__init__()
             self.weight, self.linear = nn.Parameter(torch.ones(8)), nn.Linear(8, 8)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return Withholds.apply(self.linear(x), self.weight)  # type: ignore[no-any-return, no-untyped-call]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Withholds.apply(self.linear(x), self.weight)  # type: ignore[no-untyped-call, no-any-return]
 
     model = Model()
     for each in model.parameters():
