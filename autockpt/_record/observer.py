@@ -133,9 +133,10 @@ class Observer:
         """Name the storages of some tensors, each once."""
         return tuple(filter(None, dict.fromkeys(map(self._tape.key, values))))
 
-    def ready(self, index: int, gradient: torch.Tensor) -> None:
-        """Note, as a hook, that a gradient is ready to be added to one that exists already."""
-        self.mark("ready", index, keys=(self._tape.key(gradient),))
+    def ready(self, index: int, gradient: torch.Tensor | None) -> None:
+        """Note, as a hook, that a gradient is ready to be added to one that exists; a Function may give none."""
+        if gradient is not None:
+            self.mark("ready", index, keys=(self._tape.key(gradient),))
 
     @contextmanager
     def _own_work(self) -> Iterator[object]:

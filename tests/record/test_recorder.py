@@ -300,3 +300,29 @@ def test_a_model_on_several_devices_is_named_as_such() -> None:
         "parameters lie on meta too, and only what is allocated on cpu is seen"
         in autockpt.profile(model, torch.randn(2, 4), loss=torch.sum).notes
     )
+
+
+def test_a_function_may_give_no_gradient_to_a_parameter_that_has_one_already() -> None:
+    """It was an AttributeError of the recorder's."""
+
+    class Withholds(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return x * weight
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+            return gradients[0], None
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.linear = nn.Parameter(torch.ones(8)), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Withholds.apply(self.linear(x), self.weight)  # type: ignore[no-untyped-call, no-any-return]
+
+    model = Model()
+    for each in model.parameters():
+        each.grad = torch.zeros_like(each)
+    assert autockpt.profile(model, torch.randn(4, 8)).mode == "measured"
