@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import torch
+from torch import UntypedStorage as Storage
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
@@ -43,7 +44,7 @@ def each_storage(tensors: Iterable[torch.Tensor], device_type: str) -> dict[int,
     return found
 
 
-def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> int | None:
+def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: str) -> list[Storage] | None:
     """Return what Python can see of the memory of a type of device, but for what is known and a model's optimizers.
 
     None while other threads run. torch lets go of the interpreter in the midst of ending a tensor, and who finds that
@@ -59,7 +60,7 @@ def beside_bytes(model: torch.nn.Module, known: Iterable[torch.Tensor], device_t
             trained = (id(each) for group in optimizer.param_groups for each in group["params"])
             known += state_tensors(optimizer) if not own.isdisjoint(trained) else []
     others = found.keys() - {private.storage_key(each) for each in known}
-    return sum(found[key].untyped_storage().nbytes() for key in others)
+    return [found[key].untyped_storage() for key in others]
 
 
 def _gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -30,7 +30,8 @@ from .._device import AllocatorTape, Event, device_of, rounded
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from ..solvers.units import format_bytes
-from .alive import beside_bytes
+from .alive import beside
+from .lifetimes import made_since
 from .marks import Run
 from .observer import Observer
 from .optimizer import OptimizerMemory
@@ -49,15 +50,20 @@ class Recorded:
         seconds: when what happened, as the recorded step itself tells.
         static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
         reached: which of the trainable parameters had a gradient when it was over, by their number.
+        made_bytes: what was made since it was over and is alive as the next step begins: that is what the loop makes
+            before steps of the next one's kind.
         beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
             where nobody can tell.
+        stood: storages of that, with their bytes.
     """
 
     run: Run
     seconds: Seconds
     static: Static
     reached: frozenset[int]
+    made_bytes: int = 0
     beside_bytes: int | None = None
+    stood: tuple[tuple[weakref.ref[Any], int], ...] = ()
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -68,6 +74,11 @@ class Recorded:
     def backwards(self) -> int:
         """How many backward passes it had."""
         return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
+
+    @property
+    def gone_bytes(self) -> int:
+        """What stood when it began and is gone by now: the loop makes it anew."""
+        return sum(size for storage, size in self.stood if storage() is None)
 
     def beside(self) -> str:
         """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
@@ -108,17 +119,19 @@ class RecordedStep(SpilledStep):
         self._tape, self._clock = self._on.tape(), self._on.clock()
         own_tensors = private.parts((*tensors(arguments), *model.parameters(), *model.buffers()))
         own = {*map(private.storage_key, own_tensors), 0}
-        beside = private.parts(each for _, each in around.tensors)
-        beside = [each for each in beside if private.storage_key(each) not in own]
-        self._observer = Observer(model, self._tape, self._clock, self.spill, held=beside)
+        contents = private.parts(each for _, each in around.tensors)
+        contents = [each for each in contents if private.storage_key(each) not in own]
+        self._observer = Observer(model, self._tape, self._clock, self.spill, held=contents)
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
         # What attributes and gradients hold before: the profiler does not see it go.
-        gradients, others = _gradients(model), [each for each in beside if each.device == device]
+        gradients, others = _gradients(model), [each for each in contents if each.device == device]
         held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
-        self._beside_bytes = beside_bytes(model, (*tensors(arguments), *held), device.type)
+        stood = beside(model, (*tensors(arguments), *held), device.type)
+        self._beside_bytes = None if stood is None else sum(each.nbytes() for each in stood)
+        self._stood = tuple((weakref.ref(each), rounded(self._on, each.nbytes())) for each in stood or ())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(own_tensors), *storages}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}
@@ -126,7 +139,7 @@ class RecordedStep(SpilledStep):
         self._gone: dict[int, int] = {}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in storages.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
-        del around, own_tensors, beside, gradients, others, held, storages
+        del around, own_tensors, contents, gradients, others, held, storages, stood
         self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
@@ -200,7 +213,7 @@ class RecordedStep(SpilledStep):
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + given_bytes,
-            other_bytes=self._bucket_bytes + left_bytes + stood_bytes + made_bytes,
+            other_bytes=self._bucket_bytes + left_bytes + stood_bytes,
         )
         trainable = [each for each in self.model.parameters() if each.requires_grad]
         return Recorded(
@@ -208,7 +221,9 @@ class RecordedStep(SpilledStep):
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
+            made_bytes=made_bytes,
             beside_bytes=None if self._beside_bytes is None else max(self._beside_bytes - made_bytes, 0),
+            stood=self._stood,
         )
 
     def _last(self) -> int:
@@ -259,28 +274,6 @@ class RecordedStep(SpilledStep):
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
-
-
-def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> int:
-    """Return the bytes of what was made since a step was over and is alive as the next one begins, but for `others`.
-
-    That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What stood
-    so as the recorded step began goes meanwhile.
-
-    Args:
-        events: of the tape.
-        last: the marker with which the step is over.
-        others: storages that count elsewhere.
-    """
-    over, alive = False, dict[int, int]()
-    for event in events:
-        if event.kind == "mark":
-            over = over or event.key == last
-        elif event.kind == "free":
-            alive.pop(event.key, None)
-        elif over:
-            alive[event.key] = event.bytes
-    return sum(size for key, size in alive.items() if key not in others)
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -12,9 +12,10 @@ the plain step: they are the storage that they are copies of.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from .._device import Event
 from .marks import Mark, MarkKind, Run
 
 
@@ -163,3 +164,25 @@ def _not_of_the_step(run: Run) -> tuple[set[int], set[int]]:
             for key in mark.keys:
                 unseen.pop(key, None)
     return copies, {*unseen.values()}
+
+
+def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> int:
+    """Return the bytes of what was made since a step was over and is alive as the next one begins, but for `others`.
+
+    That holds what the loop makes before it calls the model: targets, what a model holds that runs before. What stood
+    so as the recorded step began goes meanwhile.
+
+    Args:
+        events: of the tape.
+        last: the marker with which the step is over.
+        others: storages that count elsewhere.
+    """
+    over, alive = False, dict[int, int]()
+    for event in events:
+        if event.kind == "mark":
+            over = over or event.key == last
+        elif event.kind == "free":
+            alive.pop(event.key, None)
+        elif over:
+            alive[event.key] = event.bytes
+    return sum(size for key, size in alive.items() if key not in others)

@@ -23,22 +23,37 @@ class Known:
         nodes: how many nodes of autograd its forwards made.
         backwards: how many backward passes it had.
         reached: which of the trainable parameters get a gradient, by their number.
+        came_bytes: what the loop makes before such a step and holds in it: since the step before, or longer ago.
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
         tight: whether no plan holds a larger step to the budget.
+        follows: whether steps that begin otherwise were recorded before it: what stood as it began and is gone by the
+            time of its plan was then made by the loop.
     """
 
     kind: Kind
     nodes: int = 0
     backwards: int = 1
     reached: frozenset[int] = frozenset()
+    came_bytes: int = 0
     recorded: Recorded | None = None
     profile: Profile | None = None
     tight: bool = False
+    follows: bool = False
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether a step that has made these forwards so far, and began with these gradients, is covered."""
         return self.kind.covers(batches, gradient_bytes)
+
+    def take(self, profile: Profile) -> None:
+        """Let the profile stand for the recording: it takes less."""
+        if self.follows and self.recorded is not None:
+            self.came_bytes = max(self.came_bytes, self.recorded.gone_bytes)
+        self.profile, self.recorded = profile, None
+
+    def begins_as(self, batch: Batch) -> bool:
+        """Whether a step that begins so makes the same first forward, whatever its sizes."""
+        return self.kind.batches[0].covers(batch, sizes=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
 from .alike import MOST_OTHERS, ready_for, shared, with_others
 from .batch import Batch, Forward, Kind, gradient_bytes
+from .between import Between
 from .frames import Nets
 from .headroom import enlarged, grown, roomy
 from .known import Known, Ready, Standing, covering
@@ -58,7 +59,7 @@ class Plans:
 
     def __init__(self, request: Request, stashes: HeldStashes) -> None:
         self._request, self._stashes = request, stashes
-        self._known: list[Known] = []  # the newest first
+        self._known, self._between = list[Known](), Between()  # the newest first
         self._ready: list[Ready] = []
         self.current: Ready | None = None
         self.numbers = True
@@ -88,8 +89,10 @@ class Plans:
         """Whether so many steps were recorded that there should be a plan."""
         return self.current is None and len(self._known) >= MOST_UNPLANNED
 
-    def ready(self, batch: Batch, gradient_bytes: int) -> Ready | None:
-        """Return the plan for a step that begins so: the one that is on the model, where that can stay."""
+    def begins(self, batch: Batch, gradient_bytes: int) -> Ready | None:
+        """Return the plan for the step that begins so now: the one that is on the model, where that can stay."""
+        if self._between.comes(batch, self._known):
+            self.forget_plans()
         return covering((*filter(None, [self.current]), *self._ready), batch, gradient_bytes)
 
     def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
@@ -120,6 +123,7 @@ class Plans:
                 return False
             self._known.remove(before)
         known = Known(kind=kind, nodes=nodes, backwards=recorded.backwards, reached=recorded.reached, recorded=recorded)
+        self._between.learns(known, recorded, self._known)
         self._known = [known, *self._known[: MOST_KINDS - 1]]
         alike = [each for each in self._known if each.kind.without_numbers() == kind.without_numbers()]
         if len(alike) == MOST_ALIKE:
@@ -255,12 +259,12 @@ class Plans:
         if known.profile is None:
             assert known.recorded is not None
             seconds = known.recorded.seconds.scaled(self._slower or 1.0)
-            known.profile = known.recorded.profile(begins.model, begins.device, seconds, memory)
-            known.recorded = None  # a profile takes less
+            known.take(known.recorded.profile(begins.model, begins.device, seconds, memory))
+        assert known.profile is not None
         static = msgspec.structs.replace(
             known.profile.static,
             optimizer_bytes=memory.state_bytes,
-            other_bytes=known.profile.static.other_bytes + self._error_bytes,
+            other_bytes=known.profile.static.other_bytes + known.came_bytes + self._error_bytes,
         )
         return msgspec.structs.replace(
             refusing(known.profile, self._refused),

@@ -164,7 +164,7 @@ class Governor:
     def _meet(self, name: str) -> None:
         """Note that a model trains, and say so where another one does that a budget of its own is for."""
         self.company.comes(name)
-        other = self.company.meets(self)
+        other = None if self._idle else self.company.meets(self)  # copies run plain, and have no budget
         if other is not None and other.handle.patched:
             self._said.once(said.APART.format(self.what, other.what))
 
@@ -196,7 +196,7 @@ class Governor:
         missing = self.company.missing(self.handle.roots)
         self._said.once(said.MISSING.format(listed(missing)), where=bool(missing))
         held_bytes = gradient_bytes(model)
-        ready, unknown = plans.ready(batch, held_bytes), self._surprises.begins()
+        ready, unknown = plans.begins(batch, held_bytes), self._surprises.begins()
         decision = decide(
             Situation(
                 alike=plans.knows(batch, held_bytes, sizes=False) and not unknown,
