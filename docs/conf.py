@@ -39,7 +39,10 @@ python_maximum_signature_line_length = 90
 
 # What is ours has to be found; `model` in a docstring is an argument, and torch's names live elsewhere.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!autockpt\.).*"), (r"py:.*", r"autockpt\.(_run\.apply\.M|_data\.files\.S|solvers\.deadline\.T)")]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!autockpt\.).*"),
+    (r"py:.*", r"autockpt\.(_run\.apply\.M|_data\.files\.S|solvers\.deadline\.T)"),
+]
 
 
 class HelpText(Directive):

@@ -40,8 +40,8 @@ STILL = (
 UNPLANNED = (
     "several steps were recorded, each larger than those before by more than a quarter, or of another kind (arguments, "
     "flags, modules that were replaced), and no plan is made yet. They keep to the budget and are slow, since what "
-    "forward saves waits elsewhere. apply(model, budget, plan_for={'input_ids': (8, 2048)}) tells the largest sizes "
-    "ahead."
+    "forward saves waits elsewhere. Where it is sizes that vary, of one model, apply(model, budget, "
+    "plan_for={'input_ids': (8, 2048)}) tells the largest ahead."
 )
 
 REPLACED = (
@@ -91,9 +91,25 @@ BESIDE = (
 )
 
 MISSING = (
-    "of the models that are planned together, no step has called {0} so far. Their weights count, and nothing that "
-    "they compute does: give only models that the loop calls."
+    "of the models that are planned together, no step has called {0} so far. Their weights count. What their other "
+    "methods compute, or their parts (vae.encode, vae.decode), is counted and never recomputed: where gradients pass "
+    "through that, give the modules whose forward is called, such as [vae.encoder, vae.decoder]."
 )
+
+
+def unplanned(training: bool, transformed: bool, planned: bool) -> str:
+    """Return what is to be said of a step that ran without its model's own forward; empty where it was an evaluation.
+
+    Args:
+        training: whether the model is in train mode.
+        transformed: whether a transform of torch.func has run a forward.
+        planned: whether a plan is on the model.
+    """
+    if transformed:
+        return TRANSFORMED
+    if planned:
+        return BEHIND if training else ""
+    return UNSEEN if training else EVAL
 
 
 MOST_BESIDE = 0.05

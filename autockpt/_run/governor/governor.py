@@ -138,14 +138,18 @@ class Governor:
             return self._run(step, planned)
 
     def pause(self, name: str, arguments: object) -> None:
-        """End what is being recorded, if its backward has come: a model does something else than train now."""
+        """A model does something else than train: what is watched ends, if its backward has come, and that goes on."""
         self.company.comes(name)
         self._transformed = self._transformed or transforms_active()
-        if (step := self._step) is not None:
-            step.over()
-            if step.way is not None and step.is_here() and step.backward and not step.goes_on():
+        if self._step is not None and self._step.pauses_long():
+            self.give_way(arguments)
+
+    def give_way(self, arguments: object = ()) -> None:
+        """End what is being recorded, if its backward has come: something begins that has these arguments."""
+        if (step := self._step) is not None and step.way is not None:
+            if step.ends_here():
                 self._end(arguments)
-            elif step.way is not None and not step.is_alive():
+            elif not step.is_alive():
                 self._drop()
 
     def resume(self, model: nn.Module) -> None:
@@ -211,7 +215,7 @@ class Governor:
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
         step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model), before=before)
         if decision.what == "Record":
-            step.way = self._ways.recorded(begins, self.pause)
+            step.way = self._ways.recorded(begins, self.give_way)
         elif decision.what == "Time":
             step.way = self._ways.timed(begins)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):
@@ -264,14 +268,9 @@ class Governor:
 
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
-        if cover(model, self):
-            self._said.once(said.REPLACED)
-        elif self._transformed:
-            self._said.once(said.TRANSFORMED)
-        elif self.handle.table.plan is None:
-            self._said.once(said.UNSEEN if trains(model) else said.EVAL)
-        elif trains(model):
-            self._said.once(said.BEHIND)
+        planned = self.handle.table.plan is not None
+        why = said.REPLACED if cover(model, self) else said.unplanned(trains(model), self._transformed, planned)
+        self._said.once(why, where=bool(why))
 
     def _rest(self) -> None:
         """Let steps run as they come from now on."""

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from ... import _torch_private as private
 from ..._calls.values import tensors
+from ..._record.in_place import RecordedStep
 from ..._stash.spilled_step import SpilledStep
 from ..batch import Batch, Kind
 from ..frames.thread import carrying
@@ -53,6 +54,7 @@ class Step:
         thread: that runs it.
         measured: what measures it, where it runs under a plan that was rehearsed.
         optimizers: that have taken a step since its first forward, by id; whether since its last one.
+        pauses: forwards since its backward that were no training: a frozen teacher's, before the next step.
         late: forwards since its first backward, or since an optimizer stepped after that.
         repeats: whether an optimizer has taken a second step, or one that no graph outlives: then another step comes.
         model: that trains.
@@ -76,6 +78,7 @@ class Step:
     measured: Measured | None = None
     optimizers: dict[int, bool] = field(default_factory=dict)
     late: int = 0
+    pauses: int = 0
     repeats: bool = False
     model: weakref.ref[nn.Module] | None = None
     before: tuple[int, ...] = ()
@@ -142,6 +145,19 @@ class Step:
         stepped = {id(each) for group in vars(optimizer).get("param_groups", ()) for each in group["params"]}
         trained = [each for each in model.parameters() if each.requires_grad]
         return all(id(each) in stepped and each.is_leaf and each.grad is not None for each in trained)
+
+    def ends_here(self) -> bool:
+        """Whether it is over as soon as this thread does something else: its backward has come, and no graph waits."""
+        return self.is_here() and self.backward and not self.goes_on()
+
+    def pauses_long(self) -> bool:
+        """Note a forward that is no training; return whether what watches the step need not see what is made of it.
+
+        A teacher's outputs count in the step that comes. A whole evaluation is not followed.
+        """
+        self.over()
+        self.pauses += self.ends_here()
+        return not isinstance(self.way, RecordedStep) or self.pauses > MOST_FORWARDS or not self.is_alive()
 
     def over(self) -> None:
         """Note that it may be over: an optimizer has stepped, or the model does something else than train."""

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from torch import nn
 
 from ... import _torch_private as private
-from ..._calls.roots import WHOLE
 from ..._data.errors import NotApplicable, ProfilingError
 from ..._device import device_of
 from ..._record.in_place import RecordedStep
@@ -56,12 +55,12 @@ class Ways:
         self.stashes.hold(begins.device, stash)
         return TimedStep(begins.model, begins.device, begins.arguments, stash)
 
-    def recorded(self, begins: Forward, pause: Callable[[str, object], None]) -> SpilledStep:
+    def recorded(self, begins: Forward, end: Callable[[], None]) -> SpilledStep:
         """Record it, if that can be done now; else it is only spilled.
 
         Args:
             begins: its first forward.
-            pause: a method that ends what is recorded, as somebody else records.
+            end: a method that ends what is recorded, as somebody else records.
 
         Raises:
             NotApplicable: it can never be.
@@ -86,7 +85,7 @@ class Ways:
                 self._said.once(STILL.format(self._unrecorded, why))
             way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
         else:
-            private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(pause), weakref.ref(self.stashes)))
+            private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 
@@ -104,10 +103,10 @@ class Ways:
         self._switches.put_back()
 
 
-def _ends(pause: weakref.WeakMethod[Callable[[str, object], None]], stashes: weakref.ref[HeldStashes]) -> None:
+def _ends(method: weakref.WeakMethod[Callable[[], None]], stashes: weakref.ref[HeldStashes]) -> None:
     """End a recording, as far as that can be, and let go of what is held: another recording begins."""
-    if (end := pause()) is not None and (held := stashes()) is not None:
-        end(WHOLE, ())
+    if (end := method()) is not None and (held := stashes()) is not None:
+        end()
         held.let_go()
 
 
