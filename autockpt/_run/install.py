@@ -130,8 +130,8 @@ def uninstall(model: nn.Module) -> None:
         others = set(handle.roots).difference(name for name, known in found.values() if known is handle)
         if others:
             raise NotApplicable(
-                f"it is planned together with {len(others)} other models, {listed(sorted(others))} by name. Remove the "
-                "plan from all of them: autockpt.remove([one, other])."
+                f"the model is planned together with {listed(sorted(others))}. Take the plan off all of them: "
+                "autockpt.remove([one, other])."
             )
     for handle, each in parts.items():
         if (governor := governors[handle]) is not None:

@@ -286,7 +286,7 @@ def test_a_plan_file_of_several_goes_on_several(tmp_path: Path) -> None:
 def test_one_of_several_is_not_removed_alone() -> None:
     models = pair()
     autockpt.apply(models, "min")
-    with pytest.raises(NotApplicable, match=r"together with .*'second'.*remove"):
+    with pytest.raises(NotApplicable, match=r"together with .second..*remove"):
         autockpt.remove(models["first"])
     with pytest.raises(NotApplicable, match="together with"):
         autockpt.apply(models["first"], "1GB")
