@@ -40,6 +40,9 @@ from .recorder import build_profile, static_bytes
 from .shadow import state_tensors
 from .timing import Seconds, recorded_seconds
 
+_LOSS_BYTES = 512
+"""No more than a loss takes, by any allocator, of which a step may find one and leave one under the same name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
@@ -77,8 +80,8 @@ class Recorded:
 
     @property
     def gone_bytes(self) -> int:
-        """What stood when it began and is gone by now: the loop makes it anew."""
-        return sum(size for storage, size in self.stood if storage() is None)
+        """What stood when it began and is gone by now: the loop makes it anew. Losses are in what a step leaves."""
+        return sum(size for storage, size in self.stood if size > _LOSS_BYTES and storage() is None)
 
     def beside(self) -> str:
         """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""

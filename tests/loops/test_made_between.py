@@ -1,4 +1,4 @@
-"""What a loop makes before the step of one model, while the last step was another's, or a frozen model has run since."""
+"""What a loop makes before the step of one model, where the last was another's, or a frozen model has run since."""
 
 from __future__ import annotations
 
@@ -66,9 +66,30 @@ def test_what_a_frozen_model_makes_before_the_step_counts() -> None:
             loss = nn.functional.mse_loss(got, wanted.reshape(len(batch), 128, -1).mean(1))
             loss.backward()
             run.update()
-            return loss.detach() + wanted[0, 0]
+            total: Tensor = loss.detach() + wanted[0, 0]
+            return total
 
         for batch in steps():
             run.step(partial(step, batch), batch)
 
     held(lambda: nn.ModuleDict({"teacher": frozen(), "student": network()}), loop, budget=0.75)
+
+
+def test_a_graph_that_goes_at_once_does_not_end_the_planning() -> None:
+    """`maker(noise).detach()` before the critic learns: after four such forwards the models trained without a plan."""
+
+    def loop(run: Run) -> None:
+        models: Any = run.model
+        run.settled = 6
+
+        def step(batch: Tensor) -> Tensor:
+            made = models["maker"](batch).detach().repeat(1, 4)
+            loss = loss_of(models["critic"](made))
+            loss.backward()
+            run.update()
+            return loss
+
+        for batch in steps(10):
+            run.step(partial(step, batch))  # held by this loop from the start, and in no plan
+
+    held(lambda: nn.ModuleDict({"maker": Network(3), "critic": network()}), loop, budget=0.75, planned_by=6)
