@@ -74,3 +74,23 @@ def test_what_a_frozen_model_makes_before_the_step_counts() -> None:
             run.step(partial(step, batch), batch)
 
     held(lambda: nn.ModuleDict({"teacher": frozen(), "student": network()}), loop, budget=0.75)
+
+
+def test_a_graph_that_goes_at_once_does_not_end_the_planning() -> None:
+    """`maker(noise).detach()` before the critic learns: after four such forwards the models trained without a plan."""
+
+    def loop(run: Run) -> None:
+        models: Any = run.model
+        run.settled = 6
+
+        def step(batch: Tensor) -> Tensor:
+            made = models["maker"](batch).detach().repeat(1, 4)
+            loss = loss_of(models["critic"](made))
+            loss.backward()
+            run.update()
+            return loss
+
+        for batch in steps(10):
+            run.step(partial(step, batch))  # held by this loop from the start, and in no plan
+
+    held(lambda: nn.ModuleDict({"maker": Network(3), "critic": network()}), loop, budget=0.75, planned_by=6)

@@ -57,8 +57,8 @@ class Lessons:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
                 on = self._recorded(step, step.way.close(arguments), foreign=step.way.foreign)
             except ProfilingError as error:
-                if step.differentiable:
-                    self._surprises.tries += 1
+                if step.differentiable:  # where its graph has gone nothing was to be planned: `maker(noise).detach()`
+                    self._surprises.tries += step.backward or step.waits()
                     on = not self._surprises.exhausted
                     self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
         elif isinstance(step.way, TimedStep) and step.backward:

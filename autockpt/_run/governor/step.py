@@ -153,11 +153,13 @@ class Step:
     def pauses_long(self) -> bool:
         """Note a forward that is no training; return whether what watches the step need not see what is made of it.
 
-        A teacher's outputs count in the step that comes. A whole evaluation is not followed.
+        A teacher's outputs count in the step that comes. A whole evaluation is not followed, and no graph of a model in
+        eval mode: it may be gone before the step that comes has its peak.
         """
         self.over()
         self.pauses += self.ends_here()
-        return not isinstance(self.way, RecordedStep) or self.pauses > MOST_FORWARDS or not self.is_alive()
+        short = self.pauses <= MOST_FORWARDS and not torch.is_grad_enabled() and self.is_alive()
+        return not (short and isinstance(self.way, RecordedStep))
 
     def over(self) -> None:
         """Note that it may be over: an optimizer has stepped, or the model does something else than train."""
