@@ -13,6 +13,10 @@ from collections.abc import Iterable
 
 from .._device import Event
 
+NUMBER_BYTES = 512
+"""What one number takes on a device, and less on a host. Those that a loop keeps of each step, losses for its log, are
+not counted. They stay, and nothing of theirs goes as the next step begins."""
+
 
 def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> list[int]:
     """Return the sizes of what was made since a step was over and is alive as the next one begins.
@@ -30,7 +34,7 @@ def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> li
             alive.pop(event.key, None)
         elif over:
             alive[event.key] = event.bytes
-    return [size for key, size in alive.items() if key not in others]
+    return [size for key, size in alive.items() if key not in others and size > NUMBER_BYTES]
 
 
 def unlike_bytes(made: Iterable[int], stood: Iterable[int]) -> int:
