@@ -19,7 +19,7 @@ flow.py         what calls, functions and operators read, make and change
 refusals.py     why calls and functions cannot be replayed
 tables.py       the tables of the profile
 timing.py       forwards and steps of their own, for the seconds
-in_place.py     a user's own step, recorded
+in_place.py     a user's own step, recorded; recorded.py is what it was
 timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run

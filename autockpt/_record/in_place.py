@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,87 +23,44 @@ from .._calls.contents import Contents
 from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
-from .._data.profile import Profile
-from .._data.tables import Static
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
-from ..solvers.units import format_bytes
 from .alive import beside
-from .marks import Run
 from .observer import Observer
-from .optimizer import OptimizerMemory
-from .prelude import made_since, unlike_bytes
+from .prelude import alike, made_since, unlike_bytes
 from .ranks import bucket_bytes
-from .recorder import build_profile, static_bytes
+from .recorded import Recorded
+from .recorder import static_bytes
 from .shadow import state_tensors
-from .timing import Seconds, recorded_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """What a recorded step was.
-
-    Attributes:
-        run: what was seen of it.
-        seconds: when what happened, as the recorded step itself tells.
-        static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
-        reached: which of the trainable parameters had a gradient when it was over, by their number.
-        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
-            where nobody can tell.
-        stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
-        made: sizes of what was made since, before the next step.
-    """
-
-    run: Run
-    seconds: Seconds
-    static: Static
-    reached: frozenset[int]
-    beside_bytes: int | None = None
-    stood: tuple[int, ...] = ()
-    made: tuple[int, ...] = ()
-
-    @property
-    def operators(self) -> list[tuple[str, str]]:
-        """Name of each operator, and class of the module whose call ran it."""
-        return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
-
-    @property
-    def backwards(self) -> int:
-        """How many backward passes it had."""
-        return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
-
-    def beside(self) -> str:
-        """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
-        if self.beside_bytes is None:
-            return ""
-        return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
-
-    def profile(
-        self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
-    ) -> Profile:
-        """Make the profile.
-
-        Args:
-            model: the model.
-            device: where it trains.
-            seconds: when what happened.
-            optimizer: what the optimizers need whose steps belong to it.
-        """
-        return build_profile(model, device, self.run, seconds, optimizer=optimizer, static=self.static, notes=())
+from .timing import recorded_seconds
 
 
 class RecordedStep(SpilledStep):
     """A step of the user's that is recorded, from its first forward until it is closed or dropped.
+
+    Args:
+        model: that trains, or several.
+        device: where.
+        arguments: of its first forward.
+        stash: where what it saves waits; None for one of its own.
+        is_first: whether it is the first of its loop.
 
     Raises:
         ProfilingError: a profiler runs already, in this thread or another.
     """
 
     def __init__(
-        self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
+        self,
+        model: torch.nn.Module,
+        device: torch.device,
+        arguments: object,
+        stash: Stash | None = None,
+        *,
+        is_first: bool = True,
     ) -> None:
         super().__init__(model, device, arguments, stash)
+        self._is_first = is_first
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         around = Contents({name or "the model": module for name, module in model.named_modules()})
         self._on = device_of(device)
@@ -180,11 +136,12 @@ class RecordedStep(SpilledStep):
         super().drop()
         self._end()
 
-    def close(self, arguments: object) -> Recorded:
+    def close(self, arguments: object, *, cut: bool = False) -> Recorded:
         """End the recording as something else begins.
 
         Args:
             arguments: of what begins: they are no part of the step.
+            cut: whether that is no forward of the next step, so that not all is seen that the loop makes before it.
 
         Raises:
             ProfilingError: the tape is torn, or no backward came, or none to its end.
@@ -201,7 +158,9 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
+        made = made_since(self._tape.events(), self._last(), frozenset(others))
         before = {key: self._beside[key] for key in self._gone.values() if key in self._beside}
+        before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
         left_bytes = unlike_bytes(left, before.values()) - sum(self._held_bytes[key] for key in went)
@@ -219,7 +178,7 @@ class RecordedStep(SpilledStep):
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
             beside_bytes=self._beside_bytes,
             stood=(*before.values(), *given),
-            made=tuple(made_since(self._tape.events(), self._last(), frozenset(others))),
+            made=tuple(made),
         )
 
     def _last(self) -> int:

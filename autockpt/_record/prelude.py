@@ -3,13 +3,14 @@
     this step │ stood: 64 K, 4     │ went meanwhile        seen by weak references: these have lifetimes of their own
     step ends │ made: 64 K, 4, 8 M │ next step begins      seen on the tape, which goes on till then
 
-What was made belongs to the kind of step that begins then. What has no like in what stood there stands in all of it.
+What was made belongs to the kind of step that begins then. What has no like in what stood there stands in all of it. In
+a loop's first step what stood and has no like in what was made is left from before the loop, and comes no more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .._device import Event
 
@@ -35,6 +36,16 @@ def made_since(events: Iterable[Event], last: int, others: frozenset[int]) -> li
         elif over:
             alive[event.key] = event.bytes
     return [size for key, size in alive.items() if key not in others and size > NUMBER_BYTES]
+
+
+def alike(stood: Mapping[int, int], made: Iterable[int]) -> dict[int, int]:
+    """Return those of what `stood`, sizes by storage, that have a like in what was `made`: one each."""
+    left, found = Counter(made), dict[int, int]()
+    for key, size in stood.items():
+        if left[size] > 0:
+            left[size] -= 1
+            found[key] = size
+    return found
 
 
 def unlike_bytes(made: Iterable[int], stood: Iterable[int]) -> int:

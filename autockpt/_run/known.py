@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._record.in_place import Recorded
 from .._record.optimizer import Optimizers
 from .._record.prelude import unlike_bytes
+from .._record.recorded import Recorded
 from .batch import Batch, Kind
 from .frames import Nets
 

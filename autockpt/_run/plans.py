@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
-from .._record.in_place import Recorded
 from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
+from .._record.recorded import Recorded
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
 from .._record.timed import TimedStep

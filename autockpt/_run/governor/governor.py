@@ -148,6 +148,7 @@ class Governor:
         """End what is being recorded, if its backward has come: something begins that has these arguments."""
         if (step := self._step) is not None and step.way is not None:
             if step.ends_here():
+                step.cut = True
                 self._end(arguments)
             elif not step.is_alive():
                 self._drop()
@@ -215,7 +216,7 @@ class Governor:
             decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
         step = Step(decision=decision, gradient_bytes=held_bytes, model=weakref.ref(model), before=before)
         if decision.what == "Record":
-            step.way = self._ways.recorded(begins, self.give_way)
+            step.way = self._ways.recorded(begins, self.give_way, is_first=ended is None)
         elif decision.what == "Time":
             step.way = self._ways.timed(begins)
         elif ready is not None and (ready is not plans.current or self.handle.table.plan is not ready.plan):

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from ..._data.errors import ProfilingError
-from ..._record.in_place import Recorded, RecordedStep
+from ..._record.in_place import RecordedStep
 from ..._record.ranks import refuse_collectives
+from ..._record.recorded import Recorded
 from ..._record.timed import TimedStep
 from ...solvers.units import format_bytes
 from .. import said
@@ -55,7 +56,7 @@ class Lessons:
         if isinstance(step.way, RecordedStep):
             try:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
-                on = self._recorded(step, step.way.close(arguments), foreign=step.way.foreign)
+                on = self._recorded(step, step.way.close(arguments, cut=step.cut), foreign=step.way.foreign)
             except ProfilingError as error:
                 if step.differentiable:  # where its graph has gone nothing was to be planned: `maker(noise).detach()`
                     self._surprises.tries += step.backward or step.waits()

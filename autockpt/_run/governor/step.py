@@ -59,6 +59,7 @@ class Step:
         repeats: whether an optimizer has taken a second step, or one that no graph outlives: then another step comes.
         model: that trains.
         before: sizes of what the loop made before it, where the one before it was recorded.
+        cut: whether something else than the next step ends what watches it.
         made: sizes of what the loop made after it and before the next one, where it was recorded.
         after_backward: is called as each of its backwards is over, if given.
     """
@@ -82,6 +83,7 @@ class Step:
     repeats: bool = False
     model: weakref.ref[nn.Module] | None = None
     before: tuple[int, ...] = ()
+    cut: bool = False
     made: tuple[int, ...] = ()
     after_backward: Callable[[], None] | None = None
 

@@ -55,12 +55,13 @@ class Ways:
         self.stashes.hold(begins.device, stash)
         return TimedStep(begins.model, begins.device, begins.arguments, stash)
 
-    def recorded(self, begins: Forward, end: Callable[[], None]) -> SpilledStep:
+    def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> SpilledStep:
         """Record it, if that can be done now; else it is only spilled.
 
         Args:
             begins: its first forward.
             end: a method that ends what is recorded, as somebody else records.
+            is_first: whether it is the first step of its loop.
 
         Raises:
             NotApplicable: it can never be.
@@ -73,7 +74,7 @@ class Ways:
         self.switch_off(begins.model)
         stash = self.stashes.open(begins.device)
         try:
-            way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash)
+            way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash, is_first=is_first)
         except ProfilingError as error:
             self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
             self._unrecorded += 1

@@ -1,0 +1,68 @@
+"""What a recorded step of the user's was, and the profile that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .._data.profile import Profile
+from .._data.tables import Static
+from ..solvers.units import format_bytes
+from .marks import Run
+from .optimizer import OptimizerMemory
+from .recorder import build_profile
+from .timing import Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a recorded step was.
+
+    Attributes:
+        run: what was seen of it.
+        seconds: when what happened, as the recorded step itself tells.
+        static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
+        reached: which of the trainable parameters had a gradient when it was over, by their number.
+        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
+            where nobody can tell.
+        stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
+        made: sizes of what was made since, before the next step.
+    """
+
+    run: Run
+    seconds: Seconds
+    static: Static
+    reached: frozenset[int]
+    beside_bytes: int | None = None
+    stood: tuple[int, ...] = ()
+    made: tuple[int, ...] = ()
+
+    @property
+    def operators(self) -> list[tuple[str, str]]:
+        """Name of each operator, and class of the module whose call ran it."""
+        return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
+
+    @property
+    def backwards(self) -> int:
+        """How many backward passes it had."""
+        return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
+
+    def beside(self) -> str:
+        """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
+        if self.beside_bytes is None:
+            return ""
+        return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
+
+    def profile(
+        self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory
+    ) -> Profile:
+        """Make the profile.
+
+        Args:
+            model: the model.
+            device: where it trains.
+            seconds: when what happened.
+            optimizer: what the optimizers need whose steps belong to it.
+        """
+        return build_profile(model, device, self.run, seconds, optimizer=optimizer, static=self.static, notes=())
