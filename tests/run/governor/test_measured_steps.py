@@ -22,11 +22,11 @@ def stack() -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(6)))
 
 
-def loop(model: nn.Module) -> Callable[[], None]:
+def loop(model: nn.Module, kept_bytes: int = KEPT_BYTES) -> Callable[[], None]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     def step() -> None:
-        around = torch.empty(KEPT_BYTES // 4)  # from before a recording begins within it to after it
+        around = torch.empty(kept_bytes // 4)  # from before a recording begins within it to after it
         model(BATCH).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -37,8 +37,9 @@ def loop(model: nn.Module) -> Callable[[], None]:
 
 def test_steps_that_are_measured_from_the_first_on_are_recorded_and_planned(caplog: pytest.LogCaptureFixture) -> None:
     plain, (measured, alone) = stack(), (autockpt.apply(stack(), "min") for _ in range(2))
-    step, other, plainly = map(loop, (measured, alone, plain))
-    found = [autockpt.measure(step) for _ in range(5)]
+    step, other, plainly = (loop(each, 0) for each in (measured, alone, plain))
+    for _ in range(5):
+        autockpt.measure(step)
     for _ in range(5):
         other()
     for _ in range(5):
@@ -50,6 +51,13 @@ def test_steps_that_are_measured_from_the_first_on_are_recorded_and_planned(capl
     for one, other_, third in zip(measured.parameters(), alone.parameters(), plain.parameters(), strict=True):
         assert torch.equal(one, third) and torch.equal(other_, third)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_measurement_sees_what_stood_before_a_recording_began_in_it() -> None:
+    model = autockpt.apply(stack(), BUDGET_BYTES)
+    step = loop(model)
+    found = [autockpt.measure(step) for _ in range(5)]
+    assert autockpt.plan_of(model) is not None
     for each in found:  # what was seen before a recording began in it, and after, counts
         assert each.step_bytes >= KEPT_BYTES
         assert abs(each.end_bytes - each.start_bytes) <= 2**16
