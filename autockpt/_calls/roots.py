@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from .._data.errors import NotApplicable
+from ..solvers.units import shown
 
 Models: TypeAlias = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 """One model, or several."""
@@ -64,13 +65,13 @@ def as_one(models: Any) -> nn.Module:
     if isinstance(models, nn.Module):
         return models
     if not isinstance(models, (Mapping, list, tuple)):
-        raise NotApplicable(f"a model is a torch.nn.Module, or several are in a list; this is {models!r:.80}.")
+        raise NotApplicable(f"a model is a torch.nn.Module, or several are in a list; this is {shown(models)}.")
     members = dict(models) if isinstance(models, Mapping) else {str(i): each for i, each in enumerate(models)}
     if not members:
         raise NotApplicable("there is no model to plan for: the list is empty. Give apply([encoder, unet], budget).")
     for name, module in members.items():
         if not isinstance(module, nn.Module):
-            raise NotApplicable(f"a model is a torch.nn.Module, and {name!r} of those given is {module!r:.80}.")
+            raise NotApplicable(f"a model is a torch.nn.Module, and {name!r} of those given is {shown(module)}.")
     _refuse_shared(members)
     try:
         return Together(members)

@@ -71,7 +71,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LoopState:
     """What stands in the steps that a plan is for, beside what one forward and backward tell.
 
     Attributes:
@@ -115,9 +115,9 @@ class Ready:
         """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
         return any(kind.covers(batches, gradient_bytes) for kind in (self.kind, *self.others))
 
-    def standing(self, optimizer: Optimizers | None) -> Standing:
+    def standing(self, optimizer: Optimizers | None) -> LoopState:
         """Say what stands in the steps that it is for, which this `optimizer` trains."""
-        return Standing(gradients=self.kind.gradient_bytes > 0, outputs=self.holds_outputs, optimizer=optimizer)
+        return LoopState(gradients=self.kind.gradient_bytes > 0, outputs=self.holds_outputs, optimizer=optimizer)
 
 
 T = TypeVar("T", Known, Ready)

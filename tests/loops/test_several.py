@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -168,6 +169,13 @@ def test_what_a_model_holds_that_runs_before_counts() -> None:
     held(network, loop, budget=0.75)
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other Python thread runs: while one does nobody looks at what is alive. A test before may have left one."""
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("alone")
 def test_what_runs_before_the_model_is_named_where_no_plan_holds_the_step() -> None:
     before, model = tower(8), tower(2)
     autockpt.apply(model, "2MiB")
@@ -178,6 +186,7 @@ def test_what_runs_before_the_model_is_named_where_no_plan_holds_the_step() -> N
             model.zero_grad()
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("megabytes", "is_said"), [(8, False), (24, True)])
 def test_what_stands_beside_a_model_is_said_where_it_is_much(megabytes: int, is_said: bool) -> None:
     model, beside = network(), torch.zeros(megabytes * 2**20 // 4)

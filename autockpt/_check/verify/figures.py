@@ -28,7 +28,7 @@ from ..._record.recorder import record_step, storage_bytes
 from ..._record.sandbox import Sandbox
 from ..._record.shadow import state_tensors
 from ..._record.step import TrainingStep
-from ..._run.known import Standing
+from ..._run.known import LoopState
 from ...solvers.errors import AutockptError
 from ..measure import measure
 
@@ -36,7 +36,7 @@ Planned = Callable[[], AbstractContextManager[None]]
 
 
 def figures_of(
-    step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Planned | None, standing: Standing
+    step: TrainingStep, plan: Plan, sandbox: Sandbox, planned: Planned | None, standing: LoopState
 ) -> dict[str, Any]:
     """Return the figures of a `Verification` by name: those that the plan predicts, and those of a step.
 

@@ -30,7 +30,7 @@ from ..._run.apply import goal_for
 from ..._run.frames import watching_replays
 from ..._run.governor import Governor
 from ..._run.install import install, installed_plan, set_aside, uninstall
-from ..._run.known import Standing
+from ..._run.known import LoopState
 from ..._run.patches import governor_of
 from ...solvers.errors import BudgetError
 from ...solvers.units import shown
@@ -101,7 +101,7 @@ def verify(
     _refuse(plan, budget, max_overhead, keep, recompute, steps)
     governor = governor_of(model)
     known = governor.standing() if plan is None and budget is None and isinstance(governor, Governor) else None
-    standing = known or Standing()
+    standing = known or LoopState()
     if optimizer is not None:
         standing = dataclasses.replace(standing, optimizer=optimizer)
     own = nullcontext() if plan is not None else switched_off(model)
@@ -119,7 +119,7 @@ def _verified(
     inputs: object,
     loss: Callable[[Any], torch.Tensor] | None,
     steps: int,
-    standing: Standing,
+    standing: LoopState,
 ) -> Verification:
     if plan is None:
         raise BudgetError(
@@ -171,7 +171,7 @@ class Runs:
             yield from compare(number, expected, outcome)
 
 
-def _verify(runs: Runs, standing: Standing) -> Verification:
+def _verify(runs: Runs, standing: LoopState) -> Verification:
     step, plan, sandbox = runs.step, runs.plan, runs.sandbox
     sandbox.restore()
     plain = [[one.kept() for one in outcome] for outcome in runs.outcomes()]

@@ -31,7 +31,7 @@ from ..batch import Batch, Forward, gradient_bytes
 from ..company import Company
 from ..frames import Handle, Table, patched_forward
 from ..install import cover, replan, uninstall
-from ..known import Ready, Standing
+from ..known import LoopState, Ready
 from ..optimizer_steps import OptimizerSteps
 from ..plans import Plans
 from ..request import Request
@@ -87,7 +87,7 @@ class Governor:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
         return self._plans.prepare(model, inputs)
 
-    def standing(self) -> Standing | None:
+    def standing(self) -> LoopState | None:
         """Say what stands in the steps that the plan is for; None where there is none."""
         ready, optimizers = self._plans.current, self._optimizers.optimizers
         return ready.standing(optimizers or self._request.optimizer) if ready is not None else None
