@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from ._data.profile import Profile as Profile
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record import profile as profile
-    from ._run.apply import apply as apply, plan_of as plan_of, remove as remove
-    from ._run.frames import is_recomputing as is_recomputing
-    from ._run.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
+    from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
+    from ._frames import is_recomputing as is_recomputing
+    from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
         AutockptError as AutockptError,
         BudgetError as BudgetError,
@@ -71,9 +71,9 @@ _HOME = {
     "_data.profile": ("Profile",),
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record": ("profile",),
-    "_run.apply": ("apply", "plan_of", "remove"),
-    "_run.frames": ("is_recomputing",),
-    "_run.max_batch": ("MaxBatch", "max_batch"),
+    "_train.apply": ("apply", "plan_of", "remove"),
+    "_frames": ("is_recomputing",),
+    "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (
         "AutockptError",
         "BudgetError",

@@ -61,6 +61,8 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._calls.names import function_name
     from autockpt._calls.unrepeatable import why_unrepeatable
     from autockpt._calls.values import decode, encode, tensors
+    from autockpt._check.fitting import largest as largest_fitting
+    from autockpt._check.max_batch import Throughput
     from autockpt._check.verify import Difference
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
@@ -68,25 +70,13 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
     from autockpt._device.cpu import Cpu
-    from autockpt._record import observer, recorder, timing
-    from autockpt._record.fake import RooflineClock
-    from autockpt._record.lifetimes import Lifetimes, lifetimes
-    from autockpt._record.loss import assumed_loss
-    from autockpt._record.observer import Observer
-    from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
-    from autockpt._record.recorder import Mode as RecordMode
-    from autockpt._record.recorder import record_step
-    from autockpt._record.step import Arguments, training_step
-    from autockpt._run.batch import Forward, batch_of
-    from autockpt._run.batch import Kind as BatchKind
-    from autockpt._run.fitting import largest as largest_fitting
-    from autockpt._run.frames import Checking, Handle, Nets, patched_forward, watching_replays
-    from autockpt._run.frames import leaves as frames_leaves
-    from autockpt._run.frames import recording as frames_recording
-    from autockpt._run.frames import saved as frames_saved
-    from autockpt._run.frames import state as frames_state
-    from autockpt._run.frames import trial as frames_trial
-    from autockpt._run.frames.around import (
+    from autockpt._frames import Checking, Handle, Nets, patched_forward, watching_replays
+    from autockpt._frames import leaves as frames_leaves
+    from autockpt._frames import recording as frames_recording
+    from autockpt._frames import saved as frames_saved
+    from autockpt._frames import state as frames_state
+    from autockpt._frames import trial as frames_trial
+    from autockpt._frames.around import (
         Around,
         Generator,
         States,
@@ -98,23 +88,26 @@ if importlib.util.find_spec("torch") is not None:
         states_of,
         take_back,
     )
-    from autockpt._run.frames.frame import Frame
-    from autockpt._run.frames.leaves import Leaf
-    from autockpt._run.frames.saved import Detached, Slot
-    from autockpt._run.frames.state import ModuleState
-    from autockpt._run.frames.thread import thread as frames_thread
-    from autockpt._run.frames.witness import COLUMNS as WITNESS_COLUMNS
-    from autockpt._run.frames.witness import all_same as all_witnesses_same
-    from autockpt._run.frames.witness import on_device, witness_of
-    from autockpt._run.frames.witness import same as same_witness
-    from autockpt._run.governor.decision import Decision, Situation
-    from autockpt._run.governor.decision import decide as governor_decide
-    from autockpt._run.governor.step import MOST_FORWARDS
-    from autockpt._run.headroom import enlarged
-    from autockpt._run.install import govern, install, installed_plan, replan, set_aside, uninstall
-    from autockpt._run.max_batch import Throughput
-    from autockpt._run.optimizer_steps import OptimizerSteps
-    from autockpt._run.patches import governor_of
+    from autockpt._frames.frame import Frame
+    from autockpt._frames.install import govern, install, installed_plan, replan, set_aside, uninstall
+    from autockpt._frames.leaves import Leaf
+    from autockpt._frames.patches import governor_of
+    from autockpt._frames.saved import Detached, Slot
+    from autockpt._frames.state import ModuleState
+    from autockpt._frames.thread import thread as frames_thread
+    from autockpt._frames.witness import COLUMNS as WITNESS_COLUMNS
+    from autockpt._frames.witness import all_same as all_witnesses_same
+    from autockpt._frames.witness import on_device, witness_of
+    from autockpt._frames.witness import same as same_witness
+    from autockpt._record import observer, recorder, timing
+    from autockpt._record.fake import RooflineClock
+    from autockpt._record.lifetimes import Lifetimes, lifetimes
+    from autockpt._record.loss import assumed_loss
+    from autockpt._record.observer import Observer
+    from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
+    from autockpt._record.recorder import Mode as RecordMode
+    from autockpt._record.recorder import record_step
+    from autockpt._record.step import Arguments, training_step
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash
     from autockpt._stash import pieces as stash_pieces
@@ -128,3 +121,10 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.spilled_step import SpilledStep
+    from autockpt._train.batch import Forward, batch_of
+    from autockpt._train.batch import Kind as BatchKind
+    from autockpt._train.decision import Decision, Situation
+    from autockpt._train.decision import decide as governor_decide
+    from autockpt._train.headroom import enlarged
+    from autockpt._train.optimizer_steps import OptimizerSteps
+    from autockpt._train.step import MOST_FORWARDS

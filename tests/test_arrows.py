@@ -32,10 +32,22 @@ LEFT_OF = {
     "_stash": {"_data", "_torch_private", "_device", "_calls"},
     "_record": {"_data", "_torch_private", "_device", "_calls", "_stash"},
     "_choose": {"_data", "solvers"},
-    "_run": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose"},
-    "_check": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_run"},
-    "_show": {"_data", "_record", "solvers", "_choose", "_run", "_check"},
-    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_run", "_check", "_show"},
+    "_frames": {"_data", "_torch_private", "_device", "_calls", "_stash"},
+    "_train": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_frames"},
+    "_check": {
+        "_data",
+        "_torch_private",
+        "_device",
+        "_calls",
+        "_stash",
+        "_record",
+        "solvers",
+        "_choose",
+        "_frames",
+        "_train",
+    },
+    "_show": {"_data", "_record", "solvers", "_choose", "_train", "_check"},
+    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_train", "_check", "_show"},
     "profiles": set(),
 }
 
@@ -44,7 +56,7 @@ LEAVES = {"solvers.errors", "solvers.units"}
 
 AGAINST = {
     # What still runs against the arrows, and which rewrite takes it away. A line may only go.
-    ("_record/recorder.py", "_run"): "In place",
+    ("_record/recorder.py", "_frames"): "In place",
 }
 
 BY_NAME = {
@@ -57,7 +69,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_record", "_run", "_check"}
+WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_record", "_frames", "_train", "_check"}
 """Rooms that may import torch at module level."""
 
 

@@ -18,7 +18,7 @@ PAST = {
     # Who reaches past the doors for what, and why. A line may only go.
     ("cli/shell.py", "_cli"): "sees whether a process imports torch, and the doors import it",
     ("test_surface.py", "_cli"): "sees whether a process imports torch, and the doors import it",
-    ("test_surface.py", "_run.fitting"): "sees whether a process imports torch, and the doors import it",
+    ("test_surface.py", "_check.fitting"): "sees whether a process imports torch, and the doors import it",
 }
 
 TREES = {
@@ -73,16 +73,16 @@ def reached(tree: ast.AST) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("import autockpt._run.frames", {"_run.frames"}),
-        ("import autockpt._run as run", {"_run"}),
-        ("from autockpt import Plan, _run as run", {"_run"}),
-        ("def inside(): from autockpt._run.frames import Frame, Nets", {"_run.frames.Frame", "_run.frames.Nets"}),
-        ("import autockpt; autockpt._run.apply(1)", {"_run"}),
+        ("import autockpt._frames", {"_frames"}),
+        ("import autockpt._train as run", {"_train"}),
+        ("from autockpt import Plan, _train as run", {"_train"}),
+        ("def inside(): from autockpt._frames import Frame, Nets", {"_frames.Frame", "_frames.Nets"}),
+        ("import autockpt; autockpt._train.apply(1)", {"_train"}),
         ("import autockpt.solvers; autockpt._HOME", {"_HOME"}),
-        ("import autockpt as library; library._run", {"_run"}),
+        ("import autockpt as library; library._train", {"_train"}),
         ("from autockpt.solvers.ilp import _secret", {"solvers.ilp._secret"}),
-        ("patch('autockpt._run.apply.apply')", {"_run.apply.apply"}),
-        ("run('import sys; from autockpt import solve, _run')", {"_run"}),
+        ("patch('autockpt._train.apply.apply')", {"_train.apply.apply"}),
+        ("run('import sys; from autockpt import solve, _train')", {"_train"}),
         ("run(f'import autockpt._cli.{verb}')", {"_cli"}),
         ("import autockpt; autockpt.__all__; autockpt.Plan._private; model._private; 'autockpt.solve'", set()),
         ("from tests.doors import Frame; Frame._private", set()),

@@ -155,7 +155,7 @@ def _parameters(command: click.Command) -> list[str]:
         "from autockpt import Plan; Plan.of(['h.0', ['h.1', 'h.2']]).explain()",
         "from autockpt import Plan; Plan.of(['h.0'])._repr_html_()",
         f"import autockpt._cli.{', autockpt._cli.'.join(VERBS)}",
-        "import autockpt._run.fitting",
+        "import autockpt._check.fitting",
     ],
 )
 def test_neither_torch_nor_matplotlib_is_imported(code: str) -> None:

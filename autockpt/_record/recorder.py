@@ -20,7 +20,7 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
-from .._run.install import set_aside
+from .._frames.install import set_aside
 from .._stash import open_stash
 from .._stash.base import Spill
 from .flow import Flow

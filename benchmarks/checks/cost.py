@@ -15,7 +15,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from autockpt._run.frames import nets, trial
+from autockpt._frames import nets, trial
 from benchmarks.environment import table
 from tests import zoo
 from tests.zoo import Case, gpt2, loss_of, tokens

@@ -13,8 +13,8 @@ import autockpt
 from autockpt import Plan
 from autockpt.solvers import simulate
 from tests.doors import find_candidates, install, segments_of
+from tests.frames.comparing import steps
 from tests.fuzz.units import without_host
-from tests.run.frames.comparing import steps
 
 WIDTH, ROWS = 16, 512
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan, Segment
 from tests.doors import Candidates, ProfileIndex, find_candidates, install, plan_page, segments_of, state_flow
+from tests.frames.comparing import steps
 from tests.fuzz.units import without_host
-from tests.run.frames.comparing import steps
 
 WIDTH = 16
 ROWS = 2048

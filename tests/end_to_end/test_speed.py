@@ -21,7 +21,7 @@ from autockpt.solvers.baselines import speed
 from autockpt.solvers.judge import Judge
 from tests.doors import find_candidates, install, multiplies, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
-from tests.run.frames.comparing import steps
+from tests.frames.comparing import steps
 
 MODELS = ("gpt2", "t5", "resnet50")
 

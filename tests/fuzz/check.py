@@ -18,13 +18,13 @@ from torch.utils.checkpoint import CheckpointError
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
 from tests.doors import install, set_aside, split_key
+from tests.frames.comparing import counted_replays
 from tests.fuzz.boxes import flat
 from tests.fuzz.hidden import hooked
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
 from tests.fuzz.plans import HIDDEN_STATE, OTHER_WAYS, chosen_plan, reasons_beyond_replay
 from tests.fuzz.tree import Case, build, kinds_in
 from tests.loops.twin import listening
-from tests.run.frames.comparing import counted_replays
 
 __all__ = ["Difference", "PlainFails", "Verdict", "check"]
 

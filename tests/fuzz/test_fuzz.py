@@ -102,7 +102,7 @@ def draws_of_units_lost() -> Any:
 
 PLANTED = [
     *((plant, ENOUGH) for plant in (no_random_state, statistics_twice, no_keywords, flags_of_now, buffers_of_now)),
-    # Found late. Draws of units have tests of their own (tests/run/frames/test_units.py).
+    # Found late. Draws of units have tests of their own (tests/frames/test_units.py).
     *(
         pytest.param(plant, LATE, marks=pytest.mark.sweep)
         for plant in (no_autocast, changes_unseen, draws_of_units_lost)

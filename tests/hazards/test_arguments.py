@@ -13,9 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import autockpt
 from autockpt import Plan
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, Parts, batch
 from tests.hazards.devices import DEVICES
-from tests.run.frames.comparing import assert_same
-from tests.run.frames.models import WIDTH, Parts, batch
 
 Way = Callable[[nn.Module, Tensor], Tensor]
 

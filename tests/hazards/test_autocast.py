@@ -13,8 +13,8 @@ import autockpt
 from autockpt import Plan
 from autockpt.solvers import simulate
 from tests.doors import find_candidates, segments_of
-from tests.run.frames.comparing import Run, assert_same, steps
-from tests.run.frames.models import WIDTH, batch
+from tests.frames.comparing import Run, assert_same, steps
+from tests.frames.models import WIDTH, batch
 
 
 class Sharing(nn.Module):

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
+from tests.frames.comparing import counted_replays
+from tests.frames.models import WIDTH, batch
 from tests.hazards.devices import DEVICES
-from tests.run.frames.comparing import counted_replays
-from tests.run.frames.models import WIDTH, batch
 
 CUDA = pytest.mark.gpu
 

@@ -12,8 +12,8 @@ from torch.autograd.graph import save_on_cpu
 
 import autockpt
 from autockpt import Plan
-from tests.run.frames.comparing import assert_same, counted_replays
-from tests.run.frames.models import WIDTH, mlp, summed
+from tests.frames.comparing import assert_same, counted_replays
+from tests.frames.models import WIDTH, mlp, summed
 
 
 def counting(model: nn.Module, name: str) -> Counter[str]:

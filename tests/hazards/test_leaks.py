@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import autockpt
 from autockpt import Plan
 from tests.doors import Checking, Frame
-from tests.run.frames.comparing import steps
-from tests.run.frames.models import WIDTH, Tower, batch, summed
-from tests.run.frames.test_lifetime import events
+from tests.frames.comparing import steps
+from tests.frames.models import WIDTH, Tower, batch, summed
+from tests.frames.test_lifetime import events
 
 STEPS = 200
 PLAN = Plan.of([["blocks.0", "blocks.1", "blocks.2"], "blocks.3.first"])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan, Segment
+from tests.frames.comparing import steps
+from tests.frames.models import WIDTH, Tower, batch, summed
 from tests.hosts import host
-from tests.run.frames.comparing import steps
-from tests.run.frames.models import WIDTH, Tower, batch, summed
 
 
 class Ordered(nn.Module):

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
+from tests.frames.comparing import assert_same, steps
+from tests.frames.models import WIDTH, batch
 from tests.hazards.devices import DEVICES
-from tests.run.frames.comparing import assert_same, steps
-from tests.run.frames.models import WIDTH, batch
 
 EXPERTS = 4
 

@@ -14,9 +14,9 @@ from torch.nn.utils import parametrizations
 
 import autockpt
 from autockpt import Plan
-from tests.run.frames.comparing import assert_same, counted_replays, steps
-from tests.run.frames.models import WIDTH, batch, cnn, images, mlp, summed
-from tests.run.frames.test_lifetime import events
+from tests.frames.comparing import assert_same, counted_replays, steps
+from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
+from tests.frames.test_lifetime import events
 
 QUIET = pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated:FutureWarning")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from tests.run.frames.comparing import assert_same
+from tests.frames.comparing import assert_same
 
 transformers = pytest.importorskip("transformers")
 

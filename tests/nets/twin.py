@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
+from tests.frames.comparing import counted_replays
 from tests.loops.twin import digest, listening
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Outcome
-from tests.run.frames.comparing import counted_replays
 
 __all__ = ["WAYS", "expected", "outcome"]
 

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import autockpt
 from autockpt import NotApplicable, Plan, Profile
 from tests.doors import find_candidates, install, why_unrepeatable
-from tests.run.frames.comparing import steps
+from tests.frames.comparing import steps
 
 WIDTH = 8
 BATCH = torch.linspace(-1, 1, 16 * WIDTH).reshape(16, WIDTH).sin()

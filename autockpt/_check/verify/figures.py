@@ -28,7 +28,7 @@ from ..._record.recorder import record_step, storage_bytes
 from ..._record.sandbox import Sandbox
 from ..._record.shadow import state_tensors
 from ..._record.step import TrainingStep
-from ..._run.known import LoopState
+from ..._train.known import LoopState
 from ...solvers.errors import AutockptError
 from ..measure import measure
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 
 from ... import _torch_private as private
+from ..._frames.frame import Frame
+from ..._frames.saved import Slot
+from ..._frames.unwritten import Made, attentions, is_unwritten
 from ..._record.sandbox import Sandbox
-from ..._run.frames.frame import Frame
-from ..._run.frames.saved import Slot
-from ..._run.frames.unwritten import Made, attentions, is_unwritten
 from .outcome import Observed, compare
 from .report import Difference
 

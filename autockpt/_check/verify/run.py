@@ -20,18 +20,18 @@ from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan, refuse_no_plan
 from ..._device import device_of
+from ..._frames import watching_replays
+from ..._frames.install import install, installed_plan, set_aside, uninstall
+from ..._frames.patches import governor_of
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
 from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep, refuse_other, training_step
 from ..._record.switches import switched_off
-from ..._run.apply import goal_for
-from ..._run.frames import watching_replays
-from ..._run.governor import Governor
-from ..._run.install import install, installed_plan, set_aside, uninstall
-from ..._run.known import LoopState
-from ..._run.patches import governor_of
+from ..._train.apply import goal_for
+from ..._train.governor import Governor
+from ..._train.known import LoopState
 from ...solvers.errors import BudgetError
 from ...solvers.units import shown
 from .figures import figures_of

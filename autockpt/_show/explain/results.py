@@ -11,7 +11,7 @@ from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table
 
 if TYPE_CHECKING:  # they come with torch
-    from ..._run.max_batch import MaxBatch
+    from ..._check.max_batch import MaxBatch
 
 
 def recorded_page(profiles: Mapping[str, Profile]) -> Page:

@@ -36,7 +36,7 @@ from tests.check.verify.models import (
 )
 from tests.doors import torch_private, verification_page
 from tests.end_to_end.test_selective import Body
-from tests.run.frames import models as shapes
+from tests.frames import models as shapes
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,213 @@
+"""`max_batch`: how many samples fit a budget, with which plan, and how many a second go through at each number."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+
+from .._choose.solve import solve
+from .._data.document import Document
+from .._data.errors import GrowthError
+from .._data.goal import Patterns, refuse_no_number
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._device import device_of, planned_device
+from .._record import profile
+from .._record.optimizer import Optimizers
+from .._record.recorder import Mode
+from .._record.step import refuse_other
+from .._train.apply import goal_for
+from .._train.request import less_margin
+from ..solvers.errors import BudgetError, Infeasible
+from ..solvers.units import shown
+from .fitting import FIRST_SIZES, largest
+
+_log = logging.getLogger("autockpt")
+
+SEARCH_SECONDS = 1.0
+"""For a solver at one size; the plan that is wanted in the end has a search of its own."""
+
+MOST_ROWS = 5
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """How many samples a second go through at one number of samples a batch. Predicted.
+
+    Attributes:
+        batch_size: samples in a batch.
+        plan: what is recomputed, so that the batch fits.
+    """
+
+    batch_size: int
+    plan: Plan
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of the plain step and recompute seconds."""
+        return self.plan.plain_seconds + self.plan.recompute_seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples that go through in a second of training; 0 where nothing was timed."""
+        return self.batch_size / self.step_seconds if self.step_seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxBatch(Document):
+    """The largest batch that fits a budget.
+
+    Attributes:
+        batch_size: samples in it.
+        plan: the plan with which it fits, predicted from a step that was recorded at this size.
+        plain_batch_size: samples in the largest batch that fits without recomputing anything; 0 where none does.
+        throughputs: smaller batches and this one, in ascending order. Their plans keep to the budget too.
+    """
+
+    PAGE: ClassVar[str] = "explain.results.max_batch_page"
+
+    batch_size: int
+    plan: Plan
+    plain_batch_size: int
+    throughputs: tuple[Throughput, ...]
+
+    @property
+    def best(self) -> Throughput:
+        """The batch with the most samples a second, the smallest of such; often not the largest batch."""
+        return max(self.throughputs, key=lambda each: (each.samples_per_second, -each.batch_size))
+
+
+def max_batch(
+    model: torch.nn.Module,
+    make_inputs: Callable[[int], object],
+    budget: int | str,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Optimizers | None = None,
+    solver: str = "auto",
+    seconds: float = 3.0,
+    keep: Patterns = (),
+    recompute: Patterns = (),
+    mode: Mode = "measured",
+    device: str | None = None,
+    most: int | None = None,
+) -> MaxBatch:
+    """Find the largest batch with which `model` trains within `budget`, and what each smaller one would bring.
+
+    On a device its allocator keeps 3 % of the budget, as under `apply`.
+
+    Fake steps of a few sizes are recorded, which run nothing, and tell where the budget is met; a step of the size that
+    was found is recorded, and the answer is what that one says. The model stays as it is: apply the plan that you
+    choose. Each recording is logged to the logger ``autockpt``.
+
+    Args:
+        model: the model, in the mode (train or eval) in which it will train.
+        make_inputs: makes a batch of so many samples, as `profile` takes it: a tuple is passed positionally, a mapping
+            by keyword. Batches may differ in nothing but the number of samples.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, or ``"80%"`` of the
+            device's memory (on a CPU, of the physical memory).
+        loss: maps the model's outputs to a scalar; see `profile`.
+        optimizer: its state and its step count in the budget; an optimizer, several, or a name, as in `profile`.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        seconds: how long the solver may search for the plan of the largest batch.
+        keep: patterns of calls that must not run again; see `solve`.
+        recompute: patterns of calls that must.
+        mode: how steps are recorded; see `profile`. ``fake`` runs nothing.
+        device: in fake mode, the device whose roofline gives the seconds.
+        most: no more samples than these are asked for.
+
+    Returns:
+        The number of samples, its plan, and the throughput of several sizes up to it. For one sample more the solver
+        finds no plan within the budget, as far as a fake step tells, scaled by measured over fake at the size found.
+
+    Raises:
+        BudgetError: the budget does not parse, or `most` is below 1.
+        GrowthError: `make_inputs` makes batches that do not grow.
+        Infeasible: not even one sample fits; carries the minimum reachable bytes for it, and the plan that reaches it.
+        PinError: a pattern matches no call, or no plan can honour the pins.
+        ProfilingError: the model cannot be recorded, or its forward fails on a batch.
+        UnknownSolver: there is no such solver.
+        Exception: whatever `make_inputs` raises.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+        >>> model = torch.nn.Sequential(*(block() for _ in range(4)))
+        >>> found = autockpt.max_batch(model, lambda samples: torch.randn(samples, 32), "1MB")
+        >>> found.batch_size > found.plain_batch_size, found.plan.peak_bytes <= 10**6
+        (True, True)
+        >>> model = autockpt.apply(model, plan=found.plan)
+
+    Heuristic as the solver is: about ten fake recordings with a search of a second, and `seconds` for the
+    plan itself.
+    """
+    refuse_other(model)
+    if not callable(make_inputs):
+        raise GrowthError(
+            f"make_inputs is {shown(make_inputs)}; give a function that makes a batch of so many samples, such as "
+            "lambda samples: torch.randn(samples, 32)"
+        )
+    on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
+    budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
+    if budget_bytes is None:
+        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
+    if most is not None:
+        refuse_no_number("most", most, 1)
+
+    def record(size: int, mode: Mode = mode) -> Profile:
+        _log.info("a step of %d samples is recorded (%s)", size, mode)
+        return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
+
+    def plan_of(recorded: Profile, seconds: float = seconds) -> Plan:
+        return solve(recorded, budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
+
+    def least_bytes(recorded: Profile) -> int:
+        try:
+            solve(recorded, 1, solver=solver, seconds=SEARCH_SECONDS, keep=keep, recompute=recompute)
+        except Infeasible as error:
+            return error.minimum_bytes
+        return 1
+
+    recorded = functools.cache(record)
+    fake = recorded if mode == "fake" else functools.cache(functools.partial(record, mode="fake"))
+    _refuse_constant(fake, most)
+    size = largest(lambda n: least_bytes(fake(n)), lambda n: least_bytes(recorded(n)), budget_bytes, most)
+    plans = {max(size, 1): plan_of(recorded(max(size, 1)))}  # raises with its figures where not even one fits
+    size = max(plans)
+    plain_size = largest(lambda n: fake(n).plain_peak_bytes, lambda n: recorded(n).plain_peak_bytes, budget_bytes, size)
+    for each in _rows(size, plain_size):
+        if each not in plans:
+            with suppress(Infeasible):
+                plans[each] = plan_of(recorded(each), min(seconds, SEARCH_SECONDS))
+    return MaxBatch(
+        batch_size=size,
+        plan=plans[size],
+        plain_batch_size=plain_size,
+        throughputs=tuple(Throughput(batch_size=each, plan=plan) for each, plan in sorted(plans.items())),
+    )
+
+
+def _refuse_constant(fake: Callable[[int], Profile], most: int | None) -> None:
+    """Refuse a function that does not make as many samples as it is asked for."""
+    sizes = [size for size in FIRST_SIZES if most is None or size <= most]
+    found = [fake(size).static.input_bytes for size in sizes]
+    if any(one >= other for one, other in pairwise(found)):
+        raise GrowthError(
+            f"make_inputs({sizes[0]}) is {found[0]:,} bytes of inputs and make_inputs({sizes[1]}) {found[1]:,}; it has "
+            "to make as many samples as it is asked for"
+        )
+
+
+def _rows(size: int, plain_size: int) -> list[int]:
+    """Sizes to tell of: halves, halves of halves, and the largest without a plan."""
+    halves = [size >> times for times in range(1, MOST_ROWS)]
+    return sorted({each for each in (*halves, plain_size) if each >= min(FIRST_SIZES[0], size)})

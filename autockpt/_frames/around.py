@@ -1,0 +1,226 @@
+"""What is on around a call, taken when it begins and put back for its replay: generators, autocast, flags and modes.
+
+A generator's state is kept only where a call draws and nothing kept before leads to it:
+
+    generator   s0 ──call 0 draws──▶ s1 ──call 1 draws──▶ s2 ──caller's own code draws──▶ s3 ──call 2 draws──▶
+    kept        s0                   -                                                    s3
+
+States are kept as bytes objects: they compare in a fraction of the time, and take nothing from torch's allocator.
+
+Python's `random` and numpy's global generator cost 10 and 30 microseconds to read. So they are read only in frames that
+are rehearsed or checked, and from then on in every frame of a segment that was seen to draw from them.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import pickle
+import random
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy
+import torch
+
+from .. import _torch_private
+from .._calls.names import function_name
+from .._calls.values import kept_whole
+from .._device.present import current_stream, go_to, kinds
+
+_OPERATORS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+
+
+@dataclass(frozen=True, slots=True)
+class HostGenerator:
+    """A generator that torch does not know.
+
+    Attributes:
+        read: returns its state.
+        write: sets it.
+    """
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+PYTHON = HostGenerator(random.getstate, random.setstate)
+NUMPY = HostGenerator(
+    lambda: pickle.dumps(numpy.random.get_state(legacy=False)),
+    lambda state: numpy.random.set_state(pickle.loads(state)),
+)
+
+Generator: TypeAlias = torch.Generator | HostGenerator
+States: TypeAlias = list[tuple[Generator, Any]]
+Undo: TypeAlias = list[tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def take_back(undo: Undo) -> None:
+    """Make the calls in `undo`, from the last to the first.
+
+    All of them, also where an interrupt falls into one: that is made again, so each must be one that may be.
+    """
+    try:
+        while undo:
+            function, arguments = undo[-1]
+            function(*arguments)
+            undo.pop()
+    except BaseException:
+        if undo:
+            function, arguments = undo.pop()
+            try:
+                function(*arguments)
+            finally:
+                take_back(undo)
+        raise
+
+
+class Around:
+    """What was on around a forward: autocast, flags that choose kernels, modes, context variables and the stream.
+
+    Attributes:
+        casts: whether autocast was on.
+        stream: that of the accelerator in use; None where there is none.
+    """
+
+    __slots__ = ("_autocast", "_context", "_flags", "_modes", "_operator_modes", "casts", "stream")
+
+    def __init__(self, devices: Collection[torch.device]) -> None:
+        self.casts = _torch_private.any_autocast_enabled()
+        self._autocast = _autocast({device.type for device in devices}) if self.casts else []
+        self._flags = _torch_private.flags()
+        self._modes = _torch_private.function_modes()
+        self._operator_modes = _torch_private.of_the_user(_torch_private.dispatch_modes())
+        self._context = contextvars.copy_context()  # backward of a device runs in a thread that has none of them
+        self.stream = current_stream()
+
+    def run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a forward with the context variables that it had; those that it sets are gone afterwards."""
+        return self._context.copy().run(forward, *args, **kwargs)
+
+    def put_back(self, undo: Undo) -> None:
+        """Put all back; `undo` is given the calls that undo it."""
+        if self.casts or _torch_private.any_autocast_enabled():
+            # Not by `torch.autocast`, which on leaving empties a cache of casts that backward's surroundings may use.
+            casts = _autocast({*kinds(), *(kind for kind, *_ in self._autocast)})
+            undo.append((_set_autocast, (casts,)))
+            _set_autocast(self._autocast or [(kind, False, dtype) for kind, _, dtype in casts])
+        flags = _torch_private.flags()
+        # Forward may change some for a while, and a replay ends early.
+        undo.append((_torch_private.set_flags, (flags,)))
+        if flags != self._flags:
+            _torch_private.set_flags(self._flags)
+        undo.append((_torch_private.set_function_modes, (_torch_private.function_modes(),)))
+        _torch_private.set_function_modes(self._modes)
+        modes = _torch_private.dispatch_modes()
+        users = _torch_private.of_the_user(modes)
+        if users != self._operator_modes:
+            undo.append((_torch_private.set_dispatch_modes, (modes,)))
+            others = [mode for mode in modes if mode not in users]
+            _torch_private.set_dispatch_modes([*others, *self._operator_modes])
+        stream = current_stream()
+        if self.stream is not None and stream != self.stream:
+            undo.append((go_to, (stream,)))
+            go_to(self.stream)
+
+
+def _autocast(kinds: Collection[str]) -> list[tuple[str, bool, torch.dtype]]:
+    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in {"cpu", *kinds}]
+
+
+def _set_autocast(settings: list[tuple[str, bool, torch.dtype]]) -> None:
+    for kind, enabled, dtype in settings:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def generators_of(devices: Collection[torch.device], others: list[Any]) -> list[Generator]:
+    """Return the generators of the CPU and of `devices`, and those `given_among` the arguments, each once."""
+    if not devices and not others:
+        return [torch.default_generator]
+    of_devices = (_torch_private.default_generator(device) for device in devices)
+    found = [torch.default_generator, *(each for each in of_devices if each is not None), *given_among(others)]
+    return list(dict.fromkeys(found))
+
+
+def given_among(others: list[Any]) -> list[torch.Generator]:
+    """Return the generators in `others`, the encoded arguments that are `not_simple`."""
+    return [value for value in kept_whole(others) if isinstance(value, torch.Generator)]
+
+
+def states_of(generators: Iterable[Generator]) -> States:
+    """Return every generator with its present state."""
+    return [(generator, _state(generator)) for generator in generators]
+
+
+def set_states(states: States) -> None:
+    """Set every generator in `states` to the state beside it."""
+    for generator, state in states:
+        if isinstance(generator, HostGenerator):
+            generator.write(state)
+        else:
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def restore_states(states: Mapping[Generator, Any]) -> None:
+    """Set every generator to the state beside it, on CUDA only where it is in another.
+
+    Who sets a CUDA generator makes cuDNN seed random numbers of its own anew, out of that generator. To read that of
+    the CPU takes bytes from torch's allocator, at the end of a replay, where the peak may stand.
+    """
+    for generator, state in states.items():
+        if isinstance(generator, HostGenerator) or generator.device.type == "cpu" or _state(generator) != state:
+            set_states([(generator, state)])
+
+
+def needed(before: States, reached: dict[Generator, Any]) -> States:
+    """Return which states a call must keep, now that it has returned.
+
+    Args:
+        before: the generators' states when the call began.
+        reached: where a replay's generators would stand after the calls before; those that the call moved are set.
+
+    Returns:
+        The states that a replay must set before the call; usually one for the frame's first call that draws, and none
+        for any other.
+    """
+    kept: States = []
+    for generator, state in before:
+        after = _state(generator)
+        if after != state:
+            if reached.get(generator) != state:
+                kept.append((generator, state))
+            reached[generator] = after
+    return kept
+
+
+def _state(generator: Generator) -> Any:
+    if isinstance(generator, HostGenerator):
+        return generator.read()
+    state = generator.get_state()
+    if not _torch_private.function_modes():
+        return state.numpy().tobytes()
+    with _torch_private.no_torch_functions():  # no function mode is to see it, or to raise
+        return state.numpy().tobytes()
+
+
+def never_draws(function: Callable[..., Any]) -> bool:
+    """Whether a torch function is an operator of torch's own of which no overload draws random numbers.
+
+    Reading the states of generators, before and after, costs as much as a small operator.
+    """
+    # Python may do anything. A method of an object is not for the cache, which would keep the object.
+    owner = getattr(function, "__self__", None)
+    of_object = not isinstance(owner, (type, types.ModuleType, types.NoneType))
+    return isinstance(function, _OPERATORS) and not of_object and _operator_never_draws(function)
+
+
+@functools.lru_cache(maxsize=4096)
+def _operator_never_draws(function: Callable[..., Any]) -> bool:
+    packet = getattr(torch.ops.aten, function_name(function), None)
+    overloads = getattr(packet, "overloads", None)
+    if overloads is None:  # no operator has this name; `__eq__` is what any Python object has
+        return False
+    return not any(torch.Tag.nondeterministic_seeded in getattr(packet, name).tags for name in overloads())

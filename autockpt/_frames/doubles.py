@@ -1,0 +1,228 @@
+"""Doubles of modules, which a replay runs where the modules are not as forward found them.
+
+A double is an object of a module's class that has what forward found. What leads to a module leads to its double,
+wherever it stands in what a double has.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor, nn
+
+from .. import _torch_private
+from .._data.errors import ReplayError
+from .around import Undo
+from .saved import Detached
+from .thread import Handle
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+HELD = ("_parameters", "_buffers", "_modules")
+
+Contents: TypeAlias = dict[str, Any]
+Found: TypeAlias = tuple[nn.Module, Contents, Contents, Contents, Contents, Contents]
+"""A module, and what forward found of it: attributes, parameters, buffers, children, and hooks by kind, if any."""
+
+NOTHING: dict[Any, Any] = {}
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, Handle})
+_DICTS = frozenset({dict, OrderedDict})
+_OWN = frozenset(nn.Module().__dict__)
+"""What every module has: among them only children, parameters, buffers and hooks lead to modules."""
+
+_WHOLE = (type, types.ModuleType, types.BuiltinFunctionType)
+_DEPTH = 4
+"""What is nested deeper in attributes is taken as it is."""
+
+
+def doubled(
+    tree: list[Found],
+    forward: Callable[..., Any],
+    instead: dict[int, Tensor],
+    gone: dict[str, dict[int, Any]],
+    undo: Undo,
+) -> Callable[..., Any]:
+    """Return the forward of a member's double.
+
+    Args:
+        tree: the modules; the member is the first.
+        forward: the member's own.
+        instead: tensors that stand for others, by the ids of those.
+        gone: hooks that ran around every module's forward then and do not now.
+        undo: is given the call that lets go of the doubles.
+
+    Raises:
+        ReplayError: no double can be made now.
+    """
+    if _torch_private.parametrizations_are_cached():
+        raise ReplayError(
+            "torch.nn.utils.parametrize.cached() is on, which takes modules by their addresses. Leave it before "
+            "backward, or keep the call."
+        )
+    doubles = {id(module): object.__new__(type(module)) for module, *_ in tree}
+    undo.append((_let_go, ([(module, doubles[id(module)]) for module, *_ in tree],)))
+    others = {**instead, **doubles}
+    rebind = _Rebinding(others)
+    for module, found, *inner, hooks in tree:
+        contents = rebind.contents(found)
+        for name, held in zip(HELD, inner, strict=True):
+            contents[name] = {key: others.get(id(each), each) for key, each in held.items()} if held else {}
+        if gone or hooks or found["_forward_hooks"] or found["_forward_pre_hooks"]:
+            for name in HOOKS:
+                own = {**gone.get(name, NOTHING), **hooks.get(name, NOTHING)}
+                contents[name] = OrderedDict((number, rebind(hook)) for number, hook in own.items())
+        object.__setattr__(doubles[id(module)], "__dict__", contents)
+    double: Callable[..., Any] = rebind(forward)
+    return double
+
+
+def put_back(tree: list[Found]) -> None:
+    """Have the modules as they were found."""
+    if all(map(is_there, tree)):
+        return
+    for module, contents, *inner, hooks in tree:
+        now = module.__dict__
+        _restore(now, contents)
+        for name, held in zip(HELD, inner, strict=True):
+            _restore(now[name], held)
+        for name in HOOKS:
+            _restore(now[name], hooks.get(name, NOTHING))
+
+
+class _Rebinding:
+    """Finds modules in attributes, methods, partial functions, closures, hooks and containers.
+
+    What leads to no module that has a double stays the same object.
+    """
+
+    __slots__ = ("_doubles", "_found")
+
+    def __init__(self, doubles: dict[int, Any]) -> None:
+        """Take the doubles of modules, and what stands for some tensors, by the ids of those."""
+        self._doubles = doubles
+        self._found: dict[int, Any] = {}
+
+    def contents(self, contents: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a module for its double, but for what makes it a module."""
+        new = contents.copy()
+        for name in contents.keys() - _OWN:
+            if type(contents[name]) not in _ATOMS:
+                new[name] = self(contents[name])
+        return new
+
+    def __call__(self, value: Any, depth: int = _DEPTH) -> Any:
+        """Return `value`, or one like it that leads to doubles."""
+        kind = type(value)
+        if kind in _ATOMS:
+            return value
+        if kind is types.MethodType:
+            owner = self(value.__self__, depth)
+            return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
+        if isinstance(value, (nn.Module, Tensor)):
+            return self._doubles.get(id(value), value)
+        if kind is Detached:
+            return value.leaf()
+        if not depth or isinstance(value, _WHOLE):
+            return value
+        if id(value) not in self._found:
+            self._found[id(value)] = value  # where it contains itself
+            parts, build = _taken_apart(value)
+            items = [self(part, depth - 1) for part in parts]
+            if not all(map(operator.is_, items, parts)):
+                self._found[id(value)] = build(items)
+        return self._found[id(value)]
+
+
+def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """Return what a value leads to, and how one like it is made of other items."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return [*value], kind
+    if kind in _DICTS:
+        return [*value.values()], lambda items: kind(zip(value, items, strict=True))
+    if kind is functools.partial:
+        n, names = 1 + len(value.args), value.keywords
+        parts = [value.func, *value.args, *names.values()]
+        return parts, lambda items: functools.partial(*items[:n], **dict(zip(names, items[n:], strict=True)))
+    if kind is types.FunctionType:
+        try:
+            return [cell.cell_contents for cell in value.__closure__ or ()], functools.partial(_closed_over, value)
+        except ValueError:  # one is empty yet
+            return [], list
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or kind.__module__.startswith("torch."):
+        return [], list
+    return [*attributes.values()], functools.partial(_having, value)
+
+
+def _closed_over(function: types.FunctionType, items: list[Any]) -> types.FunctionType:
+    """Return a function like another that closes over other items."""
+    cells = tuple(map(types.CellType, items))
+    new = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    new.__kwdefaults__ = function.__kwdefaults__
+    vars(new).update(vars(function))
+    return new
+
+
+def _having(value: Any, items: list[Any]) -> Any:
+    """Return an object like another that has other attributes."""
+    new = copy.copy(value)
+    vars(new).update(zip(vars(value), items, strict=True))
+    return new
+
+
+def _let_go(doubles: list[tuple[nn.Module, nn.Module]]) -> None:
+    """Let doubles be as their modules from now on, for whoever has kept one.
+
+    Their own methods lead back to them, so what the replay has left on them would wait for the collector.
+    """
+    for module, double in doubles:
+        object.__setattr__(double, "__dict__", module.__dict__)
+
+
+def is_there(found: Found) -> bool:
+    """Whether a module is still as it was found.
+
+    An equal value in an attribute will do; of what cannot be compared, such as a tensor with another, only the same.
+    """
+    module, contents, parameters, buffers, children, hooks = found
+    now = module.__dict__
+    try:
+        return bool(
+            contents == now
+            and parameters == now["_parameters"]
+            and buffers == now["_buffers"]
+            and children == now["_modules"]
+            and (
+                all(held == now[name] for name, held in hooks.items())
+                if hooks
+                else not (now["_forward_hooks"] or now["_forward_pre_hooks"])
+            )
+        )
+    except (RuntimeError, TypeError, ValueError):
+        return False
+
+
+def _restore(now: dict[Any, Any], found: dict[Any, Any]) -> None:
+    """Have the entries that were found, each set by itself: who reads meanwhile finds every one of them."""
+    for name, value in found.items():
+        if name not in now or now[name] is not value:
+            now[name] = value
+    for name in [name for name in now if name not in found]:
+        now.pop(name, None)
+    if list(now) != list(found):
+        for name, value in found.items():
+            now.pop(name, None)
+            now[name] = value

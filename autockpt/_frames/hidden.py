@@ -1,0 +1,167 @@
+"""What calls may read and change that no replay puts back: the inside of attributes, closures, globals.
+
+Of tensors their bits count, not their versions alone: kernels of other libraries write through pointers, and nothing
+counts that.
+
+    before and after a forward    parameters, arguments, what is large    by checksums: what it writes cannot be put
+                                                                          back, so no replay writes it again
+    before and after a replay     what is small                           by copies: what it writes is put back
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from .. import _torch_private
+from .._calls.contents import Contents
+from .._calls.layout import bytes_now, put_bytes, told_by_bytes
+from .._calls.values import kept_whole
+from .witness import Witness, checksum_of, same
+
+if TYPE_CHECKING:
+    from .frame import Call
+
+MOST_SUMMED_BYTES = 2**28
+"""Of what attributes, closures and globals have, the smallest tensors up to so many bytes in all are looked into."""
+
+MOST_COPIED_BYTES = 2**26
+"""The same, of what is small."""
+
+Named: TypeAlias = tuple[str, torch.Tensor]
+
+
+class Hidden:
+    """What some calls can reach, as it is now.
+
+    Attributes of their modules are no part of it, but what is inside those is: a replay has them as forward found them.
+
+    Args:
+        calls: the calls.
+
+    Attributes:
+        generators: torch's, among it.
+    """
+
+    def __init__(self, calls: Iterable[Call]) -> None:
+        modules: dict[str, torch.nn.Module] = {}
+        roots: dict[str, object] = {}
+        copied: set[int] = set()
+        for call in calls:
+            if call.module.member is not None:
+                modules |= call.module.member.named_modules(prefix=call.key.rpartition("#")[0])
+                copied |= call.module.copied
+            roots[f"an argument of {call.key}"] = kept_whole(call.arguments)
+        self._contents = Contents(roots | modules, bare=modules.values())
+        hooks = {
+            f"a hook of {name}": [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+            for name, module in modules.items()
+            if module._forward_hooks or module._forward_pre_hooks
+        }
+        self._hooks = Contents(hooks, bare=modules.values())
+        self.generators = self._contents.generators
+        self._tensors = [tensor for _, tensor in self._contents.tensors]
+        self._versions = _torch_private.versions(self._tensors)
+        self._copied = copied
+        self._modules = modules
+
+    def small(self) -> list[Named]:
+        """Return tensors that can be copied: no parameters, nor buffers of which a replay has copies anyway."""
+        return [named for named, total_bytes in self._by_size() if total_bytes <= MOST_COPIED_BYTES]
+
+    def large(self) -> list[Named]:
+        """Return the smallest of the others."""
+        found = self._by_size()
+        return [named for named, total_bytes in found if MOST_COPIED_BYTES < total_bytes <= MOST_SUMMED_BYTES]
+
+    def _by_size(self) -> list[tuple[Named, int]]:
+        """Tensors that attributes, closures and globals have, from small to large, each with the bytes up to it."""
+        dense = [named for named in self._contents.tensors if id(named[1]) not in self._copied and has_bytes(named[1])]
+        dense.sort(key=lambda named: named[1].nbytes)
+        return [*zip(dense, accumulate(each.nbytes for _, each in dense), strict=True)]
+
+    def weights(self) -> list[Named]:
+        """Return parameters, and buffers of which a replay has no copies."""
+        return [
+            (f"{name}.{key}", each)
+            for name, module in self._modules.items()
+            for key, each in (*module._parameters.items(), *module._buffers.items())
+            if each is not None and id(each) not in self._copied
+        ]
+
+    def changed(self) -> list[str]:
+        """Name what is not as it was."""
+        return [*self._contents.changed(), *self.written()]
+
+    def lost(self) -> list[str]:
+        """Name what is not as it was and cannot be put back."""
+        return [*self._contents.lost(), *self.written()]
+
+    def put_back(self) -> None:
+        """Have it as it was, but for what is lost."""
+        self._contents.restore()
+
+    def put_hooks_back(self) -> None:
+        """Have what hooks keep as it was: they fire again in a replay, and that one has been for nothing."""
+        self._hooks.restore()
+
+    def written(self) -> list[str]:
+        """Name tensors with another version."""
+        versions = _torch_private.versions(self._tensors)
+        found = zip(self._contents.tensors, self._versions, versions, strict=True)
+        return [name for (name, _), before, now in found if before != now]
+
+
+class Sums:
+    """Checksums of tensors as they are now.
+
+    Args:
+        named: the tensors, with names.
+        given: tensors that a call was given: what is counted as a change of one is none here. They are not held, since
+            their graph may lead back to the frame.
+    """
+
+    def __init__(self, named: Iterable[Named], given: Iterable[torch.Tensor]) -> None:
+        once = {id(each): (name, each) for name, each in named if has_bytes(each)}
+        self._held = [(name, each, checksum_of(each)) for name, each in once.values()]
+        others = {id(each): each for each in given if id(each) not in once and has_bytes(each)}
+        self._given = [(weakref.ref(each), _torch_private.version(each), checksum_of(each)) for each in others.values()]
+
+    def changed(self) -> list[str]:
+        """Name those whose bits are not what they were."""
+        held = [name for name, each, before in self._held if _differ(each, before)]
+        alive = [(each, version, before) for known, version, before in self._given if (each := known()) is not None]
+        same_version = [(each, before) for each, version, before in alive if _torch_private.version(each) == version]
+        given = [each for each, before in same_version if _differ(each, before)]
+        return [*held, *(f"an argument of {tuple(each.shape)}, and no version of it says so" for each in given)]
+
+
+class Copies:
+    """Bytes of tensors as they are now, on the host.
+
+    Args:
+        named: the tensors, with names.
+    """
+
+    def __init__(self, named: Sequence[Named]) -> None:
+        self._held = [(name, each, bytes_now(each)) for name, each in named]
+
+    def put_back(self) -> list[str]:
+        """Have every tensor hold what it held, counting no version; name those that did not."""
+        found = [(name, each, before) for name, each, before in self._held if bytes_now(each) != before]
+        for _, each, before in found:
+            put_bytes(each, before)
+        return [name for name, *_ in found]
+
+
+def has_bytes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has bytes that say all that it is."""
+    return bool(told_by_bytes(tensor) and not tensor.is_meta and tensor.numel() and tensor.untyped_storage().nbytes())
+
+
+def _differ(tensor: torch.Tensor, before: Witness | None) -> bool:
+    return not has_bytes(tensor) or not same(checksum_of(tensor), before)

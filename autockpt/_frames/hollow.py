@@ -1,0 +1,89 @@
+"""Hollow tensors: what a skipped leaf returns in a replay, since nothing that is needed reads it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from .. import _torch_private
+from .._data.errors import ReplayError
+
+_Look: TypeAlias = "tuple[torch.Size, tuple[int, ...], int, torch.dtype]"
+"""Shape, strides, offset of the first element, and dtype."""
+
+
+class Hollow(Tensor):
+    """A tensor without values: shape, strides, dtype and device of the real one.
+
+    Views of it are hollow too, and what looks only at its shape (`zeros_like`) is as it would be; anything else fails.
+    """
+
+    _look: _Look
+    _meta: Tensor | None
+
+    __torch_function__ = _torch_private.plain_torch_function  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, look: _Look, device: torch.device, *, requires_grad: bool = False) -> Hollow:
+        new = _torch_private.tensor_without_storage(cls, look, device, requires_grad=requires_grad)
+        new._look, new._meta = look, None
+        return new
+
+    @classmethod
+    def of(cls, meta: Tensor, device: torch.device) -> Hollow:
+        """Return one that looks like a tensor on the meta device."""
+        new = cls((meta.shape, meta.stride(), int(meta.storage_offset()), meta.dtype), device)
+        new._meta = meta
+        return new
+
+    @property
+    def meta(self) -> Tensor:
+        """A tensor on the meta device that looks like it: made when something asks, which a leaf does not."""
+        if self._meta is None:
+            shape, stride, _, dtype = self._look
+            self._meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return self._meta
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view or func is _DETACH:  # a dozen in a block: of its first argument, and fast
+            viewed, *others = args
+            found, device = func(viewed.meta, *others, **kwargs), viewed.device
+            alone = isinstance(found, Tensor)
+            return Hollow.of(found, device) if alone else [Hollow.of(each, device) for each in found]
+        device = next(each.device for each in (*args, *kwargs.values()) if isinstance(each, Hollow))
+        if func.overloadpacket in _SHAPE_ONLY:
+            empty = tree_map_only(Hollow, lambda each: torch.empty_like(each.meta, device=device), (args, kwargs))
+            return func(*empty[0], **empty[1])
+        raise ReplayError(f"a replay needs the result of a call that its plan skips, for {func}. Keep that call.")
+
+
+_DETACH = torch.ops.aten.detach.default
+
+_SHAPE_ONLY = frozenset(
+    getattr(torch.ops.aten, how.format(what))
+    for what in ("empty", "zeros", "ones", "full")
+    for how in ("{}_like", "new_{}")
+)
+
+
+class Shape:
+    """What a skipped leaf's result looks like."""
+
+    __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride")
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Take the look of a tensor."""
+        self._shape, self._stride = _torch_private.geometry(tensor)
+        self._dtype, self._device, self._requires_grad = tensor.dtype, tensor.device, tensor.requires_grad
+
+    def leaf(self) -> Hollow:
+        """Return a hollow tensor, as a leaf of a new graph."""
+        look = (self._shape, self._stride, 0, self._dtype)
+        return Hollow(look, self._device, requires_grad=self._requires_grad)

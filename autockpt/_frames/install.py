@@ -1,0 +1,215 @@
+"""Putting a plan on a model, or on several that train together, and taking it off again.
+
+Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and leaves.
+Names, state_dict, isinstance, deepcopy and pickle stay as they were. What a patched forward knows is its module, the
+module's name and the handle that all of them have in common, so another plan is another table in that.
+
+Where a governor holds the model to a budget, the root's forward asks it for the plan as each step begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from torch import nn
+
+from .._calls.roots import Together, roots
+from .._data.errors import NotApplicable
+from .._data.plan import Plan
+from . import Checking, Governor, Handle, Nets, Table, governed_forward
+from .patch_targets import listed, table_of
+from .patches import (
+    governor_of,
+    known_to,
+    patch,
+    patch_new,
+    patch_root,
+    patched,
+    patched_parts,
+    rename,
+    unpatch,
+    unwrapped,
+)
+
+
+def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
+    """Make the segments of `plan` recompute. A plan that is already on the model is taken off first.
+
+    Args:
+        model: the root that the plan's names are relative to, or several.
+        plan: what to recompute.
+        check: which replays are compared with their forwards.
+
+    Raises:
+        NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
+            model is one whose calls cannot be told apart (`DataParallel` and its replicas).
+    """
+    govern(model, None, plan, Nets.of(plan, check, governed=False))
+
+
+def govern(
+    model: nn.Module,
+    governor: Governor | None,
+    plan: Plan | None = None,
+    nets: Nets | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
+    """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
+
+    Args:
+        model: the root, or several.
+        governor: is asked before each training step; its handle is set here. None where the plan is to stay.
+        plan: to begin with; None recomputes nothing.
+        nets: what compares its replays; None for nothing.
+        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
+
+    Raises:
+        NotApplicable: see `install`.
+    """
+    own = roots(model)
+    for root in own.values():
+        _refuse_replicas(root)
+        if governor is not None:
+            _refuse_governed_parts(root)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
+    uninstall(model)
+    handle = Handle(table, tuple(own))
+    patch_new(modules, handle)
+    if governor is not None:
+        governor.handle = handle
+    for name, root in own.items():
+        patch_root(root, name, handle, governor)
+
+
+def replan(
+    model: nn.Module,
+    governor: Governor,
+    plan: Plan,
+    nets: Nets | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
+    """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
+
+    Raises:
+        NotApplicable: see `install` and `uninstall`; nothing is changed then.
+    """
+    table, modules = table_of(model, plan, nets, calls)
+    rename(model, governor.handle)
+    patch_new(modules, governor.handle)
+    governor.handle.table = table
+
+
+def cover(model: nn.Module, governor: Governor) -> bool:
+    """Let `governor` decide about forwards that were put in the place of governed ones; whether there are any."""
+    over = {
+        name: root
+        for name, root in roots(model).items()
+        if "forward" in root.__dict__ and known_to(unwrapped(root)) is None
+    }
+    for name, root in over.items():
+        governor.handle.patched[name] = True
+        patch(root, governed_forward, name, governor)
+    return bool(over)
+
+
+def uninstall(model: nn.Module) -> None:
+    """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
+
+    Raises:
+        NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
+            plan, or one of several that have it together; nothing is changed then.
+    """
+    own = roots(model)
+    found = {name: known for name, root in own.items() if (known := _plan_on(root))}
+    parts: dict[Handle, list[tuple[str, nn.Module]]] = {}
+    for root, (name, handle) in ((own[place], known) for place, known in found.items()):
+        parts.setdefault(handle, []).extend([(name, root), *patched_parts(root, name, handle)])
+    governors = {handle: governor_of(own[place]) for place, (_, handle) in found.items()}
+    for handle in parts:
+        others = set(handle.roots).difference(name for name, known in found.values() if known is handle)
+        if others:
+            raise NotApplicable(
+                f"the model is planned together with {listed(sorted(others))}. Take the plan off all of them: "
+                "autockpt.remove([one, other])."
+            )
+    for handle, each in parts.items():
+        if (governor := governors[handle]) is not None:
+            governor.close()
+        unpatch(each, handle)
+
+
+def _plan_on(root: nn.Module) -> tuple[str, Handle] | None:
+    """Return the name that a root has in the plan that is on it, and the handle; None where none is.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    known = patched(root)
+    if known is None:
+        strays = any((each := patched(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
+        if (strays and "forward" in root.__dict__) or installed_plan(root) is not None:
+            raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
+    elif known[0] not in known[1].roots:
+        raise NotApplicable(
+            f"a plan applied to another module, in which this one is {known[0]!r}, has patched it. Remove it from "
+            "there first."
+        )
+    return known
+
+
+def _is_in(inner: str, name: str, handle: Handle) -> bool:
+    """Whether `name` is that of a module inside a root of a plan, where it is called `inner`."""
+    return any(name == (f"{root}.{inner}" if root else inner) for root in handle.roots)
+
+
+def installed_plan(model: nn.Module) -> Plan | None:
+    """Return the plan on `model`, None if there is none; of several, the one that is on all of them together.
+
+    Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
+    """
+    handles: dict[Handle, set[str]] = {}
+    for root in roots(model).values():
+        forward = unwrapped(root)
+        known = known_to(forward)
+        # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
+        if known is None or known[0] not in known[1].roots or forward.args[1] is not root:
+            return None
+        handles.setdefault(known[1], set()).add(known[0])
+    (handle, names), *others = handles.items()
+    whole = not isinstance(model, Together) or names == set(handle.roots)
+    return handle.table.plan if whole and not others else None
+
+
+@contextlib.contextmanager
+def set_aside(model: nn.Module) -> Iterator[Plan | None]:
+    """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
+
+    Raises:
+        NotApplicable: see `uninstall`.
+    """
+    first = next(iter(roots(model).values()))
+    plan, governor, known = installed_plan(model), governor_of(first), patched(first)
+    uninstall(model)
+    try:
+        yield plan
+    finally:
+        if known is not None and known[0] in known[1].roots:
+            table = known[1].table
+            govern(model, governor, plan, table.nets, table.strangers.calls)
+            if governor is not None:
+                governor.resume(model)
+
+
+def _refuse_governed_parts(root: nn.Module) -> None:
+    parts = [name for name, module in root.named_modules() if name and governor_of(module) is not None]
+    if parts:
+        raise NotApplicable(f"a budget is applied to a part already, {listed(parts)}. Remove that first.")
+
+
+def _refuse_replicas(model: nn.Module) -> None:
+    if isinstance(model, nn.DataParallel) or getattr(model, "_is_replica", False):
+        raise NotApplicable(
+            "DataParallel runs copies that share their forwards with the original, so they would compute with the "
+            "original's weights. Use DistributedDataParallel."
+        )

@@ -1,0 +1,256 @@
+"""What becomes of which call under a plan, on a model; and all the reasons for which a plan cannot be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from .. import _torch_private
+from .._calls.unrepeatable import why_unrepeatable
+from .._data.errors import NotApplicable
+from .._data.keys import split_key
+from .._data.plan import Plan, Segment
+from ..solvers.units import listed as listed
+from . import Buffers, Nets, Place, Strangers, Table, Wanted
+
+
+def table_of(
+    model: nn.Module, plan: Plan, nets: Nets | None = None, calls: Mapping[str, int] | None = None
+) -> tuple[Table, dict[str, nn.Module]]:
+    """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
+
+    Args:
+        model: the root.
+        plan: the plan.
+        nets: what is to compare its replays; None for nothing.
+        calls: how often each module is called in the step that it is for, by name; None where nobody knows.
+
+    Raises:
+        NotApplicable: the plan does not fit the model.
+    """
+    targets = _Targets(model)
+    targets.refuse_unknown(plan)
+    for number, segment in enumerate(plan.segments):
+        targets.add(number, segment)
+    known = {targets.first(name): times for name, times in (calls or {}).items() if name in targets.modules}
+    strangers = targets.strangers(known)
+    table = Table(
+        plan=plan,
+        parents=targets.parents | ({""} if strangers else set()),
+        members=targets.members,
+        leaves=targets.leaves,
+        functions={call: Wanted.of(call, functions) for call, functions in targets.functions.items()},
+        names={name_of(key) for key in map(_call_of, targets.members)},
+        inside={name_of(key) for key in map(_call_of, targets.leaves)},
+        nets=nets,
+        strangers=Strangers(known),
+    )
+    wanted = {"", *table.parents, *table.names, *table.inside, *targets.children, *strangers}
+    return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
+
+
+class _Targets:
+    """A table in the making. Modules go by the first of their names.
+
+    Attributes:
+        aliases: all names of each module, by its id.
+        modules: modules by all of their names.
+        parents, members, leaves: as in the table.
+        functions: by the key of a call, those of its own code that are members or leaves, as ``name#occurrence``.
+        children: modules whose code must not be taken for that of a call around it, where functions are looked for.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.aliases: dict[int, list[str]] = {}
+        for name, module in self.modules.items():
+            self.aliases.setdefault(id(module), []).append(name)
+        self.parents: set[str] = set()
+        self.members: dict[str, Place] = {}
+        self.leaves: dict[str, bool] = {}
+        self.functions: dict[str, set[str]] = {}
+        self.children: set[str] = set()
+
+    def refuse_unknown(self, plan: Plan) -> None:
+        """Refuse a plan with names that the model does not have."""
+        every = (
+            key
+            for segment in plan.segments
+            for key in (*segment.calls, *filter(None, [segment.parent]), *segment.keep, *segment.skip)
+        )
+        missing = {name for name in map(name_of, map(_call_of, every)) if name not in self.modules}
+        if missing:
+            raise NotApplicable(
+                f"the plan was made for another model: {type(self.model).__name__} has no {listed(sorted(missing))}"
+            )
+
+    def add(self, number: int, segment: Segment) -> None:
+        """Enter a segment: its leaves, and then its members."""
+        calls = [call for call, function in map(split_key, segment.calls) if not function]
+        for key, kept in (dict.fromkeys(segment.keep, True) | dict.fromkeys(segment.skip, False)).items():
+            self._add_leaf(segment, key, kept, [self.modules[name_of(call)] for call in calls])
+        if "" in map(name_of, calls):
+            raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
+        parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
+        self.parents.add(self.first(parent))
+        changed = self._buffers(segment)
+        for position, key in enumerate(segment.calls):
+            call, function = split_key(key)
+            module = self.modules[name_of(call)]
+            buffers = None if changed is None else () if function or not changed else _buffers_inside(module, changed)
+            if function:
+                self._refuse_function(segment, key)
+                self._look_for(call, function)
+            elif not _has_forward(module):
+                raise NotApplicable(
+                    f"{key} is a {type(module).__name__}, which is never called: it has no forward. Name the modules "
+                    "inside it."
+                )
+            elif reason := why_unrepeatable(module):
+                raise NotApplicable(f"{key} {reason}, so that no replay can repeat it. Keep it.")
+            place = Place(
+                segment=number,
+                position=position,
+                buffers=buffers,
+                linked=key in segment.linked,
+                selective=bool(segment.keep or segment.skip),
+            )
+            if self.members.setdefault(self._key(key), place) is not place:
+                raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
+
+    def strangers(self, known: Mapping[str, int]) -> set[str]:
+        """Return the modules that may be called more often: in a loop, by a parent or the root, or not called before.
+
+        Where a caller called nothing, its code is out of reach: it is compiled, or takes the weights of its children.
+        """
+        callers = {self._caller(name) for name in known if name}
+        return {
+            name
+            for name, *_ in self.aliases.values()
+            if name and _is_pythons(self.modules[name]) and (caller := self._caller(name)) in callers
+            if name not in known or known[name] > known.get(caller, 1) or caller in self.parents or not caller
+        }
+
+    def _refuse_function(self, segment: Segment, key: str) -> None:
+        """Refuse a torch function that can be no member of a segment."""
+        call, function = split_key(key)
+        callers = {call for call, function in map(split_key, segment.calls) if function}
+        if len(callers) > 1 or segment.parent not in (None, call):
+            raise NotApplicable(
+                f"{listed(segment.calls)} cannot be one segment of {segment.parent or call!r}: only calls made by the "
+                "same forward can"
+            )
+        if function.partition("#")[0] in ("rrelu", "rrelu_"):
+            raise NotApplicable(
+                f"{key} draws its noise after autograd has saved it; a replay that stops at the last save would miss "
+                "it. Keep that call."
+            )
+
+    def _add_leaf(self, segment: Segment, key: str, kept: bool, members: list[nn.Module]) -> None:
+        call, function = split_key(key)
+        module = self.modules[name_of(call)]
+        self.leaves[self._key(key)] = kept
+        if function and key in segment.calls:
+            return
+        inside = any(module is inner for member in members for inner in member.modules())
+        if not inside or (not function and module in members):
+            raise NotApplicable(f"{key} is not inside the segment of {listed(segment.calls)}, so it cannot be its unit")
+        if function:
+            self._look_for(call, function)
+
+    def _look_for(self, call: str, function: str) -> None:
+        self.functions.setdefault(self._key(call), set()).add(function)
+        self.children.update(map(self.first, _nearest(name_of(call), self.modules[name_of(call)])))
+
+    def first(self, name: str) -> str:
+        """The first of a module's names."""
+        return self.aliases[id(self.modules[name])][0]
+
+    def _key(self, key: str) -> str:
+        name = name_of(_call_of(key))
+        return f"{self.first(name)}{key[len(name) :]}"
+
+    def _common_caller(self, segment: Segment) -> str:
+        """Return the module that makes all the calls, as far as names tell; shared modules have several callers."""
+        callers = []
+        for key in segment.calls:
+            call, function = split_key(key)
+            module = self.modules[name_of(call)]
+            names = self.aliases[id(module)]
+            callers.append([name_of(call)] if function else [self._caller(name) for name in names])
+        for caller in callers[0]:
+            if all(caller in others for others in callers):
+                return caller
+        raise NotApplicable(
+            f"{listed(segment.calls)} cannot be one segment: they are called by "
+            f"{listed(sorted({name for others in callers for name in others}))}, and only calls made by the same "
+            "forward can"
+        )
+
+    def _caller(self, name: str) -> str:
+        """Return the nearest ancestor of `name` that has a forward; `ModuleList` and `ModuleDict` have none."""
+        while name:
+            name = name.rpartition(".")[0]
+            if _has_forward(self.modules[name]):
+                return name
+        return name
+
+    def _buffers(self, segment: Segment) -> set[int] | None:
+        if segment.buffers is None:
+            return None
+        found: dict[str, torch.Tensor | None] = {}
+        for name in segment.buffers:
+            owner, _, last = name.rpartition(".")
+            found[name] = self.modules[owner]._buffers.get(last) if owner in self.modules else None
+        missing = [name for name, buffer in found.items() if buffer is None]
+        if missing:
+            raise NotApplicable(
+                f"the plan was made for another model: {type(self.model).__name__} has no buffer {listed(missing)}"
+            )
+        return set(map(id, found.values()))
+
+
+def name_of(call: str) -> str:
+    """Return the qualified name in a call's key."""
+    return call.rpartition("#")[0]
+
+
+def _call_of(key: str) -> str:
+    return split_key(key)[0]
+
+
+def _buffers_inside(module: nn.Module, changed: set[int]) -> Buffers:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        if id(buffer) in changed:
+            *path, last = name.split(".")
+            found.setdefault(tuple(path), []).append(last)
+    return tuple((path, tuple(names)) for path, names in found.items())
+
+
+def _nearest(name: str, module: nn.Module) -> Iterator[str]:
+    """Names of the modules inside that the module's own code can call.
+
+    `ModuleList` and `ModuleDict` stand for their members; a `Sequential` may be called or gone through.
+    """
+    for child, inner in module.named_children():
+        path = f"{name}.{child}" if name else child
+        if not _has_forward(inner):
+            yield from _nearest(path, inner)
+            continue
+        yield path
+        if isinstance(inner, nn.Sequential):
+            yield from (f"{path}.{each}" for each, _ in inner.named_children())
+
+
+def _is_pythons(module: nn.Module) -> bool:
+    """Whether it has a forward that Python runs as it stands: it is neither scripted nor compiled."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return not scripted and not _torch_private.is_compiled(module) and _has_forward(module)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return "forward" in module.__dict__ or type(module).forward is not nn.Module.forward

@@ -1,0 +1,152 @@
+"""What stands in the place of forwards: `forward` in the `__dict__` of a module, as a partial that knows its name.
+
+A root's is `governed_forward` where a governor decides about the plan, and else `patched_forward`, as all others are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from .._data.errors import NotApplicable
+from . import Governor, Handle, governed_forward, patched_forward
+from .patch_targets import listed
+
+
+def known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
+    """Return the name and the handle behind a patch; None for any other forward."""
+    if not isinstance(forward, functools.partial):
+        return None
+    if forward.func is governed_forward:
+        return forward.args[2], forward.args[3].handle
+    return (forward.args[2], forward.args[3]) if forward.func is patched_forward else None
+
+
+def patched(module: nn.Module) -> tuple[str, Handle] | None:
+    """Return the name and the handle behind the patch that is on a module; None where none is."""
+    return known_to(module.__dict__.get("forward"))
+
+
+def governor_of(module: nn.Module) -> Governor | None:
+    """Return who holds a model, or several with it, to a budget; None if nobody does."""
+    patch = module.__dict__.get("forward")
+    if not isinstance(patch, functools.partial) or patch.func is not governed_forward:
+        return None
+    governor: Governor = patch.args[3]
+    return governor
+
+
+def unwrapped(module: nn.Module) -> Any:
+    """Return what is in the place of a module's forward, behind what says that it wraps it; None for nothing."""
+    forward: Any = module.__dict__.get("forward")
+    with contextlib.suppress(ValueError):  # it says that it wraps itself
+        forward = inspect.unwrap(forward)
+    return forward
+
+
+def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
+    """Put `function` around the forward of a module."""
+    forward = module.forward
+    patch = functools.partial(function, forward, module, *knows)
+    with contextlib.suppress(ValueError, TypeError):  # some callables have none
+        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    module.__dict__["forward"] = patch
+
+
+def patch_root(module: nn.Module, name: str, handle: Handle, governor: Governor | None) -> None:
+    """Put a patch on a root, which asks `governor` for the plan if there is one."""
+    handle.patched[name] = "forward" in module.__dict__
+    if governor is None:
+        patch(module, patched_forward, name, handle)
+    else:
+        patch(module, governed_forward, name, governor)
+
+
+def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
+    """Patch the modules that have not been yet; roots are left alone.
+
+    Raises:
+        NotApplicable: another plan covers one of them, or something else was put over a patch; nothing is changed then.
+    """
+    new, foreign, covered = {}, [], []
+    for name, module in modules.items():
+        if not name or name in handle.roots:
+            continue
+        known = patched(module)
+        if known is None and name in handle.patched and "forward" in module.__dict__:
+            covered.append(name)
+        elif known is None:
+            new[name] = module
+        elif known[1] is not handle:
+            foreign.append(name)
+    if foreign:
+        raise NotApplicable(
+            f"a plan applied to another module already covers {listed(foreign)}. Remove that one first."
+        )
+    if covered:
+        raise _covered(covered)
+    for name, module in new.items():
+        handle.patched[name] = "forward" in module.__dict__
+        patch(module, patched_forward, name, handle)
+
+
+def rename(model: nn.Module, handle: Handle) -> None:
+    """Let patches go by the names that their modules have now: blocks may have been taken out, or put elsewhere."""
+    stale = [
+        (name, module, handle.patched[known[0]])
+        for name, module in model.named_modules()
+        if name and (known := patched(module)) and known[1] is handle and known[0] != name
+    ]
+    for name, module, own in stale:
+        _unpatch_one(module, own=own)
+        handle.patched[name] = own
+        patch(module, patched_forward, name, handle)
+
+
+def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str, nn.Module]]:
+    """What the plan behind a root's handle has patched inside it, each with the name that it had then.
+
+    Where blocks were taken out of the model since, two may have had the same one.
+
+    Args:
+        root: the root, which is left out.
+        name: its name.
+        handle: that of the plan.
+
+    Raises:
+        NotApplicable: something else was put over one of them.
+    """
+    ours, covered = [], []
+    for inner, module in root.named_modules(prefix=name, remove_duplicate=False):
+        known = patched(module)
+        if module is root:
+            continue
+        if known is not None and known[1] is handle:
+            ours.append((known[0], module))
+        elif inner in handle.patched and "forward" in module.__dict__:
+            covered.append(inner)
+    if covered:
+        raise _covered(covered)
+    return ours
+
+
+def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
+    """Give the modules of a plan back the forward that they had. Frames have what was over it."""
+    for name, module in dict.fromkeys(parts):
+        _unpatch_one(module, own=handle.patched.get(name, False))
+    handle.patched.clear()
+
+
+def _unpatch_one(module: nn.Module, *, own: bool) -> None:
+    patch: functools.partial[Any] = module.__dict__.pop("forward")
+    if own:
+        module.__dict__["forward"] = patch.args[0]
+
+
+def _covered(names: list[str]) -> NotApplicable:
+    return NotApplicable(f"the forward of {listed(names)} was replaced after the plan was applied. Undo that first.")

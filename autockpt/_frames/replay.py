@@ -1,0 +1,257 @@
+"""One replay: the calls of a frame once more, until the last slot that is still needed is full."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .._calls.values import decode, tensors
+from .._data.errors import ReplayError
+from .._device.present import read_in
+from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
+from .hollow import Hollow
+from .leaves import Entry, Function, Leaf, arguments_of, called
+from .saved import Changed, Ref
+from .thread import Handle, Table, thread
+
+if TYPE_CHECKING:
+    from .frame import Call, Frame
+
+
+class _Stop(BaseException):
+    """Ends a replay from inside a module's forward; no `except Exception` there may catch it."""
+
+
+class Replay:
+    """One replay of a frame, up to and including slot number `last`.
+
+    call 0 ──▶ call 1 ──▶ call 2 ─┤ last slot: stop
+      │          ▲
+      └─ values ─┘   results wait here for their last reader
+
+    Attributes:
+        call: the one that runs, or ran last.
+        handle, table: those that the frame was made under, where its calls have leaves.
+    """
+
+    handle: Handle
+    table: Table
+
+    def __init__(self, frame: Frame, last: int, backward: int) -> None:
+        self._frame = frame
+        self._slots = frame.slots
+        self._last = last
+        self._backward = backward
+        self._last_use: dict[Ref, int] = {}
+        self._values: dict[Ref, Tensor] = {}
+        self.call = frame.calls[0]
+        if self.call.leaves is not None:
+            self.handle, self.table = self.call.leaves.handle, self.call.leaves.table
+        self._next = 0
+        self._entry = 0
+        self._hollow: list[str] = []
+        self._stopped = False
+        self._problem: str | None = None
+        self._states: dict[Generator, Any] = {}  # as they were before it
+
+    def run(self) -> None:
+        """Run the calls.
+
+        Raises:
+            ReplayError: they did not save the same tensors as before.
+            RuntimeError: a tensor that they read has been changed in place.
+            Exception: whatever the calls themselves raise, with a note that names the call.
+        """
+        calls = self._frame.calls
+        calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
+        self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
+        # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
+        self._states = dict(states_of({generator for call in calls for generator in call.generators}))
+        # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
+        undo: Undo = [
+            (self._values.clear, ()),  # their graph holds this replay through its pack hook: a cycle no collector sees
+            (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
+            (restore_states, (self._states,)),
+            (thread.put_back, (thread.scope, thread.replays, thread.leaves, thread.watch)),
+        ]
+        try:
+            thread.replays += 1
+            thread.scope = thread.watch = None  # a gradient may be taken in the midst of a call's own code
+            if _torch_private.any_autocast_enabled() or any(call.around.casts for call in calls):
+                # A cast that a replay left in the cache would be stale for a forward after the next update.
+                undo.append((torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled(),)))
+                torch.set_autocast_cache_enabled(False)
+            _torch_private.set_grad_enabled(True)
+            for number, call in enumerate(calls):
+                self.call = call
+                self._keep(number, self._run(call, undo))
+                if self._stopped:
+                    break
+        except (Changed, ReplayError) as error:
+            error.args = (f"in the replay of {self.call.key}: {error}{self.hint()}",)
+            raise
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(
+                    f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self.hint()}"
+                )
+            raise
+        finally:
+            try:
+                take_back(undo)
+            finally:
+                if undo:  # an interrupt fell where it began
+                    take_back(undo)
+        if self._problem is not None:
+            raise ReplayError(
+                f"the replay of {self.call.key} {self._problem}. Something that it reads is not as it was in "
+                f"forward: keep this call, or make its forward repeat itself.{self.hint()}"
+            )
+
+    def _run(self, call: Call, undo: Undo) -> Any:
+        """Run the current call and return its result; None if the replay ended in it."""
+        values = decode(call.arguments, [self._find(ref) for ref in call.refs])
+        n_args = len(values) - len(call.keywords)
+        args, kwargs = tuple(values[:n_args]), {}
+        if call.keywords:
+            kwargs = dict(zip(call.keywords, values[n_args:], strict=True))
+        forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
+        set_states(call.random)
+        call.around.put_back(undo)
+        if call.around.stream is not None:
+            read_in(call.around.stream, [self._values[ref] for ref in call.refs])
+        self._entry = 0
+        thread.leaves = None if plain else self
+        try:
+            _torch_private.push_hooks(self._pack, _given)
+            run = call.around.run
+            result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
+            if not self._stopped and call.end is not None and self._next < call.end:
+                self._stop("saved fewer tensors than its forward did")
+            return result
+        except _Stop:
+            return None
+        finally:
+            _torch_private.pop_hooks()
+
+    def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a patched module inside the current call again, or hand out its result."""
+        if name not in self.table.inside or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        entry = self._take(name)
+        if isinstance(entry, Leaf):
+            return self._hand_out(entry, args, kwargs)
+        return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
+
+    def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hand out the result of a torch function; run it again where it raised in forward."""
+        entry = self._take(key)
+        return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
+
+    def _take(self, what: str) -> Entry:
+        """Return what forward noted at this place of the current call, where the replay runs a module or a function.
+
+        Args:
+            what: the name of the one, or the key of the other.
+        """
+        if self._stopped:  # the module caught the signal and went on
+            raise _Stop
+        assert self.call.leaves is not None
+        entries = self.call.leaves.entries
+        if self._entry >= len(entries):
+            self._stop(f"runs {_named(what)!r} where its forward ran no more")
+        entry = entries[self._entry]
+        self._entry += 1
+        if isinstance(entry, Leaf) and entry.key != what and (ran := _named(entry.key)) != _named(what):
+            self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
+        return entry
+
+    def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fill the slots of a leaf's arguments, and return its result without running it."""
+        leaves, others = arguments_of(args, kwargs)
+        generators = self.call.generators
+        if others:
+            generators = [*generators, *given_among(others)]
+        if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
+            self._stop(f"came to {leaf.key} in another way than its forward did")
+        for source, offset in leaf.sources:
+            reference = self._slots[self._next]
+            slot = None if reference is None else reference()
+            self._next += 1
+            if slot is not None and slot.value is None and slot.given != self._backward:
+                tensor = leaves[source]
+                if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
+                    difference = slot.fill_from(tensor, offset)
+                    if difference is not None:
+                        self._stop(f"gave {leaf.key} {difference}")
+            if self._next > self._last:
+                self._stop(None)
+        for number, state in leaf.random:
+            if generators[number] not in self._states:  # one that only the leaf was given
+                self._states.update(states_of([generators[number]]))
+            set_states([(generators[number], state)])
+        if leaf.skipped:
+            self._hollow.append(leaf.key)
+        return leaf.hand_out(leaves)
+
+    def hint(self) -> str:
+        """Say which leaves were skipped: whatever reads their results fails, in one way or another."""
+        return (
+            f" The plan skips {', '.join(self._hollow[:6])}: nothing in the replay may need it." if self._hollow else ""
+        )
+
+    def _find(self, ref: Ref) -> Tensor:
+        """Return an argument; every tensor is made once, so that the replay's graph hangs together."""
+        tensor = self._values.get(ref)
+        if tensor is None:
+            tensor = self._values[ref] = self._frame.boundary[ref.leaf].leaf()
+        return tensor
+
+    def _keep(self, number: int, result: Any) -> None:
+        """Keep of a call's `result` what later calls read, and let go of what none reads any more."""
+        for ref in [ref for ref in self._values if self._last_use[ref] <= number]:
+            del self._values[ref]
+        for leaf, tensor in enumerate(tensors(result)):
+            if Ref(number, leaf) in self._last_use:
+                self._values[Ref(number, leaf)] = tensor
+
+    @_torch_private.never_compiled
+    def _pack(self, tensor: Tensor) -> Tensor:
+        """Fill the next slot with `tensor`, and end the replay if it was the last."""
+        if self._stopped:  # the module caught the signal and went on
+            raise _Stop
+        number, self._next = self._next, self._next + 1
+        if self.call.end is not None and number >= self.call.end:
+            self._stop("saved more tensors than its forward did")
+        # With its graph it would hold the replay's, and that would hold the slots; without one it stays what it is.
+        value = tensor.detach() if tensor.requires_grad else tensor
+        reference = self._slots[number]
+        if reference is None:
+            return value
+        slot = reference()
+        if slot is not None and slot.value is None and slot.given != self._backward:
+            difference = slot.fill(tensor, value)
+            if difference is not None:
+                self._stop(f"saved {difference}")
+        if number == self._last:
+            self._stop(None)
+        return value
+
+    def _stop(self, problem: str | None) -> None:
+        self._stopped = True
+        self._problem = problem
+        raise _Stop
+
+
+@_torch_private.never_compiled
+def _given(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _named(what: str) -> str:
+    """Return the name of a module, or that of the function or module in a key."""
+    return what.rpartition("/")[2].partition("#")[0]

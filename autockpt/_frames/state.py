@@ -1,0 +1,222 @@
+"""What a member's forward finds in its modules: taken when it begins, and given to the replay.
+
+    forward   ├─ attributes, parameters, buffers, children and hooks of every module ─ taken ─┤
+    replay    all is as it was, and forward changed no buffer    the modules run themselves
+              else                                               doubles of them run, and die with the replay
+
+A double is an object of a module's class that has what forward found, and copies of the buffers that forward changes.
+So a replay changes nothing that another thread may read: one that saves, evaluates or trains the model meanwhile.
+Taking holds references, not bytes, but for the values of those buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _torch_private
+from .around import Undo
+from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
+from .saved import Detached, check_unchanged
+from .thread import Buffers
+
+
+class ModuleState:
+    """What a member's modules are when its forward begins.
+
+    Attributes:
+        member: the module whose forward it is; None for a torch function.
+        owners: parameters and buffers, by the keys of their storages.
+        devices: devices other than the CPU that hold some of them.
+    """
+
+    def __init__(self, module: nn.Module | None, changing: Buffers | None, given: Iterable[Tensor] = ()) -> None:
+        """Take the state of `module`.
+
+        Args:
+            module: the member.
+            changing: buffers that its forward changes; None if that is not known.
+            given: further tensors of the model's own, which no replay brings back.
+        """
+        self.member = module
+        self._tree: list[Found] = []
+        self._tensors = list(given)
+        self._changing: list[tuple[Tensor, Tensor]] = []  # buffers, with the values that they had
+        self._sure: set[int] = set()  # ids of those that are known to change
+        self._everywhere = _torch_private.global_hooks()
+        norms = self._take(module) if module is not None else []
+        tensors = self._tensors
+        try:
+            # Held until forward is over: another may be where one of them was, if a tensor gets a new one meanwhile.
+            self._storages = [tensor.untyped_storage() for tensor in tensors]
+            self.owners: dict[int, Tensor] = {
+                storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
+            }
+        except NotImplementedError:  # one of them has no storage, by which to know it
+            self._storages = []
+            self.owners = {key: tensor for tensor in tensors if (key := _torch_private.storage_key(tensor))}
+        self._aliased = len(self.owners) < len(tensors)
+        self.devices = {tensor.device for tensor in tensors if not tensor.is_cpu}
+        if module is not None and (changing is None or changing or norms):
+            self._take_values(module, changing, norms)
+        self._versions = _torch_private.versions(self._tensors)
+        self._wants = [tensor.requires_grad for tensor in self._tensors]
+
+    @property
+    def copied(self) -> set[int]:
+        """Ids of the buffers of which a replay has copies."""
+        return {id(tensor) for tensor, _ in self._changing}
+
+    def _take(self, module: nn.Module) -> list[dict[str, Tensor | None]]:
+        """Take every module of the tree once; return the buffers of normalisations in training.
+
+        This runs for every call of a member, after operators that have swept the caches: it reads no more than it must.
+        """
+        tree, every, norms = self._tree, self._tensors, []
+        found, seen = [module], {module}
+        for member in found:
+            now = member.__dict__
+            contents, hooks = now.copy(), NOTHING
+            if now["_forward_hooks"] or now["_forward_pre_hooks"]:
+                hooks = {name: dict(now[name]) for name in HOOKS}
+            parameters, buffers, children = now["_parameters"], now["_buffers"], now["_modules"]
+            if Tensor in map(type, contents.values()):
+                self._take_attributes(contents)
+            if parameters:
+                parameters = parameters.copy()
+                every += [tensor for tensor in parameters.values() if tensor is not None]
+            if buffers:
+                buffers = buffers.copy()
+                every += [tensor for tensor in buffers.values() if tensor is not None]
+                if "num_batches_tracked" in buffers and now["training"]:
+                    norms.append(buffers)
+            for child in children.values():
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    found.append(child)
+            held = children.copy() if children else NOTHING
+            tree.append((member, contents, parameters or NOTHING, buffers or NOTHING, held, hooks))
+        return norms
+
+    def _take_attributes(self, contents: dict[str, Any]) -> None:
+        """Take tensors that are plain attributes: one with a graph is held without it, since it may lead back here."""
+        for name, value in contents.items():
+            if isinstance(value, Tensor):
+                if value.grad_fn is None:
+                    self._tensors.append(value)
+                else:
+                    contents[name] = Detached(value, f"attribute {name!r}")
+
+    def _take_values(self, module: nn.Module, changing: Buffers | None, norms: list[dict[str, Tensor | None]]) -> None:
+        """Take the values of the buffers that may change, and of those that share storage with one of them.
+
+        Forward may go another way than the recorded one did. So running statistics count among them also where
+        `changing` leaves them out, since kernels write them without a new version; and where it names some, the others
+        do as well until forward has returned, since what moves codebooks writes them through `.data`.
+        """
+        buffers = [tensor for found in self._tree for tensor in found[3].values() if tensor is not None]
+        sure = {id(tensor) for each in norms for tensor in each.values()}
+        for path, names in changing or ():
+            owner: Any = module
+            for part in path:
+                owner = owner._modules[part]
+            sure.update(id(owner._buffers.get(name)) for name in names)
+        if self._aliased:
+            buffers = list({id(tensor): tensor for tensor in buffers}.values())  # two modules may have one buffer
+            keys = {_torch_private.storage_key(tensor) for tensor in buffers if id(tensor) in sure} - {0}
+            sure.update(id(tensor) for tensor in buffers if _torch_private.storage_key(tensor) in keys)
+        if changing == ():
+            buffers = [tensor for tensor in buffers if id(tensor) in sure]
+        self._sure, self._changing = sure, list(zip(buffers, self._copies(buffers), strict=True))
+        others = set(map(id, buffers))
+        self._tensors = [tensor for tensor in self._tensors if id(tensor) not in others]
+
+    def settle(self) -> None:
+        """Let go of values that forward has not changed, where it was not known which it does."""
+        self._storages = []
+        if not self._changing or self.copied <= self._sure:
+            return
+        storages = [_torch_private.storage_key(tensor) or id(tensor) for tensor, _ in self._changing]
+        changed = {
+            storage
+            for storage, (tensor, value) in zip(storages, self._changing, strict=True)
+            # The version does not tell: kernels write without a new one, and so does whoever writes to `buffer.data`.
+            if id(tensor) in self._sure or tensor.layout != torch.strided or not torch.equal(tensor, value)
+        }
+        pairs = list(zip(storages, self._changing, strict=True))
+        same = [tensor for storage, (tensor, _) in pairs if storage not in changed]
+        self._changing = [pair for storage, pair in pairs if storage in changed]
+        self._tensors += same
+        self._wants += [tensor.requires_grad for tensor in same]
+        self._versions += _torch_private.versions(same)
+
+    def replayed(self, forward: Callable[..., Any], undo: Undo) -> Callable[..., Any]:
+        """Return what a replay calls in the place of `forward`: the same, or that of a double.
+
+        Args:
+            forward: the member's own.
+            undo: is given the call that undoes what the replay does to the modules.
+
+        Raises:
+            RuntimeError: a parameter or buffer has changed in place since forward began.
+            ReplayError: no double can be made now.
+        """
+        if _torch_private.versions(self._tensors) != self._versions:
+            for tensor, version in zip(self._tensors, self._versions, strict=True):
+                check_unchanged(tensor, version, f"parameter or buffer {self._name(tensor)!r}")
+        now = [tensor.requires_grad for tensor in self._tensors]
+        gone = self._gone_hooks()
+        if not self._changing and not gone and now == self._wants and all(map(is_there, self._tree)):
+            undo.append((self.put_back, ()))
+            return forward
+        values = self._copies([value for _, value in self._changing])
+        instead = {id(tensor): value for (tensor, _), value in zip(self._changing, values, strict=True)}
+        for tensor, wants, has in zip(self._tensors, self._wants, now, strict=True):
+            if has is not wants:
+                instead[id(tensor)] = nn.Parameter(tensor.detach(), wants)
+        return doubled(self._tree, forward, instead, gone, undo)
+
+    def put_back(self) -> None:
+        """Have the modules as they were found where a replay ran them.
+
+        Forward may change them for a while, and a replay ends at its last slot.
+        """
+        put_back(self._tree)
+        if [tensor.requires_grad for tensor in self._tensors] != self._wants:
+            for tensor, wants in zip(self._tensors, self._wants, strict=True):
+                tensor.requires_grad_(wants)
+
+    def _gone_hooks(self) -> dict[str, dict[int, Any]]:
+        """Return the hooks that ran around every module's forward then and do not now."""
+        if self._everywhere is None:
+            return {}
+        now = _torch_private.global_hooks() or {}
+        gone = {
+            name: {number: hook for number, hook in hooks.items() if number not in now.get(name, {})}
+            for name, hooks in self._everywhere.items()
+        }
+        return {name: hooks for name, hooks in gone.items() if hooks}
+
+    def _name(self, tensor: Tensor) -> str:
+        every = (item for _, _, parameters, buffers, *_ in self._tree for item in (parameters | buffers).items())
+        return next((name for name, each in every if each is tensor), "")
+
+    def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy tensors; what shares storage shares it again."""
+        if not self._aliased:
+            return [tensor.detach().clone() for tensor in tensors]
+        keys = [_torch_private.storage_key(tensor) for tensor in tensors]
+        storages: dict[int, torch.UntypedStorage] = {}
+        found = []
+        for tensor, key in zip(tensors, keys, strict=True):
+            if keys.count(key) == 1 or not key:
+                found.append(tensor.detach().clone())
+                continue
+            if key not in storages:
+                storages[key] = tensor.untyped_storage().clone()
+            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            found.append(view.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()))
+        return found

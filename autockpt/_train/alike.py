@@ -1,0 +1,155 @@
+"""One plan for several kinds of steps that begin alike: only a later forward shows which one it is.
+
+    maker · critic · critic ──▶ backward ...                       three steps of four
+    maker · critic · critic · critic, on what lies between ──▶ ... the fourth, with its penalty
+
+What the first forwards do is decided before anybody knows. So a plan for one kind is judged on the recorded steps of
+the others, and is for all of them that it holds to the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from .._choose.candidates.from_plan import find_planned
+from .._data.errors import NotApplicable
+from .._data.keys import split_key
+from .._data.plan import Plan, Segment
+from .._data.profile import Profile
+from .._frames import Nets
+from ..solvers import simulate
+from ..solvers.errors import Infeasible, TooCostly
+from .batch import Kind
+from .known import Ready
+
+
+class Solve(Protocol):
+    """Plans for a profile, at a share of the budget."""
+
+    def __call__(self, profile: Profile, *, share: float) -> Plan: ...
+
+
+SHARES = (1.0, 0.95, 0.9, 0.8)
+"""Of the budget, for which plans are made in turn until one holds all kinds of steps to it."""
+
+MOST_OTHERS = 3
+"""Kinds of steps, beside the one that begins, for which a plan is to do; the newest."""
+
+
+def holds(plan: Plan, profile: Profile, budget_bytes: int | None) -> bool:
+    """Whether a plan for another kind of step keeps the one that a profile recorded to a budget, if there is one.
+
+    Of its segments those count that this step has; one that it has in part is in the way.
+    """
+    keys = {call.key for call in profile.calls}
+    functions = profile.functions
+    keys.update(f"{profile.calls[call].key}/{functions.key(f)}" for f, call in enumerate(functions.call))
+    own = tuple(segment for segment in plan.segments if not keys.isdisjoint(segment.calls))
+    if any(not keys.issuperset(segment.calls) for segment in own):
+        return False
+    try:
+        planned = find_planned(profile, msgspec.structs.replace(plan, segments=own))
+    except NotApplicable:  # the calls of that name do something else there
+        return False
+    peak_bytes = simulate(planned.problem, range(len(planned.replays))).peak_bytes
+    return budget_bytes is None or peak_bytes <= budget_bytes
+
+
+def shared(
+    plan: Plan,
+    profiles: Sequence[Profile],
+    budget_bytes: int | None,
+    solve: Solve,
+) -> tuple[Plan, int, tuple[int, ...]]:
+    """Find a plan that holds all of several kinds of steps to a budget, or else the most.
+
+    Tried are the plans for one of them each, then with segments of the others' plans besides, where those recompute
+    other calls; and all that for smaller budgets.
+
+    Args:
+        plan: for the first of them.
+        profiles: one of each kind; the first is of the step that begins.
+        budget_bytes: the budget; None where none was asked, so that any plan will do.
+        solve: plans for a profile.
+
+    Returns:
+        The plan, the number of the profile that it was made from, and the numbers of those that it holds to the budget.
+    """
+    best: tuple[Plan, int, tuple[int, ...]] = plan, 0, (0,)
+    for share in SHARES:
+        plans: dict[int, Plan] = {} if share != 1 else {0: plan}
+        for number, profile in enumerate(profiles):
+            with contextlib.suppress(Infeasible, TooCostly):
+                plans[number] = plans.get(number) or solve(profile, share=share)
+        alone = list(plans.items())
+        together = [(number, _with_segments(own, plans.values(), profiles)) for number, own in alone]
+        for number, tried in (*alone, *together):
+            held = tuple(i for i, profile in enumerate(profiles) if holds(tried, profile, budget_bytes))
+            if len(held) > len(best[2]) and {0, number} <= {*held}:
+                best = tried, number, held
+            if len(best[2]) == len(profiles) or budget_bytes is None:
+                return best
+    return best
+
+
+def _with_segments(plan: Plan, others: Iterable[Plan], profiles: Sequence[Profile]) -> Plan:
+    """Return a plan with those segments of others besides that lie nowhere in its own, nor these in them."""
+    spans = [{call.key: range(i, call.stop) for i, call in enumerate(profile.calls)} for profile in profiles]
+    segments = list(plan.segments)
+    for segment in (each for other in others if other is not plan for each in other.segments):
+        if not any(_meet(segment, own, each) for own in segments for each in spans):
+            segments.append(segment)
+    return msgspec.structs.replace(plan, segments=tuple(segments))
+
+
+def _meet(one: Segment, other: Segment, spans: Mapping[str, range]) -> bool:
+    """Whether a call of one segment is one of another, or lies inside it, in a step whose calls span so much."""
+    own, theirs = (list(_spans_of(each, spans)) for each in (one, other))
+    return any(mine.start in span or span.start in mine for mine in own for span in theirs)
+
+
+def _spans_of(segment: Segment, spans: Mapping[str, range]) -> Iterator[range]:
+    """Where the calls of a segment lie; of a torch function, where the call begins whose own code calls it."""
+    for key in segment.calls:
+        call, function = split_key(key)
+        if call in spans:
+            yield spans[call][:1] if function else spans[call]
+
+
+def ready_for(kind: Kind, profile: Profile, plan: Plan, nets: Nets | None, unfit: str = "") -> Ready:
+    """Return a plan as what is ready for the kind of step that it was made from."""
+    return Ready(
+        kind=kind,
+        plan=plan,
+        calls=_most_calls([profile]),
+        begin_bytes=profile.static.total_bytes - profile.static.gradient_bytes,
+        unfit=unfit,
+        nets=nets,
+        backwards=1 + len(profile.backward_ticks),
+        holds_outputs=profile.holds_outputs,
+    )
+
+
+def with_others(ready: Ready, held: Sequence[tuple[Kind, Profile]]) -> Ready:
+    """Return what is ready for all kinds of steps that its plan `held` to the budget, each with its profile."""
+    profiles = [profile for _, profile in held]
+    return dataclasses.replace(
+        ready,
+        others=tuple(kind for kind, _ in held if kind != ready.kind),
+        calls=_most_calls(profiles),
+        backwards=1 + max(len(each.backward_ticks) for each in profiles),
+    )
+
+
+def _most_calls(profiles: Iterable[Profile]) -> dict[str, int]:
+    """Return how often a step calls each module at most, by name."""
+    found: dict[str, int] = {}
+    for profile in profiles:
+        for call in profile.calls:
+            found[call.name] = max(found.get(call.name, 0), call.occurrence + 1)
+    return found

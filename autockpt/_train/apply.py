@@ -1,0 +1,239 @@
+"""`apply`, `remove`, `plan_of`: a plan on a model, in place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args
+
+import torch
+
+from .. import _torch_private as private
+from .._calls.roots import Models, Together, as_one, roots
+from .._choose.pins import refuse_pins
+from .._data.errors import NotApplicable
+from .._data.goal import Goal, Patterns, Pins
+from .._data.plan import Plan, refuse_no_plan
+from .._device import device_of
+from .._frames import Checking
+from .._frames.install import govern, install, installed_plan, uninstall
+from .._record.optimizer import Optimizers
+from .._record.ranks import refuse_sharded, refuse_units
+from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
+from .._record.switches import BESIDE, recomputes_itself
+from ..solvers.errors import BudgetError
+from ..solvers.units import format_bytes, shown
+from .governor import Governor
+from .request import Request
+
+_log = logging.getLogger("autockpt")
+
+M = TypeVar("M", bound=Models)
+
+
+def apply(
+    model: M,
+    budget: int | str | None = None,
+    *,
+    max_overhead: float | None = None,
+    plan: Plan | None = None,
+    inputs: object = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Optimizers | None = None,
+    solver: str = "auto",
+    seconds: float = 3.0,
+    keep: Patterns = (),
+    recompute: Patterns = (),
+    plan_for: Mapping[str, tuple[int, ...]] | None = None,
+    check: Checking = "sampled",
+    strict: bool = False,
+) -> M:
+    """Make `model` train within `budget`, or several models together, by recomputing what costs least to run again.
+
+    Gradients, buffers and random numbers stay bit for bit those of the plain step. The model is changed in place;
+    applying again replaces the plan, and an error leaves the model as it was.
+
+    Without `inputs` the user's own first steps tell what to plan for: nothing runs twice, no loss is assumed, no
+    optimizer guessed. Step 1 is recorded and step 2 timed; in both, what forward saves for backward waits on the host
+    (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
+    begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with other
+    forwards or more. Such a step is recorded, and the next is planned anew; so is the step after the first
+    of another optimizer, with nothing recorded. A step begins with the first forward (in train mode, gradients on)
+    after a backward, unless the graph of an earlier one still waits for its own: a generator's while its critic learns.
+
+    With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
+    have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
+    runs plain. What is recorded and planned is logged to the logger
+    ``autockpt``.
+
+    Args:
+        model: any eager module; or several, in a list or by name: calls are then named ``0.block`` or ``unet.block``.
+        budget: highest peak of the whole step: bytes, ``"8GB"``, ``"8GiB"``, ``"80%"`` of the device's memory (on a
+            CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
+        max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
+            within it.
+        plan: a plan to apply as it is, instead of either; it stays whatever batches come.
+        inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
+        loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
+            one element; for outputs that none of these is made of, three copies of them in single precision are
+            reserved, as a cross-entropy takes. Only with `inputs`: else the user's own is seen.
+        optimizer: its state and its step count in the budget; it is neither run nor changed. A name such as ``"adamw"``
+            stands for a class of ``torch.optim`` with its defaults. Optimizers that are seen to step count instead.
+        solver: a name in ``autockpt.solvers.SOLVERS``.
+        seconds: how long the solver may search; candidates take two thirds of that before it, at most.
+        keep: patterns of calls that must not run again, not with a plan; see `solve`.
+        recompute: patterns of calls that must run again.
+        plan_for: the largest shapes that will come, by name of the argument: ``{"input_ids": (8, 2048)}``. Plans are
+            made for them. Without it, once sizes have been seen to vary, plans have headroom for a quarter more.
+        check: which replays are compared with what forward saved. Whatever it is but ``"never"``, the first replay of
+            each segment is a rehearsal: where it differs, backward goes on with what forward saved, and the call is
+            kept from then on, with a warning. Later ``"sampled"`` compares one segment a step in turn, for about 1 % of
+            its time, and ``"always"`` all of them; where one differs, backward raises `ReplayError`.
+        strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
+            plan, with a warning.
+
+    Returns:
+        What was given as `model`.
+
+    Raises:
+        BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
+            help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
+            as the errors below, with the model as it was before `apply`.
+        NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
+            is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already, is
+            planned together with others that are not given, is one of several and `inputs` are given, has lazy modules
+            that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
+        PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
+        ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or the optimizer is
+            none.
+        TooCostly: all plans of this solver that honour the pins have a higher recompute overhead.
+        UnknownSolver: there is no such solver.
+        Exception: an error of the model's own, of another class than Python's usual ones.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+        >>> model = autockpt.apply(torch.nn.Sequential(*(block() for _ in range(8))), budget="2MB")
+        >>> for step in range(3):
+        ...     model.zero_grad()
+        ...     model(torch.randn(256, 32)).square().mean().backward()
+        >>> len(autockpt.plan_of(model).segments) > 0
+        True
+    """
+    if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
+        )
+    if check not in get_args(Checking):
+        raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
+    whole = as_one(model)
+    for root in roots(whole).values():
+        _refuse_compiled(root, given=plan is not None)
+    if plan is not None:
+        refuse_no_plan(plan)
+        refuse_lazy(whole)
+        refuse_pins(keep, recompute)
+        refuse_units(whole, [segment.calls for segment in plan.segments])
+        if recomputes_itself(whole):
+            _log.warning("%s", BESIDE)
+        install(whole, plan, check)
+        return model
+    refuse_untrainable(whole, loss)
+    goal = goal_for(whole, budget, max_overhead)
+    _look_at_devices(whole, goal)
+    refuse_sharded(whole)
+    together = whole if isinstance(whole, Together) else None
+    if together is not None and (inputs is not None or loss is not None or plan_for):
+        raise NotApplicable(
+            "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "
+            "first steps are recorded, with whatever the loop does between the models."
+        )
+    if inputs is None:
+        refuse_late_writes(whole)
+    request = Request(
+        goal=goal,
+        loss=loss,
+        optimizer=optimizer,
+        solver=solver,
+        seconds=seconds,
+        pins=Pins.of(keep, recompute),
+        plan_for={} if plan_for is None else plan_for,
+        strict=strict,
+        check=check,
+    )
+    governor = Governor(request, together)
+    if inputs is None:
+        govern(whole, governor)
+    else:
+        ready = governor.prepare(whole, inputs)
+        govern(whole, governor, ready.plan, ready.nets, ready.calls)
+        governor.resume(whole)
+    governor.listen(whole)
+    return model
+
+
+def remove(model: M) -> M:
+    """Take a plan off a model, or off several, leaving no trace; no effect where none is applied.
+
+    Args:
+        model: the model; of several that are planned together all of them, in a list or a mapping.
+
+    Returns:
+        What was given as `model`.
+
+    Raises:
+        NotApplicable: somebody else patched a forward over ours, which it names; the plan is that of a larger model; or
+            this is no module; or one of several, without the others.
+    """
+    uninstall(as_one(model))
+    return model
+
+
+def plan_of(model: Models) -> Plan | None:
+    """Return the plan that is applied to `model`, or to several; None if there is none, or none yet.
+
+    One of several has the plan of all of them.
+
+    Raises:
+        NotApplicable: it is no module.
+    """
+    return installed_plan(as_one(model))
+
+
+def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
+    """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        return Goal.of(budget, max_overhead)
+    device = device_of(parameter.device)
+    return Goal.of(budget, max_overhead, total_bytes=device.total_bytes(), memory=device.memory)
+
+
+def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
+    """Refuse a device that reports nothing; say so where there are several, or less memory than the budget."""
+    there = [each for each in model.parameters() if not each.is_meta]
+    trained = [each for each in there if each.requires_grad]
+    devices = list(dict.fromkeys(each.device for each in trained or there))
+    if devices:  # else it is given memory later, and refused in its first step
+        refuse_unseen(devices[0])
+        total_bytes, asked_bytes = device_of(devices[0]).total_bytes(), goal.budget_bytes
+        if devices[0].type != "cpu" and total_bytes and asked_bytes and asked_bytes > total_bytes:  # a CPU may swap
+            _log.warning(
+                "the budget of %s is more than %s has, which is %s: a step may run out of memory within it",
+                *(format_bytes(asked_bytes), devices[0], format_bytes(total_bytes)),
+            )
+    if len(devices) > 1:
+        _log.warning(
+            "parameters lie on %s; the budget is that of %s, and what a step holds elsewhere is not planned",
+            *(", ".join(map(str, devices)), devices[0]),
+        )
+
+
+def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
+    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made."""
+    if private.is_compiled(model) and not (given and not hasattr(model, "_orig_mod")):
+        raise NotApplicable(
+            "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
+            "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
+        )

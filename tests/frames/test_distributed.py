@@ -1,0 +1,76 @@
+"""Plans under data parallelism, in a world of one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from autockpt import Plan
+from tests.doors import install
+from tests.frames.comparing import counted_replays, steps
+from tests.frames.models import Tower, summed
+
+pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path) -> Iterator[None]:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("planned_first", [True, False], ids=["planned, then wrapped", "wrapped, then planned"])
+def test_distributed_data_parallel_with_unused_parameters(planned_first: bool) -> None:
+    model = Tower(early=True)
+    plain = DistributedDataParallel(copy.deepcopy(model), find_unused_parameters=True)
+    if planned_first:
+        install(model, Plan.of([["blocks.0", "blocks.1"], "blocks.3"]))
+    planned = DistributedDataParallel(model, find_unused_parameters=True)
+    if not planned_first:
+        install(planned, Plan.of([["module.blocks.0", "module.blocks.1"], "module.blocks.3"]))
+    expected = steps(plain, summed, count=3)
+    with counted_replays() as count:
+        assert expected.differences(steps(planned, summed, count=3)) == []
+    assert count() == 4
+
+
+@pytest.mark.parametrize("policy", [None, MixedPrecisionPolicy(param_dtype=torch.bfloat16)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("planned_first", [True, False], ids=["planned, then sharded", "sharded, then planned"])
+def test_fully_sharded_units_as_segments(planned_first: bool, policy: MixedPrecisionPolicy | None) -> None:
+    """Runs over several sharded units wait for a later version: the earlier unit's parameters are away by then."""
+
+    def sharded(plan: Plan | None) -> nn.Module:
+        model = Tower()
+        if plan is not None and planned_first:
+            install(model, plan)
+        mesh = init_device_mesh("cpu", (1,))
+        for unit in (*model.blocks, model):
+            if policy is None:
+                fully_shard(unit, mesh=mesh)
+            else:
+                fully_shard(unit, mesh=mesh, mp_policy=policy)
+        if plan is not None and not planned_first:
+            install(model, plan)
+        return model
+
+    plain, planned = sharded(None), sharded(Plan.of(["blocks.0", "blocks.1", "blocks.3"]))
+    found = []
+    with counted_replays() as count:
+        for model in (plain, planned):
+            torch.manual_seed(1)
+            loss = summed(model)
+            loss.backward()
+            gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+            found.append([loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)])
+    assert count() == 3
+    assert len(found[0]) > 1 and all(map(torch.equal, *found))

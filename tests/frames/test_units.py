@@ -1,0 +1,452 @@
+"""Kept and skipped units inside a segment: the step stays the same, and the units are not run again."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
+from tests.doors import Leaf, frames_leaves, install
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, batch, penalised, summed
+
+
+class Block(nn.Module):
+    """A block as transformers have it, whose every function may be a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.other_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.ModuleDict({"up": nn.Linear(WIDTH, 4 * WIDTH), "down": nn.Linear(4 * WIDTH, WIDTH)})
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(self.norm(x)).unflatten(-1, (3, 2, WIDTH // 2)).permute(1, 2, 0, 3)
+        query, key, value = heads.unbind()
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1)
+        x = x + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))
+        inner = nn.functional.gelu(self.mlp["up"](self.other_norm(x)))
+        out: Tensor = x + self.dropout(self.mlp["down"](inner))
+        return out
+
+
+class Stack(nn.Module):
+    def __init__(self, make: Callable[[], nn.Module] = Block, depth: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(make() for _ in range(depth))
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+def plan(calls: list[str], keep: list[str], skip: list[str] | None = None) -> Plan:
+    """One segment; units are given without their occurrence where it is the first."""
+
+    def key(unit: str) -> str:
+        return "/".join(part if "#" in part else f"{part}#0" for part in unit.split("/"))
+
+    calls, keep, skip = ([key(name) for name in names or []] for names in (calls, keep, skip))
+    return Plan(segments=(Segment(calls=tuple(calls), keep=tuple(keep), skip=tuple(skip)),))
+
+
+@pytest.mark.parametrize(
+    ("keep", "skip"),
+    [
+        (["qkv"], []),
+        (["qkv", "mlp.up"], []),
+        (["/scaled_dot_product_attention"], []),
+        (["/scaled_dot_product_attention", "mlp.up"], ["mlp.down", "dropout#1", "/add#1"]),
+        (["qkv", "/scaled_dot_product_attention", "out", "mlp.up"], ["mlp.down", "dropout#1", "/add#1"]),
+        (["norm", "/gelu", "dropout#0", "dropout#1"], []),
+        (["/add#0"], ["out", "dropout#0"]),
+        (["/add#0", "qkv", "mlp.up"], ["out", "dropout#0", "mlp.down", "dropout#1", "/add#1"]),
+        (["norm/layer_norm", "qkv/linear"], []),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("calls", [["blocks.1"], ["blocks.0", "blocks.1", "blocks.2"]], ids=["one call", "run"])
+def test_units_of_a_block(calls: list[str], keep: list[str], skip: list[str]) -> None:
+    def units(names: list[str], calls: list[str]) -> list[str]:
+        return [f"{call}{'' if name[0] == '/' else '.'}{name}" for call in calls for name in names]
+
+    read_later = [name for name in skip if name == "/add#1"]  # by the next call of the run
+    skipped = units([name for name in skip if name not in read_later], calls) + units(read_later, calls[-1:])
+    assert_same(Stack(), plan(calls, units(keep, calls) + units(read_later, calls[:-1]), skipped), summed)
+
+
+def test_a_unit_is_not_run_again() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.runs = nn.Linear(WIDTH, WIDTH), [0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs[0] += 1
+            out: Tensor = self.inner(x).tanh()
+            return out
+
+    def block() -> nn.Module:
+        return nn.Sequential(Counting(), nn.Tanh(), Counting(), nn.Tanh(), Counting())
+
+    model = Stack(block, depth=1)
+    install(model, plan(["blocks.0"], ["blocks.0.0"], ["blocks.0.4"]))
+    summed(model).backward()
+    assert [layer.runs[0] for layer in model.blocks[0].children() if isinstance(layer, Counting)] == [1, 2, 1]
+
+
+def test_what_stays_is_what_is_kept() -> None:
+    """After forward: the segment's input, the kept layer's result, and nothing that a replay brings back."""
+    rows = 1 << 12
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Sigmoid(), nn.Tanh(), nn.Sigmoid())
+
+    def after_forward(keep: list[str]) -> int:
+        model = Stack(block, depth=1)
+        install(model, plan(["blocks.0"], keep))
+        x = torch.ones(rows, WIDTH)
+        kept: list[Tensor] = []
+        measured = measure(lambda: kept.append(model(x).sum()))
+        return (measured.end_bytes - measured.start_bytes) // (rows * WIDTH * 4)
+
+    # The head saves the block's result in any case; a sigmoid and a tanh save their own results.
+    assert [after_forward(keep) for keep in ([], ["blocks.0.1"], ["blocks.0.1", "blocks.0.3"])] == [1, 2, 3]
+
+
+def test_functions_are_counted_in_their_own_calls_code_only() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.inner(x) * 2 * 0.3
+            return out
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.children_ = nn.ModuleList([Inner(), Inner()])
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.children_[0](x) * (1 / x.shape[0])
+            y: Tensor = self.children_[1](x).exp() * x.tanh()
+            return y
+
+    units = ["blocks.0/mul#0", "blocks.0/mul#1", "blocks.0.children_.1/mul#1"]
+    model = Stack(Outer)
+    assert_same(model, plan(["blocks.0"], units), summed)
+    seen: list[str] = []
+    hand_out = Leaf.hand_out
+
+    def noting(self: Leaf, arguments: list[Tensor]) -> Any:
+        seen.append(self.key)
+        return hand_out(self, arguments)
+
+    install(model, plan(["blocks.0"], units))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Leaf, "hand_out", noting)
+        summed(model).backward()
+    # The last product is the last thing that backward needs, so nothing after its arguments is made.
+    assert seen == ["blocks.0#0/mul#0", "blocks.0.children_.1#0/mul#1"]
+
+
+class Doubled(nn.Linear):
+    """Computes more than the product."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 2
+
+
+def replaced() -> nn.Module:
+    """A layer whose own forward stands on the instance."""
+
+    def of_sine(layer: nn.Linear, input: Tensor) -> Tensor:
+        return nn.functional.linear(input.sin(), layer.weight)
+
+    layer = nn.Linear(WIDTH, WIDTH)
+    layer.forward = types.MethodType(of_sine, layer)  # type: ignore[method-assign]
+    return layer
+
+
+LINEAR: list[tuple[Callable[[], nn.Module], bool]] = [
+    (lambda: nn.Linear(WIDTH, WIDTH), False),
+    (lambda: Doubled(WIDTH, WIDTH), True),
+    (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), True),
+    (replaced, True),
+]
+
+
+@pytest.mark.parametrize(("make", "by_mode"), LINEAR, ids=["plain", "subclass", "parametrized", "replaced"])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_product_of_a_linear_layer_is_a_unit(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module], by_mode: bool, by_name: bool
+) -> None:
+    """Where the product is all of the layer's code, no function mode is on to see it."""
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = make()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = (self.layer(input=x.tanh()) if by_name else self.layer(x.tanh())).tanh()
+            return out
+
+    modes = []
+    own = frames_leaves.FunctionWatch.__init__
+
+    def noting(*args: Any) -> None:
+        modes.append(args)
+        own(*args)
+
+    monkeypatch.setattr(frames_leaves.FunctionWatch, "__init__", noting)
+    assert_same(Stack(Around, depth=1), plan(["blocks.0"], ["blocks.0.layer/linear"]), summed)
+    assert bool(modes) == (by_mode or by_name)
+
+
+def test_one_of_several_calls_of_a_module_is_a_unit() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.layer(x).sin()
+            out: Tensor = self.layer(x).exp() + self.layer(x + 1).exp()
+            return out
+
+    for number in range(6):
+        units = [f"blocks.1.layer#{number}"] if number < 3 else [f"blocks.1.layer.0#{n}" for n in range(number - 2)]
+        assert_same(Stack(Twice, depth=2), plan(["blocks.1"], []), summed)
+        shared = Stack(Twice, depth=1)
+        shared.blocks.append(shared.blocks[0])  # its calls 3 to 5 are those of the second block
+        assert_same(shared, plan(["blocks.0#1"], [unit.replace("blocks.1", "blocks.0") for unit in units]), summed)
+
+
+def test_units_that_return_containers_and_nothing() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = nn.GRU(WIDTH, WIDTH, dropout=0.3, num_layers=2)
+            self.attention = nn.MultiheadAttention(WIDTH, 2, dropout=0.2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x, state = self.gru(x.exp())
+            y, weights = self.attention(x.sin(), x.cos(), x.exp())
+            again, nothing = self.attention(x, x, x, need_weights=False)
+            assert nothing is None
+            out: Tensor = y.exp() + state.sin().sum() + weights.sin().mean() + again.exp()
+            return out
+
+    units = ["blocks.0.gru", "blocks.0.attention"]
+    for keep in ([units[0]], [units[1]], units, [*units, "blocks.0.attention#1"]):
+        assert_same(Stack(Recurrent, depth=2), plan(["blocks.0"], keep), summed)
+
+
+def test_a_unit_that_returns_its_argument() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0), nn.Identity(), nn.Tanh(), nn.Linear(WIDTH, WIDTH)
+        )
+
+    model = Stack(block).eval()
+    assert_same(model, plan(["blocks.0"], ["blocks.0.1", "blocks.0.2"]), summed)
+
+
+@pytest.mark.parametrize("view", ["conj", "resolve_conj", "imag"])
+def test_a_unit_that_is_given_a_conjugate_and_saves_another_view_of_it(view: str) -> None:
+    """What it saved was taken for a view of its argument, and was handed back with the wrong sign."""
+
+    class Weighs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.randn(WIDTH // 2, dtype=torch.float32 if view == "imag" else torch.complex64)
+            self.weight = nn.Parameter(weight)
+
+        def forward(self, y: Tensor) -> Tensor:
+            seen = y.imag if view == "imag" else getattr(y, view)()
+            return (seen * self.weight).abs()
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH // 2, WIDTH)
+            self.weighs = Weighs()
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = torch.view_as_complex(self.inner(x).unflatten(-1, (WIDTH // 2, 2)))
+            out: Tensor = self.outer(self.weighs(z.conj()))
+            return out.tanh()
+
+    assert_same(Stack(Turned), plan(["blocks.1"], ["blocks.1.weighs"]), summed)
+
+
+def test_an_exception_that_the_member_catches_in_a_unit() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x.exp()
+            raise ValueError
+
+    class Trying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failing, self.layer = Failing(), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                x = self.failing(x)
+            except ValueError:
+                x = self.layer(x).sin()
+            return x.exp()
+
+    assert_same(Stack(Trying), plan(["blocks.0"], ["blocks.0.failing", "blocks.0.layer"]), summed)
+
+
+def test_double_backward_and_retained_graphs() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    for keep, skip in ((["0"], []), (["2", "1"], []), (["1/softplus"], []), (["0", "1"], ["2", "3"])):
+        units = [[f"blocks.1.{name}" for name in names] for names in (keep, skip)]
+        assert_same(Stack(block), plan(["blocks.1"], *units), penalised)
+
+
+def test_autocast_and_a_kept_cast() -> None:
+    def run(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss: Tensor = model(batch(4, WIDTH)).float().square().sum()
+        return loss
+
+    assert_same(Stack(), plan(["blocks.1"], ["blocks.1.qkv", "blocks.1.mlp.up", "blocks.1/gelu"]), run)
+
+
+def test_a_comparison_is_a_unit_as_others_are() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = torch.where(x == x.abs(), self.inner(x), 0.1).sin()
+            return out
+
+    assert_same(Stack(Masked), plan(["blocks.1"], ["blocks.1/__eq__"]), summed)
+
+
+def test_a_batch_norm_that_is_kept_counts_once() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+    for keep in (["1"], ["0", "1"], ["0"]):
+        assert_same(Stack(block), plan(["blocks.1"], [f"blocks.1.{name}" for name in keep]), summed)
+
+
+def test_skipping_what_is_needed_is_said() -> None:
+    model = Stack()
+    install(model, plan(["blocks.1"], [], ["blocks.1.qkv"]))
+    with pytest.raises((ReplayError, RuntimeError), match="blocks") as raised:
+        summed(model).backward()
+    assert "blocks.1.qkv#0" in str(raised.value) + str(getattr(raised.value, "__notes__", ""))
+
+
+def test_what_looks_only_at_the_shape_of_a_skipped_result_is_as_it_would_be() -> None:
+    class Shapes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.first(x)
+            ones = torch.ones_like(y) + torch.arange(y.shape[1], device=y.device) + y.new_zeros(y.shape).t().t()
+            z = self.second(ones * x).sin()
+            out: Tensor = z * z.cos() + y.view(2, -1).view_as(x)
+            return out
+
+    assert_same(Stack(Shapes), plan(["blocks.1"], [], ["blocks.1.first", "blocks.1/add#2"]), summed)
+    model = Stack(Shapes)
+    install(model, plan(["blocks.1"], [], ["blocks.1.second"]))
+    with pytest.raises(ReplayError, match=r"aten\.sin.* The plan skips blocks\.1\.second#0"):
+        summed(model).backward()
+
+
+def writing_block() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Flatten(0), nn.Unflatten(0, (-1, WIDTH)), nn.Tanh()
+    )
+
+
+def test_a_unit_that_writes_its_argument_is_refused() -> None:
+    model = Stack(writing_block)
+    install(model, plan(["blocks.0"], ["blocks.0.1"]))
+    with pytest.raises(NotApplicable, match="changes an argument in place"):
+        summed(model)
+
+
+@pytest.mark.parametrize("keep", [["2"], ["3"], ["2", "3"]], ids=str)
+def test_a_unit_that_returns_a_view_of_its_argument(keep: list[str]) -> None:
+    """It was refused, and with it batches of one, which make views of what is copied else."""
+    assert_same(Stack(writing_block), plan(["blocks.0"], [f"blocks.0.{unit}" for unit in keep]), summed)
+
+
+def test_a_result_that_is_changed_in_place_later_is_not_handed_out() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH))
+
+    model = Stack(block)
+    install(model, plan(["blocks.0"], ["blocks.0.0"]))
+    with pytest.raises(RuntimeError, match=r"result of a kept call .* is at version 1"):
+        summed(model).backward()
+    assert_same(Stack(lambda: nn.Sequential(block(), nn.Tanh())), plan(["blocks.0"], ["blocks.0.0"]), summed)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (["blocks.1"], "not inside the segment"),
+        (["blocks.0.nothing"], "has no 'blocks.0.nothing'"),
+        (["blocks.1/add"], "not inside the segment"),
+    ],
+)
+def test_units_that_are_not_inside_their_segment_are_refused(keep: list[str], message: str) -> None:
+    units = tuple(f"{unit.replace('/', '#0/')}#0" for unit in keep)
+    with pytest.raises(NotApplicable, match=message):
+        install(Stack(), Plan(segments=(Segment(calls=("blocks.0#0",), keep=units),)))
+
+
+class Looks(nn.Module):
+    """Notes how many dispatch modes are on, in forward and in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def look(self, when: str) -> None:
+        self.seen.append((when, len(_get_current_dispatch_mode_stack())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.look("forward")
+        out = x * 2
+        out.register_hook(lambda gradient: self.look("backward"))
+        return out
+
+
+def test_no_dispatch_mode_is_on_in_a_selective_step() -> None:
+    looks = Looks()
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), looks, nn.GELU(), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(block, nn.Linear(WIDTH, 1))
+    install(model, plan(["0"], ["0.0", "0.2/gelu"]))
+    model(batch(4, WIDTH)).sum().backward()
+    assert looks.seen == [("forward", 0), ("forward", 0), ("backward", 0)]
