@@ -30,10 +30,20 @@ from .verb import Result, verb, write
     metavar="NAME",
     help="With --mode fake: the device whose seconds to predict: h100.",
 )
+@click.option(
+    "--outputs-freed",
+    is_flag=True,
+    help="The training loop keeps the loss alone, and lets go of the model's outputs before backward.",
+)
 @options.optimizer
 @options.output
 def profile(
-    target: str, mode: Literal["measured", "fake"], device: str | None, optimizer: str | None, output: str | None
+    target: str,
+    mode: Literal["measured", "fake"],
+    device: str | None,
+    outputs_freed: bool,
+    optimizer: str | None,
+    output: str | None,
 ) -> Result:
     """Record what one training step of a model holds, when, and what each call costs.
 
@@ -44,6 +54,6 @@ def profile(
     """
     if device is not None and mode != "fake":
         raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
-    recorded = record(target, mode=mode, device=device, optimizer=optimizer)
+    recorded = record(target, mode=mode, device=device, optimizer=optimizer, holds_outputs=not outputs_freed)
     write(output, recorded.save)
     return Result(recorded, recorded._page().text)

@@ -117,6 +117,7 @@ def record(
     mode: Literal["measured", "fake"] = "measured",
     device: str | None = None,
     optimizer: str | None = None,
+    holds_outputs: bool = True,
 ) -> Profile:
     """Record a training step of the model that `target` builds; arguments as those of `autockpt.profile`."""
     made = build(target)
@@ -124,7 +125,13 @@ def record(
 
     with progress(f"recording a step of {type(made.model).__name__}"), calling(f"a step of {target}"):
         return profile(
-            made.model, made.inputs, loss=made.loss, optimizer=optimizer or made.optimizer, mode=mode, device=device
+            made.model,
+            made.inputs,
+            loss=made.loss,
+            optimizer=optimizer or made.optimizer,
+            mode=mode,
+            device=device,
+            holds_outputs=holds_outputs,
         )
 
 

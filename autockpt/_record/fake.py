@@ -102,7 +102,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
-        step = training_step(model, batch, step.loss, hooks=step.hooks)
+        step = training_step(model, batch, step.loss, hooks=step.hooks, holds_outputs=step.holds_outputs)
         clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
             spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())

@@ -48,6 +48,7 @@ def profile(
     optimizer: Optimizers | None = None,
     mode: Mode = "measured",
     device: str | None = None,
+    holds_outputs: bool = True,
 ) -> Profile:
     """Record what a training step of `model` on `inputs` holds, when, and what each call costs.
 
@@ -56,8 +57,7 @@ def profile(
     tensor's own hooks do, since they may change the gradient. A plan that is applied to the model is set aside
     meanwhile.
 
-    The outputs are held until backward is over, as by a training loop that still has a name for them. What forward
-    saves for backward waits on the host meanwhile. The steps that are only timed hold it, as in training.
+    What forward saves for backward waits on the host meanwhile. The steps that are only timed hold it, as in training.
 
     Args:
         model: the model, in the mode (train or eval) in which it will train.
@@ -69,6 +69,8 @@ def profile(
         mode: ``measured`` runs one step that is watched and a few that are timed; ``fake`` runs nothing.
         device: with ``fake``, the device whose roofline gives the seconds: ``a100`` (the default), ``h100``, ``h200``,
             ``rtx4090`` or ``t4``; ``measured`` ignores it.
+        holds_outputs: whether the loop still has a name for the model's outputs when the optimizer steps. False is for
+            a loop that keeps the loss alone, as transformers' Trainer does.
 
     Returns:
         The profile.
@@ -93,8 +95,9 @@ def profile(
 
         refuse_sharded(model)
         with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
-            return profile_fake(training_step(model, inputs, loss), choose_optimizers(optimizer, model), device)
-    return record_step(training_step(model, inputs, loss), optimizer=optimizer)
+            step = training_step(model, inputs, loss, holds_outputs=holds_outputs)
+            return profile_fake(step, choose_optimizers(optimizer, model), device)
+    return record_step(training_step(model, inputs, loss, holds_outputs=holds_outputs), optimizer=optimizer)
 
 
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:

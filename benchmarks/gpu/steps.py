@@ -118,7 +118,9 @@ def loss_of(outputs: Any) -> torch.Tensor:
 def record(of: Subject) -> tuple[Profile, Plan, float]:
     """Return the profile of a step, what it says of the plain step, and how many seconds recording took."""
     began = time.perf_counter()
-    profile = autockpt.profile(of.model, of.batch, loss=loss_of, optimizer=of.optimizer)
+    profile = autockpt.profile(  # the step keeps the loss alone
+        of.model, of.batch, loss=loss_of, optimizer=of.optimizer, holds_outputs=False
+    )
     seconds = time.perf_counter() - began
     return profile, autockpt.solve(profile, PLENTY), seconds
 

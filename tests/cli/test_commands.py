@@ -109,6 +109,13 @@ def test_profile_with_an_optimizer_by_name(run: Run, models_file: Path) -> None:
     assert "did you mean 'adamw'" in unknown.err
 
 
+def test_profile_of_a_loop_that_lets_go_of_outputs(run: Run, models_file: Path) -> None:
+    asked = ("profile", f"{models_file}:tiny", "--mode", "fake", "--json")
+    held, freed = (json.loads(run(*asked, *more).out) for more in ((), ("--outputs-freed",)))
+    deaths = [sum(found["tensors"]["death"]) for found in (held, freed)]
+    assert deaths[0] > deaths[1]
+
+
 def test_what_the_users_code_raises_has_its_traceback(run: Run, models_file: Path) -> None:
     """Only that says where it is; how autockpt came to call it tells the user nothing."""
     result = run("profile", f"{models_file}:broken")

@@ -326,3 +326,18 @@ def test_a_function_may_give_no_gradient_to_a_parameter_that_has_one_already() -
     for each in model.parameters():
         each.grad = torch.zeros_like(each)
     assert autockpt.profile(model, torch.randn(4, 8)).mode == "measured"
+
+
+@pytest.mark.parametrize("mode", ["measured", "fake"])
+def test_outputs_that_a_loop_lets_go_of_do_not_count_in_the_optimizers_step(mode: Any) -> None:
+    wide = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4096))
+    inputs, loss = torch.randn(64, 8), lambda outputs: outputs.square().mean()
+    held, freed = (
+        autockpt.profile(wide, inputs, loss=loss, optimizer="adamw", mode=mode, holds_outputs=holds)
+        for holds in (True, False)
+    )
+    # The optimizer's step is the last of the timeline, and the outputs are 64 x 4096 numbers of four bytes.
+    last_held, last_freed = (
+        autockpt.solve(each, 2**40).timeline(each).steps[-1].output_bytes for each in (held, freed)
+    )
+    assert last_held - last_freed == 64 * 4096 * 4
