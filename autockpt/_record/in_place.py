@@ -82,7 +82,8 @@ class RecordedStep(SpilledStep):
         stands = beside(model, (*tensors(arguments), *held), device.type)
         others = [each for each in (stands or {}).values() if each.device == device]
         self._beside = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
-        self._beside_bytes = None if stands is None else sum(self._beside.values())
+        untold = stands is None or self._on.level() is not None  # else its statistics tell, and it counts
+        self._beside_bytes = None if untold else sum(self._beside.values())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(own_tensors), *storages}
         self._stays = storages.keys() - {*self._observer.keys(gradients)}

@@ -25,7 +25,7 @@ class Recorded:
         static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
         reached: which of the trainable parameters had a gradient when it was over, by their number.
         beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
-            where nobody can tell.
+            where nobody can tell, and where the device's statistics do, by which it counts.
         stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
         made: sizes of what was made since, before the next step.
     """

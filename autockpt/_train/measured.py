@@ -1,6 +1,6 @@
 """What a planned step was measured to hold, where its device keeps statistics.
 
-    began     allocated 30, peak 50        what stands beside the plan: 30 less what the plan has as a step begins
+    began     allocated 30, peak 50        what is new beside the plan: 30 less what the plan has as a step begins
     ...       the planned step
     ended     allocated 28, peak 62        the peak has risen, so 62 is the step's own; else it stood below 50
 
@@ -27,7 +27,7 @@ class Measured:
         self._device, self._ready, self._began = device, ready, device.level()
         self._ended: Level | None = None
         allocated_bytes = self._began.allocated_bytes if self._began is not None else 0
-        self._beside_bytes = max(allocated_bytes - ready.begin_bytes - gradient_bytes, 0)
+        self._new_bytes = max(allocated_bytes - ready.begin_bytes - gradient_bytes, 0)
 
     def ends(self) -> None:
         """Note that the step may be over."""
@@ -43,7 +43,8 @@ class Measured:
             self.ends()
         if self._began is None or self._ended is None or budget_bytes is None or self._ready.unfit:
             return 0, 0
-        peak_bytes = self._ended.peak_bytes - self._beside_bytes
-        if self._ended.peak_bytes <= self._began.peak_bytes or peak_bytes <= budget_bytes:
+        peak_bytes = self._ended.peak_bytes
+        if peak_bytes <= max(self._began.peak_bytes, budget_bytes):
             return 0, 0
-        return peak_bytes - budget_bytes, peak_bytes - self._ready.plan.peak_bytes
+        # What is new is measured again as the next plan is made.
+        return peak_bytes - budget_bytes, max(peak_bytes - self._new_bytes - self._ready.plan.peak_bytes, 0)

@@ -30,6 +30,7 @@ from .headroom import enlarged, grown, roomy
 from .known import Known, Ready, covering
 from .refusing import refusing
 from .request import Request, less_margin
+from .standing import standing_beside
 
 _log = logging.getLogger("autockpt")
 
@@ -63,6 +64,7 @@ class Plans:
         self.current: Ready | None = None
         self.numbers = True
         self._error_bytes = 0  # by how much measured steps stood above what was predicted without it
+        self._beside_bytes = 0  # of what stood beside the step for which the newest plan is, where its device tells
         self._slower: float | None = None  # a timed step over what its recording told of seconds
         self._counted: OptimizerMemory | None = None  # in the newest plan
         self._stepped = self._all_reached = False  # whether optimizers had taken steps then; whether all is counted
@@ -102,12 +104,14 @@ class Plans:
             step = training_step(model, Arguments(*begins.arguments), loss)
         kind = Kind(batches=(begins.batch(),), gradient_bytes=gradient_bytes(model))
         profile = record_step(step, optimizer=self._request.optimizer)
-        self._known, self._slower = [Known(kind=kind, profile=profile)], 1.0
+        known = Known(kind=kind, profile=profile)
+        self._known, self._slower = [known], 1.0
         self._counted = OptimizerMemory(
             state_bytes=profile.static.optimizer_bytes,
             step_bytes=profile.optimizer_step_bytes,
             source=profile.optimizer,
         )
+        profile = self._standing(begins, known, self._counted, kind.gradient_bytes, self._request.optimizers())
         self.current = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
         self._ready = [self.current]
         return self.current
@@ -192,7 +196,7 @@ class Plans:
         known = self._recording(begins.batch(numbers=self.numbers), gradient_bytes) or self._known[0]
         memory = self._memory(begins.model, begins.device, known, optimizers)
         self._counted, self._stepped = memory, bool(optimizers)
-        profile = self._profile(begins, known, memory)
+        profile = self._standing(begins, known, memory, gradient_bytes, optimizers)
         try:
             ready = self._with_headroom(begins, known, profile)
             ready = ready or self._ready_for(
@@ -259,7 +263,7 @@ class Plans:
         static = msgspec.structs.replace(
             known.profile.static,
             optimizer_bytes=memory.state_bytes,
-            other_bytes=known.profile.static.other_bytes + known.before_bytes + self._error_bytes,
+            other_bytes=known.profile.static.other_bytes + known.before_bytes + self._error_bytes + self._beside_bytes,
         )
         return msgspec.structs.replace(
             refusing(known.profile, self._refused),
@@ -267,6 +271,22 @@ class Plans:
             optimizer_step_bytes=memory.step_bytes,
             static=static,
         )
+
+    def _standing(
+        self,
+        begins: Forward,
+        known: Known,
+        memory: OptimizerMemory,
+        gradient_bytes: int,
+        optimizers: Sequence[Optimizer],
+    ) -> Profile:
+        """The same with what stands now beside the step that begins, which counts from now on."""
+        self._beside_bytes = 0
+        counted_bytes = self._profile(begins, known, memory).static.other_bytes - self._error_bytes
+        self._beside_bytes = standing_beside(begins, gradient_bytes, optimizers, counted_bytes)
+        if self._beside_bytes:
+            _log.info("%s stand on %s beside the step, and count", format_bytes(self._beside_bytes), begins.device)
+        return self._profile(begins, known, memory)
 
     def _recording(self, batch: Batch, gradient_bytes: int) -> Known | None:
         """The recording that covers a step that begins so, or else does with headroom."""

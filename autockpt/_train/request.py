@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from .._choose.solve import choose
 from .._data.goal import NO_PINS, Asked, Goal, Pins
@@ -61,6 +62,11 @@ class Request:
     def copied(self) -> Request:
         """Return what a copy of the model can take along: an optimizer by its name, but none that trains this one."""
         return self if isinstance(self.optimizer, str) else replace(self, optimizer=None)
+
+    def optimizers(self) -> list[Optimizer]:
+        """Return the optimizers that were given, not named."""
+        told = self.optimizer if isinstance(self.optimizer, (list, tuple)) else [self.optimizer]
+        return [each for each in told if isinstance(each, Optimizer)]
 
     def budget(self) -> str:
         """The budget in brackets, for a sentence; empty where none in bytes is asked for."""

@@ -39,7 +39,10 @@ class Stage:
 STAGES = {
     1: Stage(title="The main road", modules=("events", "road", "smoke"), limit_seconds=235, process_seconds=100),
     2: Stage(title="What users ask", modules=("users",), limit_seconds=480, process_seconds=240),
-    3: Stage(title="Kernels, streams, tests", modules=("kernels", "gpu_tests"), limit_seconds=480, process_seconds=200),
+    3: Stage(
+        title="Kernels, streams, loops, tests", modules=("kernels", "loops", "busy", "gpu_tests"), limit_seconds=480,
+        process_seconds=200,
+    ),
     4: Stage(title="Hard caps", modules=("caps",), limit_seconds=520, process_seconds=150),
     5: Stage(title="The frontier", modules=("frontier",), limit_seconds=520, process_seconds=240),
     6: Stage(

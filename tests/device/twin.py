@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.doors import torch_private
+from tests.doors import governor_of, torch_private
 from tests.end_to_end.reference import same_bits
 from tests.fake_cuda.device import take_peak
 
@@ -29,6 +29,7 @@ __all__ = [
     "outcome",
     "plain_and_planned",
     "plainly",
+    "sweep",
     "within",
 ]
 
@@ -71,12 +72,18 @@ class Run:
 
     def _note(self) -> None:
         self.peaks.append(take_peak() - self.base_bytes)
-        plan = autockpt.plan_of(self.model)
-        self.predicted.append(plan.peak_bytes if plan is not None else None)
+        self.predicted.append(self.predicted_bytes())
         gradients = (each.grad for each in self.model.parameters() if each.grad is not None)
         self.left.append([each.detach().cpu().clone() for each in (*gradients, *self.model.buffers())])
         self.model.zero_grad()
         self.standing_bytes = torch.cuda.memory_allocated() - self.base_bytes
+
+    def predicted_bytes(self) -> int | None:
+        """Return the peak of the plan that is on; what stood before there was a model counts where it has a budget."""
+        plan = autockpt.plan_of(self.model)
+        if plan is None or plan.peak_bytes is None:
+            return None
+        return plan.peak_bytes - (self.base_bytes if governor_of(self.model) is not None else 0)
 
 
 Loop = Callable[[Run], None]
@@ -145,7 +152,7 @@ def plain_and_planned(
     plain.model, plain.optimizer, plain.batch = nn.Identity(), None, {}
     budget_bytes = int(standing + share * (peak - standing))
     apply = apply or (lambda run, budget: autockpt.apply(run.model, budget=budget))
-    planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes))
+    planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes + run.base_bytes))
     plan = autockpt.plan_of(planned.model)
     return Outcome(plain=plain, planned=planned, budget_bytes=budget_bytes, plan=plan)
 
@@ -156,9 +163,7 @@ def _trained(
     optimizer: Optimizers,
     prepare: Callable[[Run], object] | None,
 ) -> Run:
-    gc.collect()
-    torch_private.forget_workspaces()
-    torch.cuda.empty_cache()  # else blocks of others, larger than what is asked for, are handed out whole
+    sweep()
     base_bytes = torch.cuda.memory_allocated()
     model, batch = build()
     run = Run(model, batch, optimizer(model), base_bytes)
@@ -167,6 +172,15 @@ def _trained(
     torch.manual_seed(1)
     loop(run)
     return run
+
+
+def sweep() -> None:
+    """Let go of what others have left on the device, and of the highest level that it has seen."""
+    gc.unfreeze()  # what other tests have left is frozen
+    gc.collect()
+    torch_private.forget_workspaces()
+    torch.cuda.empty_cache()  # else blocks of others, larger than what is asked for, are handed out whole
+    torch.cuda.reset_peak_memory_stats()
 
 
 def outcome(found: Outcome) -> list[bool]:

@@ -1,0 +1,38 @@
+"""What stands on a device beside a model and its step: other models, averages of weights, data, batches that come.
+
+30   is allocated as a step begins, by the device's own statistics
+26   the plan counts on by itself: the model, its batch, the optimizer's state
+4   stands in all of the step, whoever has it, and counts as other bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.optim import Optimizer
+
+from .._calls.values import tensors
+from .._device import device_of
+from .._record.recorder import static_bytes, storage_bytes
+from .._record.shadow import state_tensors
+from .batch import Forward
+
+
+def standing_beside(begins: Forward, gradient_bytes: int, optimizers: Sequence[Optimizer], counted_bytes: int) -> int:
+    """Return the bytes that stand beside the step that begins; 0 on a device that keeps no statistics.
+
+    Args:
+        begins: its first forward.
+        gradient_bytes: of the gradients that are there.
+        optimizers: that train the model, whose state is there as far as they have made it.
+        counted_bytes: of what else is there and counts: workspaces of libraries, what the step before has left.
+    """
+    device = device_of(begins.device)
+    if device.level() is None:
+        return 0
+    device.wait()  # autograd's thread holds the last gradient of the step before
+    level = device.level()
+    own_bytes = static_bytes(begins.model, device, tensors(begins.arguments)).total_bytes
+    state_bytes = storage_bytes(device, (each for one in optimizers for each in state_tensors(one)))
+    allocated_bytes = level.allocated_bytes if level is not None else 0
+    return max(allocated_bytes - own_bytes - state_bytes - gradient_bytes - counted_bytes, 0)
