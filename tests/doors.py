@@ -89,7 +89,8 @@ if importlib.util.find_spec("torch") is not None:
         take_back,
     )
     from autockpt._frames.frame import Frame
-    from autockpt._frames.install import govern, install, installed_plan, replan, set_aside, uninstall
+    from autockpt._frames.install import govern, install, installed_plan, set_aside, uninstall
+    from autockpt._frames.installation import Installation
     from autockpt._frames.leaves import Leaf
     from autockpt._frames.patches import governor_of
     from autockpt._frames.saved import Detached, Slot

@@ -20,7 +20,7 @@ from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_me
 from .._record.recorded import Recorded
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
-from .._record.timed import TimedStep
+from .._record.timed import Timing
 from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
@@ -152,13 +152,13 @@ class Plans:
         """Make plans anew from now on."""
         self._ready, self.current = [], None
 
-    def time(self, kind: Kind, step: TimedStep) -> None:
+    def time(self, kind: Kind, timing: Timing) -> None:
         """Take the seconds of a timed step for those of the recorded one, if there is one."""
         known = next((each for each in self._known if each.recorded is not None), None)
-        if known is None or known.recorded is None or not step.complete:
+        if known is None or known.recorded is None or not timing.kinds:
             return
         recorded = known.recorded.seconds
-        seconds = step.seconds(known.recorded.run, recorded)
+        seconds = timing.seconds(known.recorded.run, recorded)
         alike = known.kind == kind and recorded.plain_seconds > 0
         self._slower = seconds.plain_seconds / recorded.plain_seconds if alike else 1.0
         known.recorded = dataclasses.replace(known.recorded, seconds=seconds.scaled(1 / self._slower))
