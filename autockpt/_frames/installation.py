@@ -43,7 +43,7 @@ class Begins(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PlanReport:
     """What forwards and replays under a plan have shown since the last report.
 
     Attributes:
@@ -82,11 +82,11 @@ class Installation:
         args, kwargs = begins.arguments
         return patched_forward(begins.own, begins.root, begins.name, self._handle, *args, **kwargs)
 
-    def take_report(self) -> Report:
+    def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
         table = self._handle.table
         faults = table.nets.take_faults() if table.nets is not None else {}
-        return Report(faults=faults, unplanned=table.strangers.take_met())
+        return PlanReport(faults=faults, unplanned=table.strangers.take_met())
 
     def replace(
         self, model: nn.Module, plan: Plan, nets: Nets | None = None, calls: Mapping[str, int] | None = None

@@ -7,10 +7,8 @@ step 3     planned before it runs, and so is every later one, until one comes th
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,32 +16,27 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._calls.roots import Together, title, trains
-from .._data.errors import NotApplicable
-from .._device import device_of
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
 from .._record.switches import CACHE, keeps_cache
 from .._torch_private import transforms_active
-from ..solvers.errors import Infeasible, TooCostly
 from . import said
+from .acting import Acting
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
-from .decision import Decision, Situation, decide
+from .decision import Situation, decide
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .optimizer_steps import OptimizerSteps
-from .planned import Measured
 from .plans import Plans
 from .request import Request
 from .said import Said
-from .step import Step
+from .step import StepUnderWay
 from .surprises import Surprises
 from .unseen import Unseen
-from .way import Installed, Observed, Way
+from .way import Installed, ObservedStep, Way
 from .ways import Ways
-
-_log = logging.getLogger("autockpt")
 
 
 class Governor:
@@ -68,11 +61,10 @@ class Governor:
         self._ways = Ways(self._said)
         self._plans = Plans(request, self._ways.stashes)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
+        self._acting = Acting(self._plans, self._ways, self._optimizers, self._said)
         self._lessons = Lessons(request.goal.budget_bytes, self._plans, self._surprises, self._optimizers, self._said)
         self._together, self.company, self.what = together, Company(), "a model"
-        self._step: Step | None = None
-        self._transformed = False  # whether a transform of torch.func has run a forward
-        self._idle = False  # whether steps run as they come from now on
+        self._step: StepUnderWay | None = None
 
     @property
     def handle(self) -> Handle:
@@ -96,7 +88,7 @@ class Governor:
 
     def standing(self) -> LoopState | None:
         """Say what stands in the steps that the plan is for; None where there is none."""
-        ready, optimizers = self._plans.current, self._optimizers.optimizers
+        ready, optimizers = self._plans.history.current, self._optimizers.optimizers
         return ready.standing(optimizers or self._request.optimizer) if ready is not None else None
 
     def listen(self, model: nn.Module) -> None:
@@ -115,16 +107,16 @@ class Governor:
             Exception: whatever the model's own forward raises.
         """
         self._unseen.close()
-        self._said.once(*self.company.meets(self, name, planned=not self._idle))  # copies of one of several run plain
-        model = root if self._together is None else self._together
+        self._said.once(*self.company.meets(self, name, planned=not self._acting.idle))
+        model = root if self._together is None else self._together  # copies of one of several run plain
         begins, step = Forward(model, forward, (args, kwargs), name), self._step
         if step is not None and step.running and step.is_here():
             return step.way.call(begins)  # the model calls itself
-        if self._idle:
+        if self._acting.idle:
             return self._installed.forward(begins)
         if step is not None and step.way.watches and not step.is_here() and step.is_alive():
             return self._ways.spilled(begins).forward(begins)
-        batch = begins.batch(numbers=self._plans.numbers)
+        batch = begins.batch(numbers=self._plans.history.numbers)
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
@@ -143,7 +135,7 @@ class Governor:
     def pause(self, name: str, arguments: object) -> None:
         """A model does something else than train: what is watched ends, if its backward has come, and that goes on."""
         self.company.comes(name)
-        self._transformed = self._transformed or transforms_active()
+        self._unseen.transformed = self._unseen.transformed or transforms_active()
         if (step := self._step) is not None:
             step.way.pauses()
             shortly = step.pauses_shortly()
@@ -175,7 +167,7 @@ class Governor:
         """Whether a step is under way whose backward has not come."""
         return self._step is not None and self._step.goes_on()
 
-    def _run(self, step: Step, way: Way, begins: Forward) -> Any:
+    def _run(self, step: StepUnderWay, way: Way, begins: Forward) -> Any:
         """Run one forward of a step."""
         step.running = True
         try:
@@ -189,79 +181,32 @@ class Governor:
         if step.way.unhooked:
             self._said.once(said.UNHOOKED)
             self._drop()
-            self._rest()
+            self._acting.rest()
         self._said.once(CACHE, where=step.decision.what == "Record" and keeps_cache(outputs))
         step.graphs.watch(outputs)
         return outputs
 
-    def _begin(self, begins: Forward, batch: Batch) -> Step | None:
+    def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
         """Begin a step: decide how it runs, and prepare that; None where steps run as they come."""
         model, plans = begins.model, self._plans
         ended = self._end(begins.arguments)
-        if self._idle:
+        if self._acting.idle:
             return None
         self.listen(model)
         self._said.once(*self.company.missing(self._installed.roots))
         held_bytes = gradient_bytes(model)
         made_before = ended.made if ended is not None else ()
-        plans.precede(batch, held_bytes, made_before)
-        ready, unknown = plans.ready(batch, held_bytes), self._surprises.begins()
-        decision = decide(
-            Situation(
-                alike=plans.knows(batch, held_bytes, sizes=False) and not unknown,
-                recorded=(ready is not None or plans.knows(batch, held_bytes)) and not unknown,
-                timed=plans.timed,
-                planned=ready is not None,
-                unfit=ready.unfit if ready is not None else "",
-                surprise=self._lessons.surprise(model, begins.device, ended, self._installed),
-            )
+        plans.history = history = plans.history.following(batch, held_bytes, made_before)
+        unknown = self._surprises.begins()
+        surprise = self._lessons.surprise(begins, ended, self._installed)  # it may change the history
+        situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
+        decision, way = self._acting.on(
+            decide(history, situation), begins, self._installed, held_bytes, end=self.give_way, is_first=ended is None
         )
-        if decision.what == "Replan":
-            ready = self._replanned(begins, held_bytes, decision.reason)
-            decision = Decision("Lowest", ready.unfit) if ready.unfit else decision
-        way = self._way(decision, begins, ready, held_bytes, is_first=ended is None)
-        self._step = Step(decision, way, model, held_bytes, made_before)
+        self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
         return self._step
 
-    def _way(self, decision: Decision, begins: Forward, ready: Ready | None, held_bytes: int, *, is_first: bool) -> Way:
-        """Return the way in which a step runs that begins."""
-        if decision.what == "Record":
-            return self._ways.recorded(begins, self.give_way, is_first=is_first)
-        if decision.what == "Time":
-            return self._ways.timed(begins)
-        assert ready is not None
-        if decision.what == "Lowest":
-            text = f"no plan holds this step to the budget, and it runs under the lowest one: {decision.reason}"
-            self._said.once(text)
-        rehearsed = self._plans.current is ready and self._installed.plan is ready.plan
-        if not rehearsed:
-            self._put_on(begins.model, ready)
-        measured = None
-        if rehearsed and decision.what != "Lowest":  # which is known to stand above the budget
-            measured = Measured(device_of(begins.device), ready.begin_bytes, held_bytes)
-        return self._ways.planned(self._installed, self._plans.current, measured)
-
-    def _put_on(self, model: nn.Module, ready: Ready) -> None:
-        """Put a plan on the model; where that cannot be, steps run as they come."""
-        try:
-            self._installed.replace(model, ready.plan, ready.nets, ready.calls)
-        except NotApplicable as error:
-            self._rest()
-            self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
-        else:
-            self._plans.current = ready
-
-    def _replanned(self, begins: Forward, held_bytes: int, reason: str) -> Ready:
-        """Plan for the step that begins; where the first plan cannot be made the model is left as it was."""
-        try:
-            return self._plans.make(begins, held_bytes, self._optimizers.optimizers, reason)
-        except (Infeasible, TooCostly):
-            self._rest()
-            with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
-                self._installed.remove(begins.model)
-            raise
-
-    def _end(self, arguments: object, *, cut: bool = False) -> Observed | None:
+    def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
         """End the step that was under way, as something else begins that has these arguments; return what was seen.
 
         Args:
@@ -273,7 +218,7 @@ class Governor:
             return None
         observed, on = self._lessons.of(step, self._installed, arguments, cut=cut)
         if not on:
-            self._rest()
+            self._acting.rest()
         return observed
 
     def _stepped(self, optimizer: Optimizer) -> None:
@@ -283,20 +228,15 @@ class Governor:
             step.way.optimizer_stepped(optimizer)
             if step.way.tapes and step.may_be_the_last_here() and not step.goes_on():
                 self._end(())
-            if again and not self._idle:
+            if again and not self._acting.idle:
                 self._unseen.again()
         self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
         planned = self._installed.plan is not None
-        why = said.REPLACED if cover(model, self) else said.unplanned(trains(model), self._transformed, planned)
+        why = said.REPLACED if cover(model, self) else said.unplanned(trains(model), self._unseen.transformed, planned)
         self._said.once(why, where=bool(why))
-
-    def _rest(self) -> None:
-        """Let steps run as they come from now on."""
-        self._idle = True
-        self._ways.stashes.let_go()
 
     def _drop(self) -> None:
         """Forget the step that is under way, and let go of where it waits."""
@@ -315,5 +255,5 @@ def _restored(request: Request, handle: Handle, one_of_several: bool = False) ->
     governor.handle = handle
     if one_of_several:
         governor._installed.empty()
-        governor._rest()
+        governor._acting.rest()
     return governor

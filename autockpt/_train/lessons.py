@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import math
 
-import torch
-from torch import nn
-
 from .._data.errors import ProfilingError
 from .._record.ranks import refuse_collectives
 from .._record.recorded import Recorded
 from ..solvers.units import format_bytes
 from . import said
+from .batch import Forward
 from .known import Ready
 from .optimizer_steps import OptimizerSteps
 from .plans import Plans
 from .refusing import told
 from .said import Said
-from .step import Step
+from .step import StepUnderWay
 from .surprises import Surprises
-from .way import Installed, Observed
+from .way import Installed, ObservedStep
 
 _log = logging.getLogger("autockpt")
 
@@ -44,7 +42,9 @@ class Lessons:
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not drawn from yet
         self._unplanned = False  # whether calls were made that no recorded step made
 
-    def of(self, step: Step, installed: Installed, arguments: object, *, cut: bool = False) -> tuple[Observed, bool]:
+    def of(
+        self, step: StepUnderWay, installed: Installed, arguments: object, *, cut: bool = False
+    ) -> tuple[ObservedStep, bool]:
         """Learn of a step that is over.
 
         Args:
@@ -58,7 +58,7 @@ class Lessons:
         """
         self._look_at(installed)
         self._compare(step)
-        observed, on = Observed(), True
+        observed, on = ObservedStep(), True
         try:
             if step.way.tapes:
                 self._surprises.refuse(here=step.is_here(), waits=step.backward and step.graphs.waiting > 0)
@@ -72,30 +72,30 @@ class Lessons:
                 self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
         if observed.timing is not None and step.backward:
             self._plans.time(step.kind, observed.timing)
-            if not self._plans.has_met(step.batches, step.gradient_bytes):
+            if not self._plans.history.has_met(step.batches, step.gradient_bytes):
                 self._surprises.uncovered()
         if observed.ready is not None:
             self._count_backwards(step, observed.ready)
         step.way.drop()
         return observed, on
 
-    def surprise(self, model: nn.Module, device: torch.device, last: Observed | None, installed: Installed) -> str:
-        """Say what the `last` step showed that the plan does not count on; empty where nothing."""
+    def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
+        """Say what the `last` step showed that the plan does not count on, as the next begins; empty where nothing."""
         if last is None:
             self._look_at(installed)
         if self._faults:
             faults, self._faults = self._faults, {}
             self._said.once(told(faults))
-            self._plans.refuse(faults)
+            self._plans.history = self._plans.history.refusing(faults)
             return "some calls cannot be replayed"
         above_bytes = self._above_bytes(last)
         if above_bytes:
             return f"a step measured {format_bytes(above_bytes)} more than the budget"
         grown = self._optimizers.grown()
-        counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
+        counted = not grown or self._plans.counts(begins, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
-    def _above_bytes(self, last: Observed | None) -> int:
+    def _above_bytes(self, last: ObservedStep | None) -> int:
         """Return by how much the last step was measured above the budget, and count on what it held from now on."""
         if last is None or last.ready is None or last.peak_bytes is None or self._budget_bytes is None:
             return 0
@@ -103,7 +103,8 @@ class Lessons:
         if not above_bytes or self._surprises.exhausted:
             return 0
         self._surprises.tries += 1
-        self._plans.count(last.peak_bytes - last.ready.plan.peak_bytes)
+        error_bytes = last.peak_bytes - last.ready.plan.peak_bytes
+        self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
 
     def _look_at(self, installed: Installed) -> None:
@@ -112,20 +113,20 @@ class Lessons:
         self._faults.update(report.faults)
         self._unplanned = self._unplanned or report.unplanned
 
-    def _compare(self, step: Step) -> None:
+    def _compare(self, step: StepUnderWay) -> None:
         """Compare a step's calls with those before."""
         unplanned, self._unplanned = self._unplanned, False
         if step.backward:
             other = self._surprises.other_calls(step.kind, step.graphs.nodes.made, unplanned=unplanned)
             self._said.once(said.OTHER_CALLS, where=other)
 
-    def _count_backwards(self, step: Step, ready: Ready) -> None:
+    def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
         """Compare a step's backwards with those that its plan counts on."""
         covered = ready.covers(step.batches, step.gradient_bytes)
         if covered and len(step.graphs.backwards) > ready.backwards:
             self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
 
-    def _recorded(self, step: Step, recorded: Recorded, *, foreign: bool) -> bool:
+    def _recorded(self, step: StepUnderWay, recorded: Recorded, *, foreign: bool) -> bool:
         """Remember what was recorded, unless hooks of the user's were on, under which nothing can be planned."""
         if foreign:
             self._said.once(said.HOOKS)
@@ -134,11 +135,11 @@ class Lessons:
             _log.info("the model set itself up in its first step, so the next one is recorded")
             return True
         refuse_collectives(recorded.operators)
-        _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
-        least_bytes = max(said.MOST_BESIDE * (self._budget_bytes or math.inf), said.LEAST_BESIDE_BYTES)
-        beside_bytes = recorded.beside_bytes or 0
-        self._said.once(said.BESIDE.format(format_bytes(beside_bytes)), where=beside_bytes > least_bytes)
+        _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
+        least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
+        uncounted_bytes = recorded.uncounted_bytes or 0
+        self._said.once(said.UNCOUNTED.format(format_bytes(uncounted_bytes)), where=uncounted_bytes > least_bytes)
         if self._surprises.learnt(new=self._plans.learn(step.kind, step.graphs.nodes.made, recorded, step.made_before)):
-            self._plans.forget_plans()
-        self._said.once(said.UNPLANNED, where=self._plans.late)
+            self._plans.history = self._plans.history.without_plans()
+        self._said.once(said.UNPLANNED, where=self._plans.history.late)
         return True

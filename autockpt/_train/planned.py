@@ -20,7 +20,7 @@ from .._device import Device, Level
 from .._frames.thread import carrying
 from .batch import Batch, Forward
 from .known import Ready
-from .way import Installed, Observed, Way
+from .way import Installed, ObservedStep, Way
 
 
 class PlannedWay(Way):
@@ -70,9 +70,9 @@ class PlannedWay(Way):
         if self._began and self._measured is not None:
             self._measured.ends()
 
-    def end(self, arguments: object, *, cut: bool) -> Observed:
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
         peak_bytes = self._measured.peak_bytes() if self._measured is not None else None
-        return Observed(ready=self._ready, peak_bytes=peak_bytes)
+        return ObservedStep(ready=self._ready, peak_bytes=peak_bytes)
 
     def drop(self) -> None:
         """Nothing was begun."""
@@ -83,15 +83,16 @@ class Measured:
 
     Args:
         device: where it runs.
-        begin_bytes: what the plan has as such a step begins, its gradients apart, predicted.
+        ready: the plan that it runs under.
         gradient_bytes: of the gradients with which it begins.
     """
 
-    def __init__(self, device: Device, begin_bytes: int, gradient_bytes: int) -> None:
+    def __init__(self, device: Device, ready: Ready, gradient_bytes: int) -> None:
         self._device, self._began = device, device.level()
         self._ended: Level | None = None
-        allocated_bytes = self._began.allocated_bytes if self._began is not None else 0
-        self._other_bytes = max(allocated_bytes - begin_bytes - gradient_bytes, 0)
+        self._other_bytes = 0
+        if self._began is not None:
+            self._other_bytes = max(self._began.allocated_bytes - ready.begin_bytes - gradient_bytes, 0)
 
     def ends(self) -> None:
         """Note that the step may be over."""

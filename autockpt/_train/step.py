@@ -73,7 +73,7 @@ class Patience:
         return bool(before)
 
 
-class Step:
+class StepUnderWay:
     """A training step, from its first forward to that of the next.
 
     Args:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .._data.plan import Plan
 from .._frames import Nets
-from .._frames.installation import Report
+from .._frames.installation import PlanReport
 from .._record.recorded import Recorded
 from .._record.timed import Timing
 from .batch import Batch, Forward
@@ -23,7 +23,7 @@ from .known import Ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedStep:
     """What was seen of a step that is over.
 
     Attributes:
@@ -81,7 +81,7 @@ class Way(Protocol):
     def pauses(self) -> None:
         """Note that the model does something else than train: the step may be over."""
 
-    def end(self, arguments: object, *, cut: bool) -> Observed:
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
         """End the step as something else begins.
 
         Args:
@@ -110,7 +110,7 @@ class Installed(Protocol):
     def forward(self, begins: Forward) -> Any:
         """Run a forward under the plan."""
 
-    def take_report(self) -> Report:
+    def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
 
     def replace(self, model: nn.Module, plan: Plan, nets: Nets | None, calls: Mapping[str, int]) -> None:

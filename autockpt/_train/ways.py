@@ -29,7 +29,7 @@ from .batch import Batch, Forward
 from .known import Ready
 from .planned import Measured, PlannedWay
 from .said import STILL, Said
-from .way import Installed, Observed, Way
+from .way import Installed, ObservedStep, Way
 
 MOST_UNRECORDED = 4
 """Steps that could not be recorded, after which it is said again that there is no plan."""
@@ -69,8 +69,8 @@ class SpilledWay(Way):
     def pauses(self) -> None:
         """It ends if somebody ends it."""
 
-    def end(self, arguments: object, *, cut: bool) -> Observed:
-        return Observed()
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        return ObservedStep()
 
     def drop(self) -> None:
         self._spilled.drop()
@@ -83,8 +83,8 @@ class TimedWay(SpilledWay):
         super().__init__(step)
         self._timed = step
 
-    def end(self, arguments: object, *, cut: bool) -> Observed:
-        return Observed(timing=self._timed.timing())
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        return ObservedStep(timing=self._timed.timing())
 
 
 class RecordedWay(SpilledWay):
@@ -96,9 +96,9 @@ class RecordedWay(SpilledWay):
         super().__init__(step)
         self._recorded = step
 
-    def end(self, arguments: object, *, cut: bool) -> Observed:
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
         recorded = self._recorded.close(arguments, cut=cut)
-        return Observed(recorded=recorded, foreign=self._recorded.foreign)
+        return ObservedStep(recorded=recorded, foreign=self._recorded.foreign)
 
 
 class Ways:
