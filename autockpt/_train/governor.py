@@ -138,8 +138,7 @@ class Governor:
         self._unseen.transformed = self._unseen.transformed or transforms_active()
         if (step := self._step) is not None:
             step.way.pauses()
-            shortly = step.pauses_shortly()
-            if not (shortly and step.way.tapes):
+            if not (step.pauses_shortly() and step.way.tapes):
                 self.give_way(arguments)
 
     def give_way(self, arguments: object = ()) -> None:
@@ -207,12 +206,7 @@ class Governor:
         return self._step
 
     def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
-        """End the step that was under way, as something else begins that has these arguments; return what was seen.
-
-        Args:
-            arguments: of what begins.
-            cut: whether that is no forward of the next step.
-        """
+        """End the step that was under way, as something begins; return what was seen. Arguments as for `Way.end`."""
         step, self._step = self._step, None
         if step is None:
             return None

@@ -156,15 +156,17 @@ class Plans:
         ][:MOST_OTHERS]
         if not others:
             return ready
-        device, kinds = device_of(begins.device), [known, *others]
-        memories = [self._memory(begins, each, optimizers) for each in kinds]
-        profiles = [self._profile(begins, each, memory)[1] for each, memory in zip(kinds, memories, strict=True)]
+        device, kinds = device_of(begins.device), [known.kind, *(each.kind for each in others)]
+        memories = [self._memory(begins, each, optimizers) for each in (known, *others)]
+        pairs = zip((known, *others), memories, strict=True)
+        profiles = [self._profile(begins, each, memory)[1] for each, memory in pairs]
+        del others, pairs  # and with them what was recorded, of which there are profiles now
         solve = functools.partial(self._request.solve, device=device, bounded=False)
         budget_bytes = less_margin(self._request.goal, device).budget_bytes
         plan, number, held = shared(ready.plan, profiles, budget_bytes, solve)
         if plan is not ready.plan:
-            ready = self._ready_for(kinds[number].kind, profiles[number], plan)
-        both = [(kinds[each].kind, profiles[each]) for each in held]
+            ready = self._ready_for(kinds[number], profiles[number], plan)
+        both = [(kinds[each], profiles[each]) for each in held]
         return dataclasses.replace(ready, others=tuple(each for each in both if each[0] != ready.kind))
 
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
@@ -207,18 +209,16 @@ class Plans:
         """Plan for larger batches than were recorded: those that were told, or some headroom where sizes vary."""
         request, kind, own = self._request, self.history.roomy(known), known.kind.batches
         if request.plan_for and len(own) == 1:
-            told = (
-                begins._replace(arguments=enlarged(begins, request.plan_for)).batch(numbers=self.history.numbers).shapes
-            )
+            larger = begins._replace(arguments=enlarged(begins, request.plan_for))
+            told = larger.batch(numbers=self.history.numbers).shapes
             shapes = tuple(tuple(map(max, *pair)) for pair in zip(kind.batches[0].shapes, told, strict=True))
             kind = dataclasses.replace(kind, batches=(dataclasses.replace(own[0], shapes=shapes),))
         if kind == known.kind:
             return None
         large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
-            return self._ready_for(
-                kind, large, request.solve(large, device_of(begins.device), bounded=not self.history.ready)
-            )
+            plan = request.solve(large, device_of(begins.device), bounded=not self.history.ready)
+            return self._ready_for(kind, large, plan)
         except (Infeasible, TooCostly):
             if request.plan_for:
                 raise
