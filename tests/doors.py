@@ -89,7 +89,8 @@ if importlib.util.find_spec("torch") is not None:
         take_back,
     )
     from autockpt._frames.frame import Frame
-    from autockpt._frames.install import govern, install, installed_plan, replan, set_aside, uninstall
+    from autockpt._frames.install import govern, install, installed_plan, set_aside, uninstall
+    from autockpt._frames.installation import Installation
     from autockpt._frames.leaves import Leaf
     from autockpt._frames.patches import governor_of
     from autockpt._frames.saved import Detached, Slot
@@ -121,10 +122,12 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.spilled_step import SpilledStep
-    from autockpt._train.batch import Forward, batch_of
+    from autockpt._train.batch import Batch, Forward, batch_of
     from autockpt._train.batch import Kind as BatchKind
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
     from autockpt._train.headroom import enlarged
+    from autockpt._train.history import History
+    from autockpt._train.known import Known, Ready
     from autockpt._train.optimizer_steps import OptimizerSteps
     from autockpt._train.step import MOST_FORWARDS

@@ -27,7 +27,6 @@ from .patches import (
     patch_root,
     patched,
     patched_parts,
-    rename,
     unpatch,
     unwrapped,
 )
@@ -80,24 +79,6 @@ def govern(
         governor.handle = handle
     for name, root in own.items():
         patch_root(root, name, handle, governor)
-
-
-def replan(
-    model: nn.Module,
-    governor: Governor,
-    plan: Plan,
-    nets: Nets | None = None,
-    calls: Mapping[str, int] | None = None,
-) -> None:
-    """Replace the plan of a governed model, whose own forward may be running; steps before keep theirs.
-
-    Raises:
-        NotApplicable: see `install` and `uninstall`; nothing is changed then.
-    """
-    table, modules = table_of(model, plan, nets, calls)
-    rename(model, governor.handle)
-    patch_new(modules, governor.handle)
-    governor.handle.table = table
 
 
 def cover(model: nn.Module, governor: Governor) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -62,41 +62,46 @@ class RecordedStep(SpilledStep):
         super().__init__(model, device, arguments, stash)
         self._is_first = is_first
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
-        around = Contents({name or "the model": module for name, module in model.named_modules()})
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
         self._bucket_bytes = bucket_bytes(model)
         self._tape, self._clock = self._on.tape(), self._on.clock()
-        own_tensors = private.parts((*tensors(arguments), *model.parameters(), *model.buffers()))
-        own = {*map(private.storage_key, own_tensors), 0}
-        inside = private.parts(each for _, each in around.tensors)
-        inside = [each for each in inside if private.storage_key(each) not in own]
-        self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
         self._states: dict[int, tuple[int, ...]] = {}  # of an optimizer, by the marker where it or a backward ended
         self._reached: set[int] = set()
-        # What attributes and gradients hold before: the profiler does not see it go.
-        gradients, others = _gradients(model), [each for each in inside if each.device == device]
-        held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
-        stands = beside(model, (*tensors(arguments), *held), device.type)
-        others = [each for each in (stands or {}).values() if each.device == device]
-        self._beside = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
-        untold = stands is None or self._on.level() is not None  # else its statistics tell, and it counts
-        self._beside_bytes = None if untold else sum(self._beside.values())
-        storages = {self._tape.key(each): each.untyped_storage() for each in held}
-        self._own = {*self._observer.keys(own_tensors), *storages}
-        self._stays = storages.keys() - {*self._observer.keys(gradients)}
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
-        watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
-        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
-        self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
-        del around, own_tensors, inside, stands, gradients, others, held, storages, watched
+        self._look_around(private.parts((*tensors(arguments), *model.parameters(), *model.buffers())))
         self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
+
+    def _look_around(self, counted: list[torch.Tensor]) -> None:
+        """Note what stands before the step beside what is `counted`, and watch it: no tape sees it go.
+
+        The observer is told of it as well. Nothing of it is kept alive.
+        """
+        model = self.model
+        around = Contents({name or "the model": module for name, module in model.named_modules()})
+        own = {*map(private.storage_key, counted), 0}
+        inside = private.parts(each for _, each in around.tensors)
+        inside = [each for each in inside if private.storage_key(each) not in own]
+        self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
+        gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
+        held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
+        stands = beside(model, (*counted, *held), self.device.type)
+        others = [each for each in (stands or {}).values() if each.device == self.device]
+        self._uncounted = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
+        untold = stands is None or self._on.level() is not None  # else its statistics tell, and it counts
+        self._uncounted_bytes = None if untold else sum(self._uncounted.values())
+        storages = {self._tape.key(each): each.untyped_storage() for each in held}
+        self._own = {*self._observer.keys(counted), *storages}
+        self._stays = storages.keys() - {*self._observer.keys(gradients)}
+        watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
+        self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
+        self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = WHOLE) -> Any:
         if self._observer.run.calls:
@@ -160,7 +165,7 @@ class RecordedStep(SpilledStep):
             self.drop()
         run = self._observer.run
         made = made_since(self._tape.events(), self._last(), frozenset(others))
-        before = {key: self._beside[key] for key in self._gone.values() if key in self._beside}
+        before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
         went = self._stays.intersection(self._gone.values())  # as what this step leaves behind will in the next
@@ -177,7 +182,7 @@ class RecordedStep(SpilledStep):
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
             static=static,
             reached=frozenset(i for i, each in enumerate(trainable) if id(each) in self._reached),
-            beside_bytes=self._beside_bytes,
+            uncounted_bytes=self._uncounted_bytes,
             stood=(*before.values(), *given),
             made=tuple(made),
         )
@@ -203,37 +208,62 @@ class RecordedStep(SpilledStep):
         last = self._last()
         stays = self._stays.difference(self._gone.values())
         stood = [(key, size) for key, size in self._held_bytes.items() if key not in stays]
-        events = [Event("alloc", key, size) for key, size in (*stood, *before.items())]
-        live = {event.key: place for place, event in enumerate(events)}
+        step = _Excerpt([*stood, *before.items()])
         state: set[int] = set()
         seen: set[int] = set()
         given: dict[int, int] = {}
-        over = False
-        for event in self._tape.events():
-            if event.kind == "mark" and event.key in self._gone:
-                event = Event("free", self._gone[event.key])
-            if event.kind == "free":
-                if live.pop(event.key, None) is not None and over:
-                    events.append(event)  # what goes later is nothing that operators keep for themselves
-            elif event.kind == "mark":
+        for event in self._events():
+            if event.kind == "mark":
                 came = self._given.get(event.key, {})
-                given.update((key, came[key]) for key in came if key not in live and key not in self._own)
-                keys = self._observer.run.marks[event.key].keys
-                seen.update(live[key] for key in keys if key in live)
-                state.update(live[key] for key in self._states.get(event.key, ()) if key in live)
+                given.update((key, came[key]) for key in came if key not in step.live and key not in self._own)
+                seen.update(step.places(self._observer.run.marks[event.key].keys))
+                state.update(step.places(self._states.get(event.key, ())))
                 if event.key in self._states and event.key != last:
                     continue  # another backward, or an optimizer's step, follows
-            elif not over:
-                live[event.key] = len(events)
-            if not over:
-                events.append(event)
-            over = over or (event.kind == "mark" and event.key == last)
-        left = {place for key, place in live.items() if key not in others} & (seen - state)
-        own = [event for place, event in enumerate(events) if place not in state]
-        return own, [events[place].bytes for place in left], [*given.values()]
+            step.take(event)
+            step.over = step.over or (event.kind == "mark" and event.key == last)
+        left = {place for key, place in step.live.items() if key not in others} & (seen - state)
+        own = [event for place, event in enumerate(step.events) if place not in state]
+        return own, [step.events[place].bytes for place in left], [*given.values()]
+
+    def _events(self) -> Iterator[Event]:
+        """Yield the events of the tape, and where something went that had stood before, that it was freed."""
+        for event in self._tape.events():
+            gone = self._gone.get(event.key) if event.kind == "mark" else None
+            yield event if gone is None else Event("free", gone)
 
     def _went(self, key: int, _: object) -> None:
         self._gone[self._tape.mark()] = key
+
+
+class _Excerpt:
+    """Those events of a tape that belong to one step.
+
+    Args:
+        stood: what stands as the step begins: sizes by storage.
+
+    Attributes:
+        events: so far.
+        live: of what is alive, the place among the events where it was allocated, by storage.
+        over: whether the step is.
+    """
+
+    def __init__(self, stood: Iterable[tuple[int, int]]) -> None:
+        self.events = [Event("alloc", key, size) for key, size in stood]
+        self.live = {event.key: place for place, event in enumerate(self.events)}
+        self.over = False
+
+    def places(self, keys: Iterable[int]) -> list[int]:
+        """Return where those of some storages were allocated that are alive."""
+        return [self.live[key] for key in keys if key in self.live]
+
+    def take(self, event: Event) -> None:
+        """Take the next event of the tape: once the step is over, only that something of it goes."""
+        went = event.kind == "free" and self.live.pop(event.key, None) is not None
+        if event.kind == "alloc" and not self.over:
+            self.live[event.key] = len(self.events)
+        if went or not self.over:  # what goes later is nothing that operators keep for themselves
+            self.events.append(event)
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -24,8 +24,8 @@ class Recorded:
         seconds: when what happened, as the recorded step itself tells.
         static: what is there before it, and what it leaves to the next one, but for the state of optimizers.
         reached: which of the trainable parameters had a gradient when it was over, by their number.
-        beside_bytes: what else stood when it began and is in none of this: a teacher, an average of the weights. None
-            where nobody can tell, and where the device's statistics do, by which it counts.
+        uncounted_bytes: of what else stood when it began and is in none of this: a teacher, an average of the weights.
+            None where nobody can tell, and where the device's statistics do, by which it counts.
         stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
         made: sizes of what was made since, before the next step.
     """
@@ -34,7 +34,7 @@ class Recorded:
     seconds: Seconds
     static: Static
     reached: frozenset[int]
-    beside_bytes: int | None = None
+    uncounted_bytes: int | None = None
     stood: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
 
@@ -48,11 +48,11 @@ class Recorded:
         """How many backward passes it had."""
         return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())
 
-    def beside(self) -> str:
+    def uncounted(self) -> str:
         """Say what else stood when it began, for the end of a sentence; empty where nobody can tell."""
-        if self.beside_bytes is None:
+        if self.uncounted_bytes is None:
             return ""
-        return f", beside {format_bytes(self.beside_bytes)} of tensors that are no part of it and do not count"
+        return f", beside {format_bytes(self.uncounted_bytes)} of tensors that are no part of it and do not count"
 
     def profile(
         self, model: torch.nn.Module, device: torch.device, seconds: Seconds, optimizer: OptimizerMemory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,43 @@ SPILLING = "spilling"
 HEAD_START_SECONDS = 5e-4
 """How long a device waits after each, so that what runs until the next is launched by then. With it an H100's timed
 step of GPT-2 small took 5 % more than its plain one, and 32 % without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """When a timed step passed which places; nothing where its backward did not come to an end.
+
+    Attributes:
+        kinds: of the places, in order.
+        readings: when, in seconds.
+    """
+
+    kinds: tuple[str, ...] = ()
+    readings: tuple[float, ...] = ()
+
+    def seconds(self, run: Run, recorded: Seconds) -> Seconds:
+        """Return when what happened in the plain step.
+
+        Args:
+            run: a recorded step.
+            recorded: what that one tells itself, of which only shares count where this step did something else.
+        """
+        spent, began = 0.0, 0.0
+        places: list[tuple[str, float]] = []
+        spilling = False
+        for kind, reading in zip(self.kinds, self.readings, strict=True):
+            if kind == SPILLING:
+                spent += reading - began if spilling else 0.0
+                spilling, began = not spilling, reading
+            else:
+                places.append((kind, reading - spent))
+        total = places[-1][1]
+        places = [(kind, reading) for kind, reading in places if kind in STAMPED]
+        expected: list[Place] = [(mark.kind, mark.index) for mark in run.in_order() if mark.kind in STAMPED]
+        if [kind for kind, _ in places] != [kind for kind, _ in expected]:
+            return recorded.scaled(total / recorded.plain_seconds if recorded.plain_seconds else 1.0)
+        at = {place: reading for place, (_, reading) in zip(expected, places, strict=True)}
+        return Seconds(at=at, ops=recorded.ops, plain_seconds=total)
 
 
 class TimedStep(SpilledStep):
@@ -64,34 +102,11 @@ class TimedStep(SpilledStep):
         self._running = False
         self._stamps.add("backward_end")
 
-    @property
-    def complete(self) -> bool:
-        """Whether its backward came to an end."""
-        return "backward_end" in self._stamps.kinds
-
-    def seconds(self, run: Run, recorded: Seconds) -> Seconds:
-        """Return when what happened in the plain step.
-
-        Args:
-            run: a recorded step.
-            recorded: what that one tells itself, of which only shares count where this step did something else.
-        """
-        readings, spent, began = self._clock.seconds(self._stamps.readings), 0.0, 0.0
-        places: list[tuple[str, float]] = []
-        spilling = False
-        for kind, reading in zip(self._stamps.kinds, readings, strict=True):
-            if kind == SPILLING:
-                spent += reading - began if spilling else 0.0
-                spilling, began = not spilling, reading
-            else:
-                places.append((kind, reading - spent))
-        total = places[-1][1]
-        places = [(kind, reading) for kind, reading in places if kind in STAMPED]
-        expected: list[Place] = [(mark.kind, mark.index) for mark in run.in_order() if mark.kind in STAMPED]
-        if [kind for kind, _ in places] != [kind for kind, _ in expected]:
-            return recorded.scaled(total / recorded.plain_seconds if recorded.plain_seconds else 1.0)
-        at = {place: reading for place, (_, reading) in zip(expected, places, strict=True)}
-        return Seconds(at=at, ops=recorded.ops, plain_seconds=total)
+    def timing(self) -> Timing:
+        """Return what the stamps tell; nothing where its backward did not come to an end."""
+        if "backward_end" not in self._stamps.kinds:
+            return Timing()
+        return Timing(kinds=tuple(self._stamps.kinds), readings=tuple(self._clock.seconds(self._stamps.readings)))
 
     @private.never_compiled
     def _pack(self, tensor: torch.Tensor) -> Any:

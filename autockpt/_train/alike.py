@@ -10,7 +10,6 @@ the others, and is for all of them that it holds to the budget.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -21,11 +20,8 @@ from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
-from .._frames import Nets
 from ..solvers import simulate
 from ..solvers.errors import Infeasible, TooCostly
-from .batch import Kind
-from .known import Ready
 
 
 class Solve(Protocol):
@@ -119,37 +115,3 @@ def _spans_of(segment: Segment, spans: Mapping[str, range]) -> Iterator[range]:
         call, function = split_key(key)
         if call in spans:
             yield spans[call][:1] if function else spans[call]
-
-
-def ready_for(kind: Kind, profile: Profile, plan: Plan, nets: Nets | None, unfit: str = "") -> Ready:
-    """Return a plan as what is ready for the kind of step that it was made from."""
-    return Ready(
-        kind=kind,
-        plan=plan,
-        calls=_most_calls([profile]),
-        begin_bytes=profile.static.total_bytes - profile.static.gradient_bytes,
-        unfit=unfit,
-        nets=nets,
-        backwards=1 + len(profile.backward_ticks),
-        holds_outputs=profile.holds_outputs,
-    )
-
-
-def with_others(ready: Ready, held: Sequence[tuple[Kind, Profile]]) -> Ready:
-    """Return what is ready for all kinds of steps that its plan `held` to the budget, each with its profile."""
-    profiles = [profile for _, profile in held]
-    return dataclasses.replace(
-        ready,
-        others=tuple(kind for kind, _ in held if kind != ready.kind),
-        calls=_most_calls(profiles),
-        backwards=1 + max(len(each.backward_ticks) for each in profiles),
-    )
-
-
-def _most_calls(profiles: Iterable[Profile]) -> dict[str, int]:
-    """Return how often a step calls each module at most, by name."""
-    found: dict[str, int] = {}
-    for profile in profiles:
-        for call in profile.calls:
-            found[call.name] = max(found.get(call.name, 0), call.occurrence + 1)
-    return found

@@ -121,36 +121,16 @@ def apply(
         >>> len(autockpt.plan_of(model).segments) > 0
         True
     """
-    if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
-        raise BudgetError(
-            "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
-        )
-    if check not in get_args(Checking):
-        raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
+    _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
     for root in roots(whole).values():
         _refuse_compiled(root, given=plan is not None)
     if plan is not None:
-        refuse_no_plan(plan)
-        refuse_lazy(whole)
-        refuse_pins(keep, recompute)
-        refuse_units(whole, [segment.calls for segment in plan.segments])
-        if recomputes_itself(whole):
-            _log.warning("%s", BESIDE)
-        install(whole, plan, check)
+        _apply_plan(whole, plan, check, pinned=(keep, recompute))
         return model
     refuse_untrainable(whole, loss)
     goal = goal_for(whole, budget, max_overhead)
-    _look_at_devices(whole, goal)
-    refuse_sharded(whole)
-    together = whole if isinstance(whole, Together) else None
-    if together is not None and (inputs is not None or loss is not None or plan_for):
-        raise NotApplicable(
-            "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "
-            "first steps are recorded, with whatever the loop does between the models."
-        )
-    if inputs is None:
-        refuse_late_writes(whole)
+    _refuse_unplannable(whole, goal, inputs, loss, plan_for)
     request = Request(
         goal=goal,
         loss=loss,
@@ -162,14 +142,7 @@ def apply(
         strict=strict,
         check=check,
     )
-    governor = Governor(request, together)
-    if inputs is None:
-        govern(whole, governor)
-    else:
-        ready = governor.prepare(whole, inputs)
-        govern(whole, governor, ready.plan, ready.nets, ready.calls)
-        governor.resume(whole)
-    governor.listen(whole)
+    _hold(whole, request, inputs)
     return model
 
 
@@ -208,6 +181,52 @@ def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: flo
         return Goal.of(budget, max_overhead)
     device = device_of(parameter.device)
     return Goal.of(budget, max_overhead, total_bytes=device.total_bytes(), memory=device.memory)
+
+
+def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: object) -> None:
+    """Refuse what does not say one thing that is asked for, or how it is checked."""
+    if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
+        raise BudgetError(
+            "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
+        )
+    if check not in get_args(Checking):
+        raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
+
+
+def _apply_plan(model: torch.nn.Module, plan: Plan, check: Checking, *, pinned: tuple[Patterns, Patterns]) -> None:
+    """Put a plan on a model that is given, and not made; it stays whatever batches come."""
+    refuse_no_plan(plan)
+    refuse_lazy(model)
+    refuse_pins(*pinned)
+    refuse_units(model, [segment.calls for segment in plan.segments])
+    if recomputes_itself(model):
+        _log.warning("%s", BESIDE)
+    install(model, plan, check)
+
+
+def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
+    """Hold a model to what is requested: under a plan for `inputs`, or for what its own first steps show."""
+    governor = Governor(request, model if isinstance(model, Together) else None)
+    if inputs is None:
+        govern(model, governor)
+    else:
+        ready = governor.prepare(model, inputs)
+        govern(model, governor, ready.plan, ready.nets, ready.calls)
+        governor.resume(model)
+    governor.listen(model)
+
+
+def _refuse_unplannable(model: torch.nn.Module, goal: Goal, inputs: object, loss: object, plan_for: object) -> None:
+    """Refuse a model of which no step can be planned, and what says what one model is given where several are."""
+    _look_at_devices(model, goal)
+    refuse_sharded(model)
+    if isinstance(model, Together) and (inputs is not None or loss is not None or plan_for):
+        raise NotApplicable(
+            "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "
+            "first steps are recorded, with whatever the loop does between the models."
+        )
+    if inputs is None:
+        refuse_late_writes(model)
 
 
 def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:

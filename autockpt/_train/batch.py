@@ -101,8 +101,8 @@ class Forward(NamedTuple):
 
     @property
     def root(self) -> nn.Module:
-        """The one that is called."""
-        return roots(self.model)[self.name]
+        """The one that is called; a copy of one of several is all that there is of them."""
+        return roots(self.model).get(self.name, self.model)
 
     @property
     def device(self) -> torch.device:

@@ -12,25 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .batch import Batch
+from .history import History
+from .known import Ready
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What is known of the step that begins.
 
     Attributes:
-        alike: whether a step was recorded that differs from it in sizes at most.
-        recorded: whether a recording covers it.
-        timed: whether any step was timed.
-        planned: whether a plan covers it.
-        unfit: what the plan that covers it says for want of a better one; empty where it fits.
+        batch: of its first forward.
+        gradient_bytes: of the gradients with which it begins.
+        unknown: whether it may do what no recording covers.
         surprise: what the last step showed that the plans did not count on; empty where nothing.
     """
 
-    alike: bool = False
-    recorded: bool = False
-    timed: bool = False
-    planned: bool = False
-    unfit: str = ""
+    batch: Batch
+    gradient_bytes: int = 0
+    unknown: bool = False
     surprise: str = ""
 
 
@@ -39,23 +39,30 @@ class Decision:
     """How a step runs.
 
     Attributes:
-        what: ``Keep`` the plan; ``Record`` the step, spilled; ``Time`` it, spilled; ``Replan`` before it; run it under
-            the ``Lowest`` plan.
+        what: ``Keep`` the plan that covers it; ``Record`` the step, spilled; ``Time`` it, spilled; ``Replan`` before
+            it; run it under the ``Lowest`` plan, which does not hold it to the budget, and say so.
         reason: why, where that is to be said.
+        ready: the plan, where there is one.
     """
 
     what: Literal["Keep", "Record", "Time", "Replan", "Lowest"]
     reason: str = ""
+    ready: Ready | None = None
+
+    @classmethod
+    def under(cls, ready: Ready) -> Decision:
+        """Run the step under a plan that covers it."""
+        return cls("Lowest", ready.unfit, ready) if ready.unfit else cls("Keep", "", ready)
 
 
-def decide(situation: Situation) -> Decision:
+def decide(history: History, situation: Situation) -> Decision:
     """Decide how the step that begins runs."""
-    if situation.alike and not situation.timed:
+    batch, gradient_bytes = situation.batch, situation.gradient_bytes
+    if not (situation.unknown or history.timed) and history.has_met([batch], gradient_bytes):
         return Decision("Time")
-    if not situation.recorded:
+    ready = history.plan_for(batch, gradient_bytes)
+    if situation.unknown or (ready is None and history.recording(batch, gradient_bytes) is None):
         return Decision("Record")
-    if situation.surprise or not situation.planned:
+    if situation.surprise or ready is None:
         return Decision("Replan", situation.surprise or "a step of its kind was recorded")
-    if situation.unfit:
-        return Decision("Lowest", situation.unfit)
-    return Decision("Keep")
+    return Decision.under(ready)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .._data.plan import Plan
@@ -15,7 +15,7 @@ from .._record.recorded import Recorded
 from .batch import Batch, Kind
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """A kind of step that was recorded.
 
@@ -47,23 +47,20 @@ class Known:
 
         What was made after it is as much as is made before it, or what was `made` then; sizes.
         """
-        known = cls(
+        return cls(
             kind=kind,
             nodes=nodes,
             backwards=recorded.backwards,
             reached=recorded.reached,
             recorded=recorded,
             stood=recorded.stood,
+            before_bytes=max(0, *(unlike_bytes(each, recorded.stood) for each in (recorded.made, made))),
         )
-        known.follows(recorded.made)
-        known.follows(made)
-        return known
 
-    def follows(self, made: Sequence[int]) -> bool:
-        """Note what was `made` before such a step, sizes; return whether that is more than is counted."""
-        bytes_now = max(self.before_bytes, unlike_bytes(made, self.stood))
-        before, self.before_bytes = self.before_bytes, bytes_now
-        return bytes_now > before
+    def after(self, made: Sequence[int]) -> Known:
+        """Return it with what was `made` before such a step, sizes, where that is more than is counted; else itself."""
+        before_bytes = unlike_bytes(made, self.stood)
+        return replace(self, before_bytes=before_bytes) if before_bytes > self.before_bytes else self
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether a step that has made these forwards so far, and began with these gradients, is covered."""
@@ -91,33 +88,53 @@ class Ready:
 
     Attributes:
         kind: the kind.
+        profile: of such a step.
         plan: the plan.
-        begin_bytes: what stands as such a step begins, its gradients apart, predicted.
         unfit: why it does not hold the step to the budget, where no plan does; else empty.
-        calls: how often a step of the kind calls each module, by name.
         nets: what compares its replays.
-        backwards: on how many backward passes it counts.
-        holds_outputs: whether the recorded step held its outputs after the loss was there.
-        others: kinds of steps that begin alike, and that the plan holds to the budget as well.
+        others: kinds of steps that begin alike, and that the plan holds to the budget as well, each with its profile.
     """
 
     kind: Kind
+    profile: Profile
     plan: Plan
-    calls: Mapping[str, int]
-    begin_bytes: int = 0
     unfit: str = ""
     nets: Nets | None = None
-    backwards: int = 1
-    holds_outputs: bool = True
-    others: tuple[Kind, ...] = ()
+    others: tuple[tuple[Kind, Profile], ...] = ()
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         """Whether it holds a step to the budget that has made these forwards so far and began with these gradients."""
-        return any(kind.covers(batches, gradient_bytes) for kind in (self.kind, *self.others))
+        return self.kind.covers(batches, gradient_bytes) or any(
+            kind.covers(batches, gradient_bytes) for kind, _ in self.others
+        )
+
+    @property
+    def profiles(self) -> list[Profile]:
+        """Those of all steps that it holds to the budget."""
+        return [self.profile, *(profile for _, profile in self.others)]
+
+    @property
+    def begin_bytes(self) -> int:
+        """What stands as such a step begins, its gradients apart, predicted."""
+        return self.profile.static.total_bytes - self.profile.static.gradient_bytes
+
+    @property
+    def backwards(self) -> int:
+        """On how many backward passes it counts."""
+        return 1 + max(len(profile.backward_ticks) for profile in self.profiles)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a step calls each module at most, by name."""
+        found: dict[str, int] = {}
+        for call in (call for profile in self.profiles for call in profile.calls):
+            found[call.name] = max(found.get(call.name, 0), call.occurrence + 1)
+        return found
 
     def standing(self, optimizer: Optimizers | None) -> LoopState:
         """Say what stands in the steps that it is for, which this `optimizer` trains."""
-        return LoopState(gradients=self.kind.gradient_bytes > 0, outputs=self.holds_outputs, optimizer=optimizer)
+        outputs = self.profile.holds_outputs
+        return LoopState(gradients=self.kind.gradient_bytes > 0, outputs=outputs, optimizer=optimizer)
 
 
 T = TypeVar("T", Known, Ready)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import logging
 import math
 
-import torch
-from torch import nn
-
 from .._data.errors import ProfilingError
-from .._frames import Table
-from .._record.in_place import RecordedStep
 from .._record.ranks import refuse_collectives
 from .._record.recorded import Recorded
-from .._record.timed import TimedStep
 from ..solvers.units import format_bytes
 from . import said
+from .batch import Forward
+from .known import Ready
 from .optimizer_steps import OptimizerSteps
 from .plans import Plans
 from .refusing import told
 from .said import Said
-from .step import Step
+from .step import StepUnderWay
 from .surprises import Surprises
+from .way import Installed, ObservedStep
 
 _log = logging.getLogger("autockpt")
 
@@ -42,66 +39,96 @@ class Lessons:
     ) -> None:
         self._budget_bytes, self._plans, self._surprises = budget_bytes, plans, surprises
         self._optimizers, self._said = optimizers, said
+        self._faults: dict[str, str] = {}  # calls that cannot be replayed, not drawn from yet
+        self._unplanned = False  # whether calls were made that no recorded step made
 
-    def of(self, step: Step, table: Table, arguments: object) -> bool:
-        """Learn of a step that is over; return whether steps are planned from now on, or run as they come.
+    def of(
+        self, step: StepUnderWay, installed: Installed, arguments: object, *, cut: bool = False
+    ) -> tuple[ObservedStep, bool]:
+        """Learn of a step that is over.
 
         Args:
             step: the step.
-            table: under which it ran.
+            installed: the plan that is on the model.
             arguments: of what begins now.
-        """
-        self._compare(step, table)
-        on = True
-        if isinstance(step.way, RecordedStep):
-            try:
-                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.waiting > 0)
-                on = self._recorded(step, step.way.close(arguments, cut=step.cut), foreign=step.way.foreign)
-            except ProfilingError as error:
-                if step.differentiable:  # where its graph has gone nothing was to be planned: `maker(noise).detach()`
-                    self._surprises.tries += step.backward or step.waits()
-                    on = not self._surprises.exhausted
-                    self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
-        elif isinstance(step.way, TimedStep) and step.backward:
-            self._plans.time(step.kind, step.way)
-            if not self._plans.has_met(step.batches, step.gradient_bytes):
-                self._surprises.uncovered()
-        if step.way is not None:
-            step.way.drop()
-        return on
+            cut: whether that is no forward of the next step.
 
-    def surprise(self, model: nn.Module, device: torch.device, last: Step | None, table: Table) -> str:
-        """Say what the `last` step showed that the plan does not count on; empty where nothing."""
-        if table.nets is not None and (faults := table.nets.take_faults()):
+        Returns:
+            What was seen of it, and whether steps are planned from now on; else they run as they come.
+        """
+        self._look_at(installed)
+        self._compare(step)
+        observed, on = ObservedStep(), True
+        try:
+            if step.way.tapes:
+                self._surprises.refuse(here=step.is_here(), waits=step.backward and step.graphs.waiting > 0)
+            observed = step.way.end(arguments, cut=cut)
+            if observed.recorded is not None:
+                on = self._recorded(step, observed.recorded, foreign=observed.foreign)
+        except ProfilingError as error:
+            if step.graphs.differentiable:  # where its graph has gone nothing was to be planned: `maker(x).detach()`
+                self._surprises.tries += step.backward or step.waits()
+                on = not self._surprises.exhausted
+                self._said.once(f"{said.LATER if on else said.FAILED}: {error}")
+        if observed.timing is not None and step.backward:
+            self._plans.time(step.kind, observed.timing)
+            if not self._plans.history.has_met(step.batches, step.gradient_bytes):
+                self._surprises.uncovered()
+        if observed.ready is not None:
+            self._count_backwards(step, observed.ready)
+        step.way.drop()
+        return observed, on
+
+    def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
+        """Say what the `last` step showed that the plan does not count on, as the next begins; empty where nothing."""
+        if last is None:
+            self._look_at(installed)
+        if self._faults:
+            faults, self._faults = self._faults, {}
             self._said.once(told(faults))
-            self._plans.refuse(faults)
+            self._plans.history = self._plans.history.refusing(faults)
             return "some calls cannot be replayed"
-        if last is not None and last.measured is not None and not self._surprises.exhausted:
-            above_bytes, error_bytes = last.measured.above(self._budget_bytes)
-            if above_bytes:
-                self._surprises.tries += 1
-                self._plans.count(error_bytes)
-                return f"a step measured {format_bytes(above_bytes)} more than the budget"
+        above_bytes = self._above_bytes(last)
+        if above_bytes:
+            return f"a step measured {format_bytes(above_bytes)} more than the budget"
         grown = self._optimizers.grown()
-        counted = not grown or self._plans.counts(model, device, self._optimizers.optimizers)
+        counted = not grown or self._plans.counts(begins, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
-    def _compare(self, step: Step, table: Table) -> None:
-        """Compare a step with those before, and with its plan."""
-        strangers = table.strangers.take_met()
-        if not step.backward:
-            return
-        self._said.once(
-            said.OTHER_CALLS, where=self._surprises.other_calls(step.kind, step.nodes.made, strangers=strangers)
-        )
-        current = self._plans.current if step.way is None else None
-        covered = current is not None and current.covers(step.batches, step.gradient_bytes)
-        if covered and current is not None and len(step.backwards) > current.backwards:
+    def _above_bytes(self, last: ObservedStep | None) -> int:
+        """Return by how much the last step was measured above the budget, and count on what it held from now on."""
+        if last is None or last.ready is None or last.peak_bytes is None or self._budget_bytes is None:
+            return 0
+        above_bytes = max(last.peak_bytes - self._budget_bytes, 0)
+        if not above_bytes or self._surprises.exhausted:
+            return 0
+        self._surprises.tries += 1
+        # What is new is measured again as the next plan is made.
+        error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
+        self._plans.history = self._plans.history.counting(error_bytes)
+        return above_bytes
+
+    def _look_at(self, installed: Installed) -> None:
+        """Take what the plan that is on the model has shown."""
+        report = installed.take_report()
+        self._faults.update(report.faults)
+        self._unplanned = self._unplanned or report.unplanned
+
+    def _compare(self, step: StepUnderWay) -> None:
+        """Compare a step's calls with those before."""
+        unplanned, self._unplanned = self._unplanned, False
+        if step.backward:
+            other = self._surprises.other_calls(step.kind, step.graphs.nodes.made, unplanned=unplanned)
+            self._said.once(said.OTHER_CALLS, where=other)
+
+    def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
+        """Compare a step's backwards with those that its plan counts on."""
+        covered = ready.covers(step.batches, step.gradient_bytes)
+        if covered and len(step.graphs.backwards) > ready.backwards:
             self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
 
-    def _recorded(self, step: Step, recorded: Recorded, *, foreign: bool) -> bool:
+    def _recorded(self, step: StepUnderWay, recorded: Recorded, *, foreign: bool) -> bool:
         """Remember what was recorded, unless hooks of the user's were on, under which nothing can be planned."""
-        step.made = recorded.made
         if foreign:
             self._said.once(said.HOOKS)
             return False
@@ -109,11 +136,11 @@ class Lessons:
             _log.info("the model set itself up in its first step, so the next one is recorded")
             return True
         refuse_collectives(recorded.operators)
-        _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.beside())
-        least_bytes = max(said.MOST_BESIDE * (self._budget_bytes or math.inf), said.LEAST_BESIDE_BYTES)
-        beside_bytes = recorded.beside_bytes or 0
-        self._said.once(said.BESIDE.format(format_bytes(beside_bytes)), where=beside_bytes > least_bytes)
-        if self._surprises.learnt(new=self._plans.learn(step.kind, step.nodes.made, recorded, step.before)):
-            self._plans.forget_plans()
-        self._said.once(said.UNPLANNED, where=self._plans.late)
+        _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
+        least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
+        uncounted_bytes = recorded.uncounted_bytes or 0
+        self._said.once(said.UNCOUNTED.format(format_bytes(uncounted_bytes)), where=uncounted_bytes > least_bytes)
+        if self._surprises.learnt(new=self._plans.learn(step.kind, step.graphs.nodes.made, recorded, step.made_before)):
+            self._plans.history = self._plans.history.without_plans()
+        self._said.once(said.UNPLANNED, where=self._plans.history.late)
         return True

@@ -27,6 +27,8 @@ UNCOVERED = (
     "they save waits elsewhere; what derivatives of derivatives save does not, and the budget may not hold."
 )
 
+LOWEST = "no plan holds this step to the budget, and it runs under the lowest one: {}"
+
 LATER = "the recording of a step is dropped, and a later one will be recorded"
 
 FAILED = "no step could be recorded, so the model trains without a plan from now on"
@@ -85,7 +87,7 @@ APART = (
     "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."
 )
 
-BESIDE = (
+UNCOUNTED = (
     "{0} of tensors stand beside the model and its step (another model, an average of the weights, data), and count in "
     "no plan: take them off the budget, or plan what trains in one loop together, autockpt.apply([one, other], budget)."
 )
@@ -112,10 +114,10 @@ def unplanned(training: bool, transformed: bool, planned: bool) -> str:
     return UNSEEN if training else EVAL
 
 
-MOST_BESIDE = 0.05
+MOST_UNCOUNTED = 0.05
 """Share of the budget that may stand beside a model before that is said."""
 
-LEAST_BESIDE_BYTES = 16 * 2**20
+LEAST_UNCOUNTED_BYTES = 16 * 2**20
 """Less is not said, whatever the budget: a loop's batches and metrics."""
 
 

@@ -15,15 +15,14 @@ from .._calls.values import tensors
 from .._device import device_of
 from .._record.recorder import static_bytes, storage_bytes
 from .._record.shadow import state_tensors
-from .batch import Forward
+from .batch import Forward, gradient_bytes
 
 
-def standing_beside(begins: Forward, gradient_bytes: int, optimizers: Sequence[Optimizer], counted_bytes: int) -> int:
+def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int) -> int:
     """Return the bytes that stand beside the step that begins; 0 on a device that keeps no statistics.
 
     Args:
         begins: its first forward.
-        gradient_bytes: of the gradients that are there.
         optimizers: that train the model, whose state is there as far as they have made it.
         counted_bytes: of what else is there and counts: workspaces of libraries, what the step before has left.
     """
@@ -35,4 +34,4 @@ def standing_beside(begins: Forward, gradient_bytes: int, optimizers: Sequence[O
     own_bytes = static_bytes(begins.model, device, tensors(begins.arguments)).total_bytes
     state_bytes = storage_bytes(device, (each for one in optimizers for each in state_tensors(one)))
     allocated_bytes = level.allocated_bytes if level is not None else 0
-    return max(allocated_bytes - own_bytes - state_bytes - gradient_bytes - counted_bytes, 0)
+    return max(allocated_bytes - own_bytes - state_bytes - gradient_bytes(begins.model) - counted_bytes, 0)

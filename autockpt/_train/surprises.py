@@ -44,12 +44,12 @@ class Surprises:
             self.unknown = self._uncovered = True
         return self.unknown
 
-    def other_calls(self, kind: Kind, nodes: int, *, strangers: bool) -> bool:
+    def other_calls(self, kind: Kind, nodes: int, *, unplanned: bool) -> bool:
         """Whether a step called what no plan knows, or made more nodes of autograd than any of its kind before."""
         if len(self._nodes) > MOST_KINDS:
             self._nodes.clear()
         before = self._nodes.setdefault(kind, nodes)
-        if (nodes <= before and not strangers) or self.exhausted:
+        if (nodes <= before and not unplanned) or self.exhausted:
             return False
         self._nodes[kind] = max(nodes, before)
         self.tries += 1

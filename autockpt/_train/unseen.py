@@ -19,10 +19,13 @@ class Unseen:
 
     Args:
         tell: is told of the model.
+
+    Attributes:
+        transformed: whether a transform of torch.func has run a forward, of which none of these is.
     """
 
     def __init__(self, tell: Callable[[torch.nn.Module], None]) -> None:
-        self._tell = tell
+        self._tell, self.transformed = tell, False
         self._waits = True  # for a forward
         self._running = False  # whether a backward is
         self._begun: set[str] = set()

@@ -1,4 +1,4 @@
-"""What watches steps that run under no plan, and the stash in which all of them wait, one after the other.
+"""How steps run, and the stash in which those wait, one after the other, that run under no plan.
 
 step 1      step 2     step 3
 recorded    timed      planned and rehearsed
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable, ProfilingError
@@ -23,16 +25,84 @@ from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
-from .batch import Forward
+from .batch import Batch, Forward
 from .known import Ready
+from .planned import Measured, PlannedWay
 from .said import STILL, Said
+from .way import Installed, ObservedStep, Way
 
 MOST_UNRECORDED = 4
 """Steps that could not be recorded, after which it is said again that there is no plan."""
 
 
+class SpilledWay(Way):
+    """Runs a step whose saved tensors wait elsewhere, as all do under no plan.
+
+    Args:
+        step: what has them wait.
+    """
+
+    watches, tapes = True, False
+
+    def __init__(self, step: SpilledStep) -> None:
+        self._spilled = step
+
+    @property
+    def unhooked(self) -> bool:
+        return self._spilled.unhooked
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        return True
+
+    def forward(self, begins: Forward) -> Any:
+        return self._spilled.forward(begins.arguments, begins.run, begins.name)
+
+    def call(self, begins: Forward) -> Any:
+        return self._spilled.call(begins.arguments, begins.run, begins.name)
+
+    def backward_begins(self) -> None:
+        self._spilled.backward_begins()
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        self._spilled.optimizer_stepped(optimizer)
+
+    def pauses(self) -> None:
+        """It ends if somebody ends it."""
+
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        return ObservedStep()
+
+    def drop(self) -> None:
+        self._spilled.drop()
+
+
+class TimedWay(SpilledWay):
+    """Times a step besides."""
+
+    def __init__(self, step: TimedStep) -> None:
+        super().__init__(step)
+        self._timed = step
+
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        return ObservedStep(timing=self._timed.timing())
+
+
+class RecordedWay(SpilledWay):
+    """Records a step besides."""
+
+    tapes = True
+
+    def __init__(self, step: RecordedStep) -> None:
+        super().__init__(step)
+        self._recorded = step
+
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        recorded = self._recorded.close(arguments, cut=cut)
+        return ObservedStep(recorded=recorded, foreign=self._recorded.foreign)
+
+
 class Ways:
-    """Makes what watches the steps of one model.
+    """Makes the ways in which the steps of one model run.
 
     Args:
         said: what the user was told.
@@ -45,17 +115,18 @@ class Ways:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
         self._unrecorded = 0  # steps that should have been
 
-    def spilled(self, begins: Forward) -> SpilledStep:
+    def spilled(self, begins: Forward) -> Way:
         """Only spill the step that begins so; errors as for `SpilledStep`."""
-        return SpilledStep(begins.model, begins.device, begins.arguments, self.stashes.open(begins.device))
+        stash = self.stashes.open(begins.device)
+        return SpilledWay(SpilledStep(begins.model, begins.device, begins.arguments, stash))
 
-    def timed(self, begins: Forward) -> SpilledStep:
+    def timed(self, begins: Forward) -> Way:
         """Time it; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
         self.stashes.hold(begins.device, stash)
-        return TimedStep(begins.model, begins.device, begins.arguments, stash)
+        return TimedWay(TimedStep(begins.model, begins.device, begins.arguments, stash))
 
-    def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> SpilledStep:
+    def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> Way:
         """Record it, if that can be done now; else it is only spilled.
 
         Args:
@@ -74,26 +145,21 @@ class Ways:
         self.switch_off(begins.model)
         stash = self.stashes.open(begins.device)
         try:
-            way: SpilledStep = RecordedStep(begins.model, begins.device, begins.arguments, stash, is_first=is_first)
+            step = RecordedStep(begins.model, begins.device, begins.arguments, stash, is_first=is_first)
         except ProfilingError as error:
-            self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
-            self._unrecorded += 1
-            if self._unrecorded == MOST_UNRECORDED:
-                profiler = private.foreign_profiler()
-                why = (
-                    f"{profiler}, not of autockpt, runs around them, and a process has one" if profiler else f"{error}"
-                )
-                self._said.once(STILL.format(self._unrecorded, why))
-            way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
+            self._tell_unrecorded(error)
+            way: Way = SpilledWay(SpilledStep(begins.model, begins.device, begins.arguments, stash))
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
+            way = RecordedWay(step)
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 
-    def after_rehearsal(self, ready: Ready | None) -> Callable[[], None] | None:
-        """Return what is to be called as a backward under a plan is over, if anything is."""
+    def planned(self, installed: Installed, ready: Ready | None, measured: Measured | None) -> Way:
+        """Run it under the plan that is on the model, and let go of the stash where its rehearsal ends."""
         nets = ready.nets if ready is not None else None
-        return functools.partial(_rehearsed, self.stashes, nets) if self.stashes.holding else None
+        lets_go = functools.partial(_rehearsed, self.stashes, nets) if self.stashes.holding else None
+        return PlannedWay(installed, ready, measured, lets_go)
 
     def switch_off(self, model: nn.Module) -> None:
         """Switch off what recomputes regions by itself, and say so."""
@@ -102,6 +168,15 @@ class Ways:
     def put_back(self) -> None:
         """Switch what was switched off on again."""
         self._switches.put_back()
+
+    def _tell_unrecorded(self, error: ProfilingError) -> None:
+        """Say why a step is not recorded, and again where there have been some."""
+        self._said.once(f"this step is spilled and not recorded, a later one will be: {error}")
+        self._unrecorded += 1
+        if self._unrecorded == MOST_UNRECORDED:
+            profiler = private.foreign_profiler()
+            why = f"{profiler}, not of autockpt, runs around them, and a process has one" if profiler else f"{error}"
+            self._said.once(STILL.format(self._unrecorded, why))
 
 
 def _ends(method: weakref.WeakMethod[Callable[[], None]], stashes: weakref.ref[HeldStashes]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autockpt import Plan
-from tests.doors import Handle, govern, install, patched_forward, replan, uninstall, watching_replays
+from tests.doors import Handle, Installation, govern, install, patched_forward, uninstall, watching_replays
 from tests.frames.comparing import counted_replays
 from tests.frames.models import WIDTH, batch, summed
 from tests.frames.test_units import Stack, plan
@@ -85,7 +85,7 @@ def test_a_governed_model_gets_another_plan_before_backward() -> None:
         loss = summed(model)
         if planned:
             patches = {name: vars(module).get("forward") for name, module in model.named_modules()}
-            replan(model, governor, plans[1])
+            Installation(governor.handle).replace(model, plans[1])
             after = {name: vars(module).get("forward") for name, module in model.named_modules()}
             assert all(after[name] is patch for name, patch in patches.items() if patch is not None)
         with watching_replays() as replayed:

@@ -3,51 +3,79 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.doors import Decision, Situation, governor_decide
+from autockpt import Plan
+from tests.doors import Batch, BatchKind, Decision, History, Known, Ready, Situation, governor_decide
 
-NOTHING: dict[str, Any] = {}
-ALIKE: dict[str, Any] = {"alike": True}
-RECORDED: dict[str, Any] = {**ALIKE, "recorded": True}
-TIMED = {**RECORDED, "timed": True}
-PLANNED = {**TIMED, "planned": True}
+
+def batch(rows: int) -> Batch:
+    return Batch(kind=("x",), numbers=(), shapes=((rows, 4),))
+
+
+def kind(rows: int, gradient_bytes: int = 0) -> BatchKind:
+    return BatchKind(batches=(batch(rows),), gradient_bytes=gradient_bytes)
+
+
+def ready(unfit: str = "") -> Ready:
+    return Ready(kind=kind(8), profile=cast("Any", None), plan=Plan(segments=()), unfit=unfit)
+
+
+KNOWN, PLAN, LOWEST = Known(kind=kind(8)), ready(), ready("9 MB at least")
+NOTHING = History()
+RECORDED = History(known=(KNOWN,))
+TIMED = History(known=(KNOWN,), slower=1.0)
+PLANNED = History(known=(KNOWN,), slower=1.0, ready=(PLAN,), current=PLAN)
+MEASURED, STEPPED = {"surprise": "measured 10 MB"}, {"surprise": "AdamW took its first step"}
 
 
 @pytest.mark.parametrize(
-    ("known", "decision"),
+    ("history", "rows", "seen", "decision"),
     [
-        (NOTHING, Decision("Record")),
-        ({"timed": True}, Decision("Record")),
-        ({"timed": True, "planned": True}, Decision("Record")),  # the last step did what no recording covers
-        (ALIKE, Decision("Time")),  # a larger one
-        ({**ALIKE, "timed": True}, Decision("Record")),
-        (RECORDED, Decision("Time")),
-        ({**RECORDED, "surprise": "AdamW took its first step"}, Decision("Time")),
-        (TIMED, Decision("Replan", "a step of its kind was recorded")),
-        (PLANNED, Decision("Keep")),
-        ({**PLANNED, "surprise": "AdamW took its first step"}, Decision("Replan", "AdamW took its first step")),
-        ({**PLANNED, "unfit": "9 MB at least"}, Decision("Lowest", "9 MB at least")),
-        ({**PLANNED, "unfit": "9 MB", "surprise": "measured 10 MB"}, Decision("Replan", "measured 10 MB")),
+        (NOTHING, 8, {}, Decision("Record")),
+        (History(slower=1.0), 8, {}, Decision("Record")),
+        (PLANNED, 8, {"unknown": True}, Decision("Record")),  # the last step did what no recording covers
+        (RECORDED, 8, {"unknown": True}, Decision("Record")),
+        (RECORDED, 16, {}, Decision("Time")),  # a larger one
+        (TIMED, 16, {}, Decision("Record")),
+        (PLANNED, 16, {}, Decision("Record")),
+        (PLANNED, 8, {"gradient_bytes": 4}, Decision("Record")),
+        (RECORDED, 8, {}, Decision("Time")),
+        (RECORDED, 8, STEPPED, Decision("Time")),
+        (TIMED, 8, {}, Decision("Replan", "a step of its kind was recorded")),
+        (TIMED, 4, {}, Decision("Replan", "a step of its kind was recorded")),
+        (PLANNED, 8, {}, Decision("Keep", ready=PLAN)),
+        (PLANNED, 4, {}, Decision("Keep", ready=PLAN)),
+        (PLANNED, 8, STEPPED, Decision("Replan", "AdamW took its first step")),
+        (History(slower=1.0, ready=(PLAN,)), 8, {}, Decision("Keep", ready=PLAN)),  # its recording is the oldest
+        (History(slower=1.0, ready=(LOWEST,)), 8, {}, Decision("Lowest", "9 MB at least", LOWEST)),
+        (History(slower=1.0, ready=(LOWEST,)), 8, MEASURED, Decision("Replan", "measured 10 MB")),
+        (History(slower=1.0, ready=(LOWEST, PLAN), current=PLAN), 8, {}, Decision("Keep", ready=PLAN)),
+        (PLANNED.without_plans(), 8, {}, Decision("Replan", "a step of its kind was recorded")),
+        (TIMED.learning(Known(kind=kind(12))), 15, {}, Decision("Replan", "a step of its kind was recorded")),
+        (TIMED.learning(Known(kind=kind(12))), 16, {}, Decision("Record")),  # more than the headroom
     ],
 )
-def test_the_table(known: dict[str, Any], decision: Decision) -> None:
-    assert governor_decide(Situation(**known)) == decision
+def test_the_table(history: History, rows: int, seen: dict[str, Any], decision: Decision) -> None:
+    assert governor_decide(history, Situation(batch=batch(rows), **seen)) == decision
 
 
 def test_nothing_runs_under_a_plan_that_was_not_recorded_and_timed() -> None:
     flags = (False, True)
     for recorded, timed, planned, surprised, unfit in product(flags, repeat=5):
-        situation = Situation(
-            alike=recorded,
-            recorded=recorded,
-            timed=timed,
-            planned=planned,
-            surprise="x" * surprised,
-            unfit="x" * unfit,
-        )
-        what = governor_decide(situation).what
+        made = (ready("x" * unfit),) if planned and recorded else ()
+        history = History(known=(KNOWN,) * recorded, slower=1.0 if timed else None, ready=made)
+        what = governor_decide(history, Situation(batch=batch(8), surprise="x" * surprised)).what
         assert (what in ("Record", "Time")) == (not (recorded and timed))
         assert what != "Keep" or (planned and not surprised and not unfit)
+
+
+def test_what_is_known_is_never_changed_in_place() -> None:
+    later = PLANNED.refusing({"h.0#0": "draws"}).counting(8)
+    assert not later.ready and later.current is None and later.error_bytes == 8
+    assert PLANNED.current is PLAN and not PLANNED.refused and not PLANNED.error_bytes
+    assert PLANNED.following(batch(8), 0, ()) is PLANNED  # nothing was made before it
+    assert PLANNED.following(batch(8), 0, (64,)).known[0].before_bytes == 64
+    assert KNOWN.before_bytes == 0

@@ -1,0 +1,120 @@
+"""What follows from a decision: the way in which the step runs that begins.
+
+Record · Time                ─▶ spilled, and watched
+Replan ─▶ Keep or Lowest     ─▶ under the plan, put on the model where it is not yet; Lowest is said, and not measured
+no plan can be put on        ─▶ steps run as they come from now on
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+from torch import nn
+
+from .._data.errors import NotApplicable
+from .._device import device_of
+from ..solvers.errors import Infeasible, TooCostly
+from . import said
+from .batch import Forward
+from .decision import Decision
+from .known import Ready
+from .optimizer_steps import OptimizerSteps
+from .planned import Measured
+from .plans import Plans
+from .said import Said
+from .way import Installed, Way
+from .ways import Ways
+
+
+class Acting:
+    """Does what was decided of the steps of one model.
+
+    Args:
+        plans: makes plans.
+        ways: makes ways.
+        optimizers: those that have taken steps.
+        said: what the user was told.
+
+    Attributes:
+        idle: whether steps run as they come from now on.
+    """
+
+    def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said) -> None:
+        self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
+        self.idle = False
+
+    def rest(self) -> None:
+        """Let steps run as they come from now on."""
+        self.idle = True
+        self._ways.stashes.let_go()
+
+    def on(
+        self,
+        decision: Decision,
+        begins: Forward,
+        installed: Installed,
+        gradient_bytes: int,
+        *,
+        end: Callable[[], None],
+        is_first: bool,
+    ) -> tuple[Decision, Way]:
+        """Act on what was decided of the step that begins.
+
+        Args:
+            decision: what was decided.
+            begins: its first forward.
+            installed: the plan that is on the model.
+            gradient_bytes: of the gradients with which it begins.
+            end: a method that ends what is recorded, as somebody else records.
+            is_first: whether it is the first step of its loop.
+
+        Returns:
+            The decision, with the plan that was made since, and the way in which the step runs.
+
+        Raises:
+            Infeasible, TooCostly: as for `Plans.make`; where no first plan is found the model is left as it was.
+            NotApplicable, NoRoom: as for `Ways`.
+        """
+        if decision.what == "Record":
+            return decision, self._ways.recorded(begins, end, is_first=is_first)
+        if decision.what == "Time":
+            return decision, self._ways.timed(begins)
+        if decision.what == "Replan":
+            ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
+        return decision, self._planned(decision, begins, installed, gradient_bytes)
+
+    def _made(self, begins: Forward, installed: Installed, gradient_bytes: int, reason: str) -> Ready:
+        """Make a plan for the step that begins; where no first one is found the model is left as it was."""
+        try:
+            return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
+        except (Infeasible, TooCostly):
+            self.rest()
+            with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
+                installed.remove(begins.model)
+            raise
+
+    def _planned(self, decision: Decision, begins: Forward, installed: Installed, gradient_bytes: int) -> Way:
+        """Run the step under the plan that was decided on."""
+        ready, lowest = decision.ready, decision.what == "Lowest"
+        assert ready is not None
+        self._said.once(said.LOWEST.format(decision.reason), where=lowest)
+        rehearsed = self._plans.history.current is ready and installed.plan is ready.plan
+        if not rehearsed:
+            self._put_on(begins.model, installed, ready)
+        measured = None
+        if rehearsed and not lowest:  # that one is known to stand above the budget
+            measured = Measured(device_of(begins.device), ready, gradient_bytes)
+        return self._ways.planned(installed, self._plans.history.current, measured)
+
+    def _put_on(self, model: nn.Module, installed: Installed, ready: Ready) -> None:
+        """Put a plan on the model; where that cannot be, steps run as they come."""
+        try:
+            installed.replace(model, ready.plan, ready.nets, ready.calls)
+        except NotApplicable as error:
+            self.rest()
+            self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
+        else:
+            self._plans.history = dataclasses.replace(self._plans.history, current=ready)

@@ -1,0 +1,113 @@
+"""A step under a plan, and what it was measured to hold, where its device keeps statistics.
+
+    began     allocated 30, peak 50        new bytes: 30 less what the plan has as a step begins
+    ...       the planned step
+    ended     allocated 28, peak 62        the peak has risen, so 62 is the step's own; else it stood below 50
+
+The statistics are the user's and are not reset. So the peak is read again as soon as the step is over, before anything
+else that the user's loop does: a validation pass, or tensors of its own, are no part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from .. import _torch_private as private
+from .._device import Device, Level
+from .._frames.thread import carrying
+from .batch import Batch, Forward
+from .known import Ready
+from .way import Installed, ObservedStep, Way
+
+
+class PlannedWay(Way):
+    """Runs a step under the plan that is on the model.
+
+    Args:
+        installed: that plan.
+        ready: what it is for; None where no plan could be put on.
+        measured: measures the step, if given.
+        after_backward: is called as each backward of the step is over, if given.
+    """
+
+    __slots__ = ("_after_backward", "_began", "_carried", "_installed", "_measured", "_ready")
+
+    watches = tapes = unhooked = False
+
+    def __init__(
+        self,
+        installed: Installed,
+        ready: Ready | None,
+        measured: Measured | None = None,
+        after_backward: Callable[[], None] | None = None,
+    ) -> None:
+        self._installed, self._ready, self._measured, self._after_backward = installed, ready, measured, after_backward
+        self._carried: tuple[dict[str, int], set[int]] = {}, set()
+        self._began = False  # whether a backward has
+
+    def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
+        return self._ready is not None and self._ready.covers(batches, gradient_bytes)
+
+    def forward(self, begins: Forward) -> Any:
+        with carrying(self._carried):  # calls of a further forward are numbered after those of the earlier ones
+            return self._installed.forward(begins)
+
+    def call(self, begins: Forward) -> Any:
+        return self._installed.forward(begins)
+
+    def backward_begins(self) -> None:
+        self._began = True
+        if self._after_backward is not None:
+            private.after_backward(self._after_backward)
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        self.pauses()
+
+    def pauses(self) -> None:
+        if self._began and self._measured is not None:
+            self._measured.ends()
+
+    def end(self, arguments: object, *, cut: bool) -> ObservedStep:
+        if self._measured is None:
+            return ObservedStep(ready=self._ready)
+        peak_bytes, new_bytes = self._measured.peak_bytes(), self._measured.new_bytes
+        return ObservedStep(ready=self._ready, peak_bytes=peak_bytes, new_bytes=new_bytes)
+
+    def drop(self) -> None:
+        """Nothing was begun."""
+
+
+class Measured:
+    """Measures one planned step, which begins now.
+
+    Args:
+        device: where it runs.
+        ready: the plan that it runs under.
+        gradient_bytes: of the gradients with which it begins.
+
+    Attributes:
+        new_bytes: of what stands as it begins and did not when its plan was made.
+    """
+
+    def __init__(self, device: Device, ready: Ready, gradient_bytes: int) -> None:
+        self._device, self._began = device, device.level()
+        self._ended: Level | None = None
+        self.new_bytes = 0
+        if self._began is not None:
+            self.new_bytes = max(self._began.allocated_bytes - ready.begin_bytes - gradient_bytes, 0)
+
+    def ends(self) -> None:
+        """Note that the step may be over."""
+        if self._began is not None:
+            self._ended = self._device.level()
+
+    def peak_bytes(self) -> int | None:
+        """Return the most that the device held; None where nobody can tell, or where that was more before the step."""
+        if self._ended is None:
+            self.ends()
+        if self._began is None or self._ended is None or self._ended.peak_bytes <= self._began.peak_bytes:
+            return None
+        return self._ended.peak_bytes
