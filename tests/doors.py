@@ -37,7 +37,7 @@ from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
-from autockpt._data.rooflines import ROOFLINES, HostCosts
+from autockpt._data.rooflines import ROOFLINES, HostCosts, host_costs
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
