@@ -35,13 +35,29 @@ from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
+from autockpt._data.devices import DEVICES, UnknownDevice
+from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
 from autockpt._data.rooflines import ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
-from autockpt._data.tables import Argument, CallRecord, FunctionTable, RefusedPart, SaveTable, Static, TensorTable
+from autockpt._data.tables import (
+    Argument,
+    CallRecord,
+    FunctionTable,
+    Recipe,
+    RefusedPart,
+    SaveTable,
+    Static,
+    TensorTable,
+)
+from autockpt._fit.fit import Fit, largest
+from autockpt._fit.fit import fit as fit_devices
+from autockpt._fit.sized import Batches, samples_of
+from autockpt._fit.switches import switches
+from autockpt._fit.timed import carried, is_carried
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow

@@ -60,6 +60,7 @@ COMMANDS = {
     "demo": {"--json"},
     "doctor": {"--json"},
     "explain": {*("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
+    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--json"},
     "frontier": {"SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},

@@ -9,7 +9,7 @@ from .._data.document import require_matplotlib
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from . import options
+from . import options, solving
 from .screen import progress
 from .source import load
 from .verb import Misuse, Result, verb, write
@@ -24,7 +24,7 @@ from .verb import Misuse, Result, verb, write
 @options.source
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {options.BUDGET}")
 @options.overhead
-@options.solver
+@solving.solver
 @options.solver_seconds
 @click.option(
     "--profile",

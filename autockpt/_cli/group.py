@@ -16,6 +16,7 @@ VERBS = {
     "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
     "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
     "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    "fit": "Say which devices hold a training step, how much slower, and with how large a batch.",
     "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
     "profile": "Record what one training step of a model holds, when, and what each call costs.",
     "profiles": "List the recorded profiles of real models, usable by name.",

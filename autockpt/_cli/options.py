@@ -12,7 +12,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data import shipped
-from ..solvers.registry import SOLVERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,14 +65,6 @@ optimizer = click.option(
     "--optimizer",
     metavar="NAME",
     help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
-)
-solver = click.option(
-    "--solver",
-    type=click.Choice(sorted(SOLVERS)),
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help=f"One solver by name: {', '.join(sorted(SOLVERS))}.",
 )
 overhead = click.option(
     "--max-overhead",

@@ -8,7 +8,7 @@ import click
 
 from .._choose.solve import solve as find_plan
 from .._data.profile import Profile
-from . import options
+from . import options, solving
 from .screen import progress
 from .source import load
 from .verb import Result, verb, write
@@ -22,7 +22,7 @@ from .verb import Result, verb, write
 @options.source
 @click.option("--budget", help=f"For the whole step: {options.BUDGET}")
 @options.overhead
-@options.solver
+@solving.solver
 @options.keep
 @options.recompute
 @options.solver_seconds
