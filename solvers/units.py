@@ -103,15 +103,30 @@ def listed(names: Iterable[object], most: int = 6) -> str:
     return f"{first} and {len(every) - most} more" if len(every) > most else first
 
 
-def format_bytes(n_bytes: int) -> str:
-    """Write bytes for people, in the largest binary unit that leaves at least 1 in front.
+def is_decimal(amount: object) -> bool:
+    """Whether an amount is text in powers of ten, such as ``"8GB"``: then answers are too.
+
+    Example:
+        >>> from autockpt.solvers.units import is_decimal
+        >>> is_decimal("8GB"), is_decimal("8GiB"), is_decimal(8_000_000_000)
+        (True, False, False)
+    """
+    return isinstance(amount, str) and re.search(r"[kmgt]b\s*$", amount, re.IGNORECASE) is not None
+
+
+def format_bytes(n_bytes: int, *, decimal: bool = False) -> str:
+    """Write bytes for people, in the largest unit that leaves at least 1 in front.
+
+    Args:
+        n_bytes: how many.
+        decimal: in powers of ten, GB and not GiB.
 
     Example:
         >>> from autockpt.solvers import format_bytes
-        >>> format_bytes(1610612736), format_bytes(512)
-        ('1.50 GiB', '512 B')
+        >>> format_bytes(1610612736), format_bytes(512), format_bytes(1610612736, decimal=True)
+        ('1.50 GiB', '512 B', '1.61 GB')
     """
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
+    for unit in ("TB", "GB", "MB", "KB") if decimal else ("TiB", "GiB", "MiB", "KiB"):
         if abs(n_bytes) >= _UNITS[unit.lower()]:
             return f"{n_bytes / _UNITS[unit.lower()]:.2f} {unit}"
     return f"{n_bytes} B"

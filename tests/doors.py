@@ -58,6 +58,7 @@ from autockpt._fit.fit import fit as fit_devices
 from autockpt._fit.sized import Batches, samples_of
 from autockpt._fit.switches import switches
 from autockpt._fit.timed import carried, is_carried
+from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow
@@ -67,6 +68,7 @@ from autockpt._show.explain.plan import plan_page
 from autockpt._show.explain.profile import profile_page
 from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
+from autockpt._show.explain.words import in_words, phrase, shortened
 from autockpt._show.page import Bar, Page, Table
 from autockpt._show.pictures.course import follow as follow_course
 

@@ -59,7 +59,10 @@ NAMES = {
 COMMANDS = {
     "demo": {"--json"},
     "doctor": {"--json"},
-    "explain": {*("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
+    "explain": {
+        *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
+        *("-v", "--verbose"),
+    },
     "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--json"},
     "frontier": {"SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
@@ -74,6 +77,8 @@ COMMANDS = {
         "--seconds",
         "-o",
         "--output",
+        "-v",
+        "--verbose",
         "--json",
     },
     "verify": {

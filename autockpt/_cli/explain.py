@@ -9,6 +9,7 @@ from .._data.document import require_matplotlib
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from . import options, solving
 from .screen import progress
 from .source import load
@@ -34,6 +35,7 @@ from .verb import Misuse, Result, verb, write
     help="With a plan: its profile, for a chart and decisions.",
 )
 @options.plot
+@options.verbose
 def explain(
     source: str,
     budget: str | None,
@@ -42,6 +44,7 @@ def explain(
     seconds: float,
     profile_source: str | None,
     plot: str | None,
+    verbose: bool,
 ) -> Result:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
@@ -79,4 +82,15 @@ def explain(
 
     write(plot, draw)
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
-    return Result(page.document, page.text)
+    if verbose:
+        return Result(page.document, page.text)
+    wanted = budget if asked else "8GiB"
+    again = options.command(
+        *("solve", source), budget=wanted, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
+    )
+    if isinstance(shown, Profile):
+        return Result(page.document, brief_profile(shown, then=again).brief)
+    if isinstance(shown, Frontier):
+        return Result(page.document, brief_frontier(shown, then=f"autockpt explain {source} --budget 8GiB").brief)
+    then = again if asked else f'autockpt.apply(model, plan="{source}")'
+    return Result(page.document, brief_plan(shown, profile, then=then).brief)

@@ -72,7 +72,7 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
     """
     from .._fit.fit import fit as find
     from .._fit.sized import samples_of
-    from .._show.explain.fit import WIDEST, fit_page
+    from .._show.explain.fit import fit_page
 
     gpus = gpus or list(DEVICES)
     timed: Callable[[str], Profile] | None = None
@@ -91,7 +91,7 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
     with working() as tell:
         found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, tell=tell)
     page = fit_page(found, source)
-    return Result(page.document, lambda width: page.text(min(width, WIDEST)))
+    return Result(page.document, page.brief)
 
 
 def _record(source: str, made: Target, optimizer: str | None, gpu: str) -> Profile:

@@ -15,7 +15,7 @@ MIB = 2**20
 
 
 def test_solve_prints_the_plan(run: Run, profile_file: Path) -> None:
-    result = run("solve", profile_file, "--budget", "80MiB")
+    result = run("solve", profile_file, "--budget", "80MiB", "-v")
     assert result.status == 0
     assert result.err == ""
     assert result.out.startswith("Plan for Chain, by ")
@@ -36,7 +36,7 @@ def test_solve_json_is_the_plan_and_nothing_else(run: Run, profile_file: Path, t
 
 def test_pins_may_be_given_several_times(run: Run, profile_file: Path, tmp_path: Path) -> None:
     pins = ("--keep", "h.0", "--keep", "*.3.attn", "--recompute", "h.2.*")
-    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json")
+    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json", "-v")
     assert result.status == 0
     assert "Pinned: keep [h.0, *.3.attn]; recompute [h.2.*]" in result.out
     plan = Plan.load(tmp_path / "plan.json")
@@ -65,9 +65,9 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
 def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
     plan = run("solve", "-", "--budget", "80MiB", "--json", stdin=profile_file.read_bytes())
     assert plan.status == 0
-    explained = run("explain", "-", "--profile", profile_file, stdin=plan.out.encode())
+    explained = run("explain", "-", "--profile", profile_file, "-v", stdin=plan.out.encode())
     assert explained.status == 0
-    assert explained.out == run("solve", profile_file, "--budget", "80MiB").out
+    assert explained.out == run("solve", profile_file, "--budget", "80MiB", "-v").out
 
 
 def test_solve_infeasible(run: Run, profile_file: Path) -> None:
@@ -101,12 +101,12 @@ def test_solve_for_the_minimum_and_within_an_overhead(run: Run, profile_file: Pa
     assert run("solve", profile_file, "--budget", "1", "--json").status == 1
     lowest = Plan.load(tmp_path / "min.json")
     assert lowest.peak_bytes == json.loads(run("solve", profile_file, "--budget", "1", "--json").out)["minimum_bytes"]
-    within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json")
+    within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json", "-v")
     assert "5.0%  the lowest peak within a recompute overhead of 0.05" in within.out
     plan = Plan.load(tmp_path / "within.json")
     assert plan.recompute_overhead <= 0.05
     assert lowest.peak_bytes < plan.peak_bytes < plan.plain_peak_bytes
-    assert run("explain", profile_file, "--max-overhead", "0.05").out == within.out
+    assert run("explain", profile_file, "--max-overhead", "0.05", "-v").out == within.out
 
 
 def test_solve_too_costly(run: Run, profile_file: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_file_that_is_missing(run: Run) -> None:
 
 
 def test_explain_a_profile(run: Run, profile_file: Path) -> None:
-    text = run("explain", profile_file)
+    text = run("explain", profile_file, "-v")
     assert text.status == 0
     assert text.out == Profile.load(profile_file).explain()
     assert "h.0 … h.3" in text.out
@@ -184,7 +184,9 @@ def test_explain_a_profile(run: Run, profile_file: Path) -> None:
 
 
 def test_explain_a_profile_for_a_budget(run: Run, profile_file: Path) -> None:
-    assert run("explain", profile_file, "--budget", "80MiB").out == run("solve", profile_file, "--budget", "80MiB").out
+    asked = (profile_file, "--budget", "80MiB")
+    assert run("explain", *asked).out == run("solve", *asked).out
+    assert run("explain", *asked, "-v").out == run("solve", *asked, "-v").out
     document = json.loads(run("explain", profile_file, "--budget", "80MiB", "--json").out)
     assert document["kind"] == "plan"
     assert document["predicted_peak_bytes"] <= 80 * MIB
@@ -195,8 +197,8 @@ def test_explain_shows_the_memory_of_a_plan_whose_profile_is_given(
 ) -> None:
     path = tmp_path / "plan.json"
     run("solve", profile_file, "--budget", "60MiB", "-o", path)
-    assert "Predicted memory" not in run("explain", path).out
-    assert "Predicted memory over the step" in run("explain", path, "--profile", profile_file).out
+    assert "Predicted memory" not in run("explain", path, "-v").out
+    assert "Predicted memory over the step" in run("explain", path, "--profile", profile_file, "-v").out
     document = json.loads(run("explain", path, "--profile", profile_file, "--json").out)
     timeline = document["timeline"]
     at = timeline["steps"][timeline["peak"]]

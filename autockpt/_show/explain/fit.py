@@ -12,8 +12,6 @@ from ...solvers.units import format_bytes
 from ..page import Page, Table, counted
 from .names import place
 
-WIDEST = 80
-
 MEANT = {
     "every block": "gradient_checkpointing_enable(), or Megatron's full recompute; blocks are the members of a list",
     "every 2nd block": 'torchtitan\'s selective_ac_option "2"',

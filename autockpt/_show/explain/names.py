@@ -39,7 +39,7 @@ def span_of_segments(segments: Sequence[Segment]) -> str:
     """Return the calls of segments that differ in the number of one layer: ``h.{0-3, 7}.ln … mlp``."""
     calls, _ = without_layer(segments[0].calls)
     layers = [layer for _, layer in map(without_layer, (segment.calls for segment in segments)) if layer is not None]
-    return span(calls).replace(_ANY, _ranges(layers), 1) if layers else span(calls) or "the whole model"
+    return span(calls).replace(_ANY, ranges(layers), 1) if layers else span(calls) or "the whole model"
 
 
 def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
@@ -54,7 +54,7 @@ def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
     ), int(names[0][at])
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Return ``3`` for one number, ``{0-3, 7}`` for several."""
     if len(numbers) == 1:
         return str(numbers[0])
