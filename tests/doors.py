@@ -25,6 +25,7 @@ from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
 from autockpt._choose.solve import segments_of
 from autockpt._choose.timeline import split_levels
+from autockpt._choose.words import in_words, phrase, shortened
 from autockpt._cli import demo as cli_demo
 from autockpt._cli import main as cli_main
 from autockpt._cli.doctor import TRIED_BYTES, Tried, examine
@@ -35,6 +36,7 @@ from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
+from autockpt._data import terminal
 from autockpt._data.devices import DEVICES, UnknownDevice
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
@@ -68,7 +70,6 @@ from autockpt._show.explain.plan import plan_page
 from autockpt._show.explain.profile import profile_page
 from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
-from autockpt._show.explain.words import in_words, phrase, shortened
 from autockpt._show.page import Bar, Page, Table
 from autockpt._show.pictures.course import follow as follow_course
 

@@ -38,6 +38,7 @@ NAMES = {
     "ProfilingError",
     "Refusal",
     "ReplayError",
+    "Report",
     "Segment",
     "TooCostly",
     "UnknownProfile",
@@ -52,6 +53,7 @@ NAMES = {
     "plan_of",
     "profile",
     "remove",
+    "report",
     "solve",
     "verify",
 }

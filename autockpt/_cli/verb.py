@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from .._data import files
+from .._data import files, terminal
 from .._data.errors import InvalidFile, PinError, UnknownProfile
 from .._show.explain.results import parts_page
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
@@ -48,6 +48,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
     def decorate(function: Callable[..., Result]) -> click.Command:
         @functools.wraps(function)
         def run(as_json: bool, **given: Any) -> None:
+            terminal.install()
             try:
                 result = function(**given)
             except (AutockptError, Misuse) as error:

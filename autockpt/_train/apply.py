@@ -11,6 +11,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
+from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins
 from .._data.plan import Plan, refuse_no_plan
@@ -23,6 +24,7 @@ from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refus
 from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, shown
+from . import spoken
 from .governor import Governor
 from .request import Request
 
@@ -121,6 +123,7 @@ def apply(
         >>> len(autockpt.plan_of(model).segments) > 0
         True
     """
+    terminal.install()
     if sum(given is not None for given in (budget, max_overhead, plan)) != 1:
         raise BudgetError(
             "give either a budget, or max_overhead, or a plan, and only one of them: apply(model, budget='8GB')"
@@ -138,6 +141,7 @@ def apply(
         if recomputes_itself(whole):
             _log.warning("%s", BESIDE)
         install(whole, plan, check)
+        spoken.applied(plan)
         return model
     refuse_untrainable(whole, loss)
     goal = goal_for(whole, budget, max_overhead)

@@ -32,6 +32,7 @@ from . import said
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
 from .decision import Decision, Situation, decide
+from .history import History
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .measured import Measured
@@ -164,6 +165,11 @@ class Governor:
         self._ways.put_back()
         self._optimizers.close()
         self._unseen.close()
+
+    @property
+    def history(self) -> History:
+        """What has become of the model's steps."""
+        return self._plans.history
 
     @property
     def waits(self) -> bool:

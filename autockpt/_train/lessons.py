@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .._data.errors import ProfilingError
+from .._device import device_of
 from .._frames import Table
 from .._record.in_place import RecordedStep
 from .._record.ranks import refuse_collectives
@@ -72,6 +73,7 @@ class Lessons:
 
     def surprise(self, model: nn.Module, device: torch.device, last: Step | None, table: Table) -> str:
         """Say what the `last` step showed that the plan does not count on; empty where nothing."""
+        self._plans.history.begins(planned=last is not None and last.way is None, device=device_of(device))
         if table.nets is not None and (faults := table.nets.take_faults()):
             self._said.once(told(faults))
             self._plans.refuse(faults)

@@ -23,6 +23,7 @@ from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
+from . import spoken
 from .batch import Forward
 from .known import Ready
 from .said import STILL, Said
@@ -87,6 +88,7 @@ class Ways:
             way = SpilledStep(begins.model, begins.device, begins.arguments, stash)
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
+            spoken.recording(is_first=is_first)
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 

@@ -160,3 +160,17 @@ def test_the_largest_batch_leaves_the_allocator_its_margin_as_apply_does() -> No
     found = autockpt.max_batch(model, lambda samples: torch.randn(samples, 128).cuda(), budget_bytes, loss=loss_of)
     assert found.plan.budget_bytes == int(0.97 * budget_bytes)
     assert found.plan.peak_bytes <= 0.97 * budget_bytes
+
+
+def test_the_first_planned_steps_measured_peak_is_said_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autockpt")
+    model, batch = blocks()
+    autockpt.apply(model, "min")
+    for _ in range(7):
+        loss_of(model(**batch)).backward()
+        model.zero_grad()
+    said = [each.message for each in caplog.records if "a planned step is over" in each.message]
+    found = autockpt.report(model)
+    assert len(said) == 1
+    assert found.measured_peak_bytes == torch.cuda.max_memory_allocated()
+    assert "so far, by the device's allocator" in str(found)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.peak_breakdown import peak_parts
+from ..._choose.words import in_words
 from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
@@ -13,7 +14,6 @@ from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds, is_decimal
 from ..page import BRIEF, Page, Table, counted
 from .tree import SMALL, saved_inside, walk
-from .words import in_words
 
 MOST_LINES, MOST_ROWS, MOST_PARTS = 15, 4, 3
 MOST_PLANS = 7

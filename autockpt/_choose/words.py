@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..._choose.candidates.products import multiplies
-from ..._data.keys import label, split_key
-from ..._data.plan import Plan, Segment
-from ..._data.profile import Profile
-from ..page import counted
-from .names import ranges
+from .._data.keys import label, split_key
+from .._data.plan import Plan, Segment
+from .._data.profile import Profile
+from .candidates.products import multiplies
 
 MOST = 3
 """Kinds of calls that are named; the rest are counted."""
@@ -62,7 +61,8 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     for kind in ordered[:MOST]:
         yield _phrase(kind, totals[kind.before, kind.after], short[kind.before])
     if len(ordered) > MOST:
-        yield f"and {counted(sum(len(kind.segments) for kind in ordered[MOST:]), 'call')} of other kinds"
+        more = sum(len(kind.segments) for kind in ordered[MOST:])
+        yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
@@ -94,7 +94,7 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
     if not kind.layers:
         said = f"{name or 'the whole model'} {how}"
     elif ANY in kind.after:
-        said = f"{of} {name}.{ANY}.{kind.after} {how}"
+        said = f"{of} {'.'.join(filter(None, (name, ANY, kind.after)))} {how}"
     else:
         blocks = f"{of} {'block' if number == 1 else 'blocks'} of {name}" if name else f"{of} blocks"
         if number < total and number <= MOST and name:
@@ -135,3 +135,12 @@ def _totals(profile: Profile) -> Counter[tuple[str, str]]:
         before, layer, after = _split(call.key)
         found[before, after] += layer is not None
     return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ``3`` for one number, ``{0-3, 7}`` for several."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
+    runs = [[number for _, number in run] for _, run in steps]
+    return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"
