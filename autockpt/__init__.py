@@ -10,7 +10,7 @@ and explaining recorded profiles never imports torch.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # _HOME once more, for type checkers and editors, which do not run it; a test holds that both agree. `as` says that
@@ -87,6 +87,9 @@ _HOME = {
 }
 """The public names, by the module that they live in."""
 
+_DOORS = {"apply", "frontier", "max_batch", "measure", "plan_of", "profile", "remove", "report", "solve", "verify"}
+"""Functions whose errors come out without the frames inside."""
+
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted([*_MODULE_OF, "__version__"])
@@ -96,7 +99,20 @@ def __getattr__(name: str) -> object:
     """Import the public `name` from the module it lives in, and keep it."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    try:
+        value: Any = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ._data.errors import MissingExtra
+
+        raise MissingExtra(
+            f"autockpt.{name} takes torch, which is not installed; install it by: pip install torch"
+        ) from None
+    if name in _DOORS:
+        from ._data.door import door
+
+        value = door(value)
     globals()[name] = value
     return value
 

@@ -6,6 +6,7 @@ import click
 
 from .._choose.solve import solve
 from .._data.document import require_matplotlib
+from .._data.door import door
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -69,7 +70,7 @@ def explain(
     elif asked and isinstance(shown, Profile):
         profile = shown
         with progress("solving", limit_seconds=seconds):
-            shown = solve(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
+            shown = door(solve)(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
 
     def draw(path: str) -> None:
         if not isinstance(shown, Plan):

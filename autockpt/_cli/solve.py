@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .._choose.solve import solve as find_plan
+from .._data.door import door
 from .._data.profile import Profile
 from .._show.explain.brief import brief_plan
 from . import options, solving
@@ -45,7 +46,7 @@ def solve(
         raise click.UsageError("give either --budget or --max-overhead")
     profile = load(source, Profile)
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
-        plan = find_plan(profile, budget, max_overhead=max_overhead, **asked)
+        plan = door(find_plan)(profile, budget, max_overhead=max_overhead, **asked)
     write(output, plan.save)
     if verbose:
         return Result(plan, plan._page(profile).text)

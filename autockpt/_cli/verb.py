@@ -55,8 +55,8 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
                 said = (Misuse if isinstance(error, MISUSES) else click.ClickException)(str(error))
                 if as_json:
                     _print_json(_failed(error, said.exit_code))
-                elif isinstance(error, Infeasible) and error.parts is not None:
-                    show(parts_page(error.parts, error.budget_bytes).brief(width()))
+                elif isinstance(error, Infeasible) and error.parts is not None and given.get("verbose"):
+                    show(parts_page(error.parts, error.budget_bytes).text(width()))
                 raise said from error
             if as_json:
                 _print_json(result.document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -22,10 +23,11 @@ from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
-from ..solvers.errors import BudgetError
+from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_bytes, shown
 from . import spoken
 from .governor import Governor
+from .pin_names import refuse_unknown_names
 from .request import Request
 
 _log = logging.getLogger("autockpt")
@@ -38,7 +40,7 @@ def apply(
     budget: int | str | None = None,
     *,
     max_overhead: float | None = None,
-    plan: Plan | None = None,
+    plan: Plan | str | os.PathLike[str] | None = None,
     inputs: object = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Optimizers | None = None,
@@ -74,7 +76,8 @@ def apply(
             CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
-        plan: a plan to apply as it is, instead of either; it stays whatever batches come.
+        plan: a plan to apply as it is, or the file that it was saved in, instead of either; it stays whatever batches
+            come.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
             one element; for outputs that none of these is made of, three copies of them in single precision are
@@ -99,6 +102,8 @@ def apply(
 
     Raises:
         BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        InvalidFile: the file of a plan is none.
+        OSError: it cannot be read.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
             help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
             as the errors below, with the model as it was before `apply`.
@@ -133,6 +138,8 @@ def apply(
     whole = as_one(model)
     for root in roots(whole).values():
         _refuse_compiled(root, given=plan is not None)
+    if isinstance(plan, (str, os.PathLike)):
+        plan = Plan.load(plan)
     if plan is not None:
         refuse_no_plan(plan)
         refuse_lazy(whole)
@@ -155,13 +162,15 @@ def apply(
         )
     if inputs is None:
         refuse_late_writes(whole)
+    pins = Pins.of(keep, recompute)
+    refuse_unknown_names(whole, pins)
     request = Request(
         goal=goal,
         loss=loss,
         optimizer=optimizer,
         solver=solver,
         seconds=seconds,
-        pins=Pins.of(keep, recompute),
+        pins=pins,
         plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
@@ -170,7 +179,10 @@ def apply(
     if inputs is None:
         govern(whole, governor)
     else:
-        ready = governor.prepare(whole, inputs)
+        try:
+            ready = governor.prepare(whole, inputs)
+        except (Infeasible, TooCostly) as error:
+            raise error.carrying(kept=True) from None
         govern(whole, governor, ready.plan, ready.nets, ready.calls)
         governor.resume(whole)
     governor.listen(whole)

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._calls.roots import Together, title, trains
+from .._data.door import bare
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._frames import Handle, Table, patched_forward
@@ -123,9 +124,9 @@ class Governor:
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
-            except BaseException:
+            except BaseException as error:
                 self._ways.stashes.let_go()
-                raise
+                raise bare(error) from error.__cause__
             if step is None:
                 return planned()
         step.begins_forward(batch)
@@ -244,11 +245,11 @@ class Governor:
         """Plan for the step that begins; where the first plan cannot be made the model is left as it was."""
         try:
             ready = self._plans.make(begins, held_bytes, self._optimizers.optimizers, reason)
-        except (Infeasible, TooCostly):
+        except (Infeasible, TooCostly) as error:
             self._rest()
             with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
                 uninstall(begins.model)
-            raise
+            raise error.carrying(kept=True) from None
         if ready.unfit:
             self._said.once(f"no plan holds this step to the budget, and it runs under the lowest one: {ready.unfit}")
         return ready

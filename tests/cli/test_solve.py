@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile
+from autockpt.solvers import format_bytes
 from tests.cli.shell import Run, imports_torch
 
 MIB = 2**20
@@ -55,7 +56,7 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
     assert result.status == 1
     document = json.loads(result.out)
     assert document["unpinned_minimum_bytes"] < document["minimum_bytes"]
-    assert f"{document['unpinned_minimum_bytes']:,} bytes" in result.err
+    assert f"{format_bytes(document['unpinned_minimum_bytes'])} without" in result.err
     plan = msgspec.convert(document["plan"], Plan)
     assert plan.peak_bytes == document["minimum_bytes"]
     assert plan.pinned_keep == ("*.mlp",)
@@ -73,13 +74,13 @@ def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> N
 def test_solve_infeasible(run: Run, profile_file: Path) -> None:
     result = run("solve", profile_file, "--budget", "6MiB", "--json")
     assert result.status == 1
-    assert result.err.startswith("Error: ")
-    assert result.err.count("\n") == 1
+    assert result.err.startswith("Error: budget 6MiB: the lowest peak that can be reached is ")
+    assert result.err.count("\n") <= 6
     document = json.loads(result.out)
     parts = document["parts"]
     assert sum(size for name, size in parts.items() if name.endswith("_bytes")) == document["minimum_bytes"]
     assert (parts["phase"], parts["parameter_bytes"], parts["segment"]) == ("backward", 4 * MIB, "h.1#0")
-    assert document["advice"] and all(line in result.err for line in document["advice"])
+    assert document["advice"] and all(line in result.err for line in document["advice"][1:3])
     assert document["status"] == "infeasible"
     assert document["minimum_bytes"] > document["budget_bytes"] == 6 * MIB
     plan = msgspec.convert(document["plan"], Plan)
@@ -88,8 +89,11 @@ def test_solve_infeasible(run: Run, profile_file: Path) -> None:
 
 
 def test_solve_infeasible_for_people(run: Run, profile_file: Path) -> None:
-    result = run("solve", profile_file, "--budget", "6MiB")
-    assert (result.status, result.err.count("\n")) == (1, 1)
+    brief = run("solve", profile_file, "--budget", "6MiB")
+    assert (brief.status, brief.out) == (1, "")
+    assert 3 <= brief.err.count("\n") <= 6 and max(map(len, brief.err.splitlines())) < 130
+    result = run("solve", profile_file, "--budget", "6MiB", "-v")
+    assert (result.status, result.err) == (1, brief.err)
     assert "It stands at: backward of h.1.mlp#0; most of what is restored belongs to h.1#0" in result.out
     rows = {line.split("  ")[0]: line.split()[-1] for line in result.out.splitlines() if line.endswith("%")}
     assert rows["restored by replays"] == "70%"

@@ -10,12 +10,11 @@ from ..._choose.words import in_words
 from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_seconds, is_decimal
 from ..page import BRIEF, Page, Table, counted
 from .tree import SMALL, saved_inside, walk
 
-MOST_LINES, MOST_ROWS, MOST_PARTS = 15, 4, 3
+MOST_LINES, MOST_ROWS = 15, 4
 MOST_PLANS = 7
 RECOMPUTED = "Recomputed: "
 MORE = "-v shows each call, memory over the step, and notes"
@@ -49,7 +48,7 @@ def brief_profile(profile: Profile, *, then: str = "") -> Page:
     return Page(
         title=f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}",
         blocks=[
-            f"At the peak: {_largest(parts)}",
+            f"At the peak: {parts.shares()}",
             _modules(profile),
             "\n".join([f"Next: {then}", MORE] if then else [MORE]),
         ],
@@ -75,12 +74,6 @@ def brief_frontier(frontier: Frontier, *, then: str = "") -> Page:
             "\n".join([f"Next: {then}" if then else "", f"-v shows {left_out} more rows, and notes"]).strip(),
         ],
     )
-
-
-def _largest(parts: PeakParts) -> str:
-    """Name the parts of a peak that count most."""
-    there = sorted(parts.named(), key=lambda part: -part[1])[:MOST_PARTS]
-    return ", ".join(f"{name} {size / parts.peak_bytes:.0%}" for name, size in there)
 
 
 def _verdict(plan: Plan) -> str:
