@@ -105,7 +105,7 @@ def test_a_slip_in_a_pin_is_told_before_any_step_with_the_nearest_names(pattern:
     given = model()
     for pins in ({"keep": pattern}, {"recompute": [pattern]}):
         with pytest.raises(PinError, match=f"no module matches .*{near}"):
-            autockpt.apply(given, "min", **pins)  # type: ignore[arg-type]
+            autockpt.apply(given, "min", **pins)
     assert "forward" not in vars(given)
 
 
