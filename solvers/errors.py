@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound="_Told")
 
-MEANT_BYTES = 1024
+MEANT_BYTES = 512
 """A budget of fewer bytes is a mistake: gigabytes were meant."""
 
 KEPT = "The model is as it was, and training can go on."

@@ -30,10 +30,10 @@ from .._record.switches import CACHE, keeps_cache
 from .._torch_private import transforms_active
 from ..solvers.errors import Infeasible, TooCostly
 from . import said
+from .account import Account
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
 from .decision import Decision, Situation, decide
-from .history import History
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .measured import Measured
@@ -168,9 +168,9 @@ class Governor:
         self._unseen.close()
 
     @property
-    def history(self) -> History:
+    def account(self) -> Account:
         """What has become of the model's steps."""
-        return self._plans.history
+        return self._plans.account
 
     @property
     def waits(self) -> bool:

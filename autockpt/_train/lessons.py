@@ -73,7 +73,7 @@ class Lessons:
 
     def surprise(self, model: nn.Module, device: torch.device, last: Step | None, table: Table) -> str:
         """Say what the `last` step showed that the plan does not count on; empty where nothing."""
-        self._plans.history.begins(planned=last is not None and last.way is None, device=device_of(device))
+        self._plans.account.begins(planned=last is not None and last.way is None, device=device_of(device))
         if table.nets is not None and (faults := table.nets.take_faults()):
             self._said.once(told(faults))
             self._plans.refuse(faults)

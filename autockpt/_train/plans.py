@@ -24,10 +24,10 @@ from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
+from .account import Account
 from .alike import MOST_OTHERS, ready_for, shared, with_others
 from .batch import Batch, Forward, Kind, gradient_bytes
 from .headroom import enlarged, grown, roomy
-from .history import History
 from .known import Known, Ready, covering
 from .refusing import refusing
 from .request import Request, less_margin
@@ -54,7 +54,7 @@ class Plans:
     Attributes:
         current: the plan that is on the model, and what it is for.
         timed: whether seconds are known.
-        history: what has become of steps.
+        account: what has become of steps.
         numbers: whether whole numbers among the arguments make a kind of step.
     """
 
@@ -68,7 +68,7 @@ class Plans:
         self._slower: float | None = None  # a timed step over what its recording told of seconds
         self._counted: OptimizerMemory | None = None  # in the newest plan
         self._stepped = self._all_reached = False  # whether optimizers had taken steps then; whether all is counted
-        self.history = History(request.goal)
+        self.account = Account(request.goal)
         self._refused: dict[str, str] = {}  # calls that cannot be replayed, beside those of which profiles know
 
     @property
@@ -113,7 +113,7 @@ class Plans:
         )
         self.current = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
         self._ready = [self.current]
-        self.history.planned(self.current.plan, "a batch was given")
+        self.account.planned(self.current.plan, "a batch was given")
         return self.current
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = ()) -> bool:
@@ -145,7 +145,7 @@ class Plans:
     def refuse(self, faults: Mapping[str, str]) -> None:
         """Count on no replay of these calls, by key with the reason, and make plans anew from now on."""
         self._refused |= faults
-        self.history.refuse(faults)
+        self.account.refuse(faults)
         self.forget_plans()
 
     def count(self, error_bytes: int) -> None:
@@ -219,7 +219,7 @@ class Plans:
             format_bytes(ready.plan.plain_peak_bytes),
             100 * (ready.plan.recompute_overhead or 0.0),
         )
-        self.history.planned(ready.plan, reason)
+        self.account.planned(ready.plan, reason)
         return ready
 
     def _shared(self, ready: Ready, known: Known, begins: Forward, optimizers: Sequence[Optimizer]) -> Ready:

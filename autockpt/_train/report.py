@@ -14,7 +14,7 @@ from .._data.plan import Plan
 from .._frames.install import installed_plan
 from .._frames.patches import governor_of
 from . import spoken
-from .history import History, Made
+from .account import Account, Made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +83,15 @@ def report(model: Models) -> Report:
         raise NotApplicable(f"nothing is applied to {title(whole)}: autockpt.apply(model, budget) comes first")
     if governor is None:
         return Report(model=title(whole), asked="", plan=plan)
-    history = cast("History", governor.history)
+    account = cast("Account", governor.account)
     return Report(
         model=title(whole),
-        asked=spoken.asked(history.goal),
+        asked=spoken.asked(account.goal),
         plan=plan,
-        plans=tuple(history.plans),
-        steps=history.steps,
-        measured_peak_bytes=history.peak_bytes(),
-        step_seconds=statistics.median(history.seconds) if history.seconds else None,
-        refused=tuple(history.refused.items()),
-        decimal=spoken.in_unit(10**9, history.goal).endswith(" GB"),
+        plans=tuple(account.plans),
+        steps=account.steps,
+        measured_peak_bytes=account.peak_bytes(),
+        step_seconds=statistics.median(account.seconds) if account.seconds else None,
+        refused=tuple(account.refused.items()),
+        decimal=spoken.in_unit(10**9, account.goal).endswith(" GB"),
     )

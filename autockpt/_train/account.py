@@ -26,7 +26,7 @@ class Made:
     reason: str
 
 
-class History:
+class Account:
     """Remembers, for one governor, and says what is new.
 
     Args:
