@@ -174,3 +174,13 @@ def test_the_first_planned_steps_measured_peak_is_said_and_reported(caplog: pyte
     assert len(said) == 1
     assert found.measured_peak_bytes == torch.cuda.max_memory_allocated()
     assert "so far, by the device's allocator" in str(found)
+
+
+def test_the_budget_that_an_error_names_is_enough_with_the_allocators_margin() -> None:
+    model, batch = blocks()
+    with pytest.raises(autockpt.Infeasible) as caught:
+        autockpt.apply(model, "1MB", inputs=batch, loss=loss_of)
+    enough = str(caught.value).split("Ask for budget='")[1].split("'")[0]
+    autockpt.apply(model, enough, inputs=batch, loss=loss_of)
+    plan = autockpt.plan_of(model)
+    assert plan is not None and plan.peak_bytes <= 0.97 * autockpt.solvers.parse_bytes(enough)
