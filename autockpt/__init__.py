@@ -10,7 +10,7 @@ and explaining recorded profiles never imports torch.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # _HOME once more, for type checkers and editors, which do not run it; a test holds that both agree. `as` says that
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
+    from ._train.report import Report as Report, report as report
     from ._frames import is_recomputing as is_recomputing
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
@@ -72,6 +73,7 @@ _HOME = {
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
+    "_train.report": ("Report", "report"),
     "_frames": ("is_recomputing",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (
@@ -85,6 +87,9 @@ _HOME = {
 }
 """The public names, by the module that they live in."""
 
+_DOORS = {"apply", "frontier", "max_batch", "measure", "plan_of", "profile", "remove", "report", "solve", "verify"}
+"""Functions whose errors come out without the frames inside."""
+
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted([*_MODULE_OF, "__version__"])
@@ -94,7 +99,20 @@ def __getattr__(name: str) -> object:
     """Import the public `name` from the module it lives in, and keep it."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    try:
+        value: Any = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from ._data.errors import MissingExtra
+
+        raise MissingExtra(
+            f"autockpt.{name} takes torch, which is not installed; install it by: pip install torch"
+        ) from None
+    if name in _DOORS:
+        from ._data.door import door
+
+        value = door(value)
     globals()[name] = value
     return value
 

@@ -13,11 +13,21 @@ The torch side adds its own branches in ``autockpt._data.errors``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound="_Told")
+
+MEANT_BYTES = 512
+"""A budget of fewer bytes is a mistake: gigabytes were meant."""
+
+KEPT = "The model is as it was, and training can go on."
+
+MOST_ADVICE = 2
+"""Sentences of advice in a message."""
 
 
 class AutockptError(ValueError):
@@ -75,7 +85,10 @@ class Infeasible(_Told):
         unpinned_minimum_bytes: the lowest peak that the solver reaches without them; None where there are none.
         parts: what stands at that lowest peak, and where, an `autockpt.PeakParts`; None where only solvers were
             asked.
-        advice: what would help, in sentences that follow from the parts.
+        advice: what would help, in sentences that follow from the parts; the message has the first ones.
+        asked: the budget as the user wrote it, where that is text.
+        margin: share of a budget that `autockpt.apply` leaves to the device's allocator.
+        kept: whether a model was given, which is as it was.
     """
 
     budget_bytes: int
@@ -89,26 +102,41 @@ class Infeasible(_Told):
     unpinned_minimum_bytes: int | None = None
     parts: Any = None
     advice: tuple[str, ...] = ()
+    asked: str = ""
+    margin: float = 0.0
+    kept: bool = False
 
     def said(self) -> str:
-        """Say what was asked, what was reached, where that stands, and what helps."""
-        at = self.dominated_by if self.parts is None else self.dominated_by.partition(", where")[0]
-        reaches, or_unpin = f"reaches is {self.minimum_bytes:,} bytes, at {at}", ""
+        """Say what was asked, what was reached, what stands there, and what would help: six lines at the most."""
+        return "\n  ".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        from .units import at_least, format_bytes, is_decimal  # which raises errors of here
+
+        decimal = is_decimal(self.asked)
+        asked = self.asked or format_bytes(self.budget_bytes)
+        if self.budget_bytes < MEANT_BYTES and not self.asked.rstrip().endswith("%"):
+            asked = f"{self.budget_bytes} is {self.budget_bytes} bytes (did you mean '{self.budget_bytes}GB'?)"
+        lowest = format_bytes(self.minimum_bytes, decimal=decimal)
+        pins = ""
         if self.unpinned_minimum_bytes is not None:
-            reaches = (
-                f"reaches with the pins {' and '.join(self.pins)} is {self.minimum_bytes:,} bytes, "
-                f"{self.minimum_bytes - self.budget_bytes:,} too many, and without them "
-                f"{self.unpinned_minimum_bytes:,} bytes. With them it stands at {at}"
-            )
-            or_unpin = ", take pins away" if self.unpinned_minimum_bytes < self.minimum_bytes else ""
-        because = "".join(f" Note that {note}." for note in self.notes)
-        help_ = " ".join(self.advice) or (
-            f"Ask for at least {self.minimum_bytes:,} bytes{or_unpin}, or lower what stands at that point: a smaller "
-            "batch, a shorter sequence, a lighter optimizer."
+            without = format_bytes(self.unpinned_minimum_bytes, decimal=decimal)
+            pins = f" with {' and '.join(self.pins)}, and {without} without"
+        by = "" if self.solver == "auto" else f" by solver {self.solver!r}"
+        yield f"budget {asked}: the lowest peak that can be reached{by} is {lowest}{pins}"
+        if self.parts is not None:
+            yield f"there stand {self.parts.shares()}, in the {self.parts.step}"
+        else:
+            yield f"it stands at {self.dominated_by}"
+        enough = at_least(math.ceil(self.minimum_bytes / (1 - self.margin)), decimal=decimal)
+        yield f"Ask for budget={enough!r}, or for 'min'" + (
+            "" if self.advice else ", or lower what stands there: a smaller batch, a lighter optimizer"
         )
-        consists = f". It consists of {self.parts}" if self.parts is not None else ""
-        asked = f"solver {self.solver!r} finds no plan within {self.budget_bytes:,} bytes"
-        return f"{asked}: the lowest peak that it {reaches}{consists}. {help_}{because}"
+        yield from self.advice[1 : 1 + MOST_ADVICE - bool(self.notes)]
+        if self.notes:
+            yield f"Note that {self.notes[0]}"
+        if self.kept:
+            yield KEPT
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -123,6 +151,7 @@ class TooCostly(_Told):
         plain_seconds: those of the plain step, where the question was a recompute overhead.
         plan: that plan, ready for `autockpt.apply`; None where only solvers were asked.
         pins: those that bind the solver, as they were given.
+        kept: whether a model was given, which is as it was.
     """
 
     most_seconds: float
@@ -132,6 +161,7 @@ class TooCostly(_Told):
     plain_seconds: float | None = None
     plan: Any = None
     pins: tuple[str, ...] = ()
+    kept: bool = False
 
     def said(self) -> str:
         """Say what was asked, what the cheapest plan has, and what helps."""
@@ -145,5 +175,5 @@ class TooCostly(_Told):
         or_auto = "" if self.solver == "auto" else ", ask solver 'auto'"
         return (
             f"solver {self.solver!r} finds no plan within {asked}: the cheapest that it makes{with_pins} "
-            f"has {least}. Allow for more{or_unpin}{or_auto}."
+            f"has {least}. Allow for more{or_unpin}{or_auto}." + (f"\n  {KEPT}" if self.kept else "")
         )

@@ -13,10 +13,7 @@ from .errors import BudgetError
 _UNITS = {"b": 1} | {f"{x}b": 10 ** (3 * i) for i, x in enumerate("kmgt", 1)}
 _UNITS |= {f"{x}ib": 2 ** (10 * i) for i, x in enumerate("kmgt", 1)}
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?([a-z]*|%)", re.IGNORECASE | re.ASCII)
-_ACCEPTED = (
-    'accepted: bytes as a positive int, or text such as "8GB" (8 x 10^9 bytes), "8GiB" (8 x 2^30 bytes), '
-    '"8000000000", or "80%" of the device\'s memory'
-)
+_ACCEPTED = 'accepted: bytes as a positive int, or text such as "8GB", "8GiB" or "80%" of the device\'s memory'
 _MOST_LETTERS = 40  # of an amount: Python itself refuses to read thousands of digits
 _MOST_BYTES = 2**63 - 1  # of any address, and of what files and solvers count with
 
@@ -48,10 +45,7 @@ def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
     short = isinstance(amount, str) and len(amount.strip()) <= _MOST_LETTERS
     match = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) and short else None
     if match is None:
-        whole: object = amount  # users give whatever they like
-        number_given = isinstance(whole, (numbers.Real, float)) and not isinstance(whole, bool) and math.isfinite(whole)
-        as_int = f"; as a whole number: int({shown(whole)})" if number_given else ""
-        raise BudgetError(f"cannot read {shown(amount)} as a budget{as_int}; {_ACCEPTED}")
+        raise BudgetError(f"cannot read {shown(amount)} as a budget{_meant(amount)}; {_ACCEPTED}")
     number, unit = Fraction(match[1]), match[2].lower()
     if unit == "%":
         if number > 100:
@@ -63,16 +57,33 @@ def parse_bytes(amount: int | str, *, total_bytes: int | None = None) -> int:
             )
         return _positive(math.floor(number * total_bytes / 100), amount)
     if unit and unit not in _UNITS:
-        raise BudgetError(f"unknown unit {match[2]!r} in the budget {amount!r}; {_ACCEPTED}")
+        meant = f"{match[1]}{unit.upper()}B" if f"{unit}b" in _UNITS else ""
+        hint = f"did you mean {meant!r}? " if meant else ""
+        raise BudgetError(f"unknown unit {match[2]!r} in the budget {amount!r}; {hint}{_ACCEPTED}")
     return _positive(math.floor(number * _UNITS[unit or "b"]), amount)
 
 
 def _positive(n_bytes: int, amount: int | str) -> int:
     if n_bytes <= 0:
-        raise BudgetError(f"a budget must be at least one byte, got {shown(amount)}; {_ACCEPTED}")
+        raise BudgetError(f"a budget must be at least one byte, got {shown(amount)}{_meant(amount)}; {_ACCEPTED}")
     if n_bytes > _MOST_BYTES:
         raise BudgetError(f"a budget of {shown(amount)} is more bytes than any memory has; {_ACCEPTED}")
     return n_bytes
+
+
+def _meant(amount: object) -> str:
+    """Guess what a number that is no budget was meant to be, for a message; empty where nothing suggests itself."""
+    if isinstance(amount, str) and re.fullmatch(r"0?\.[0-9]{1,6}", amount.strip(), re.ASCII):
+        return f"; did you mean '{_percent(float(amount))}'"
+    if isinstance(amount, (bool, int)) or not isinstance(amount, (numbers.Real, float)) or not math.isfinite(amount):
+        return ""
+    if 0 < float(amount) < 1:
+        return f"; did you mean '{_percent(float(amount))}'"
+    return f"; as a whole number: int({shown(amount)})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.6g}%"
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -103,18 +114,50 @@ def listed(names: Iterable[object], most: int = 6) -> str:
     return f"{first} and {len(every) - most} more" if len(every) > most else first
 
 
-def format_bytes(n_bytes: int) -> str:
-    """Write bytes for people, in the largest binary unit that leaves at least 1 in front.
+def is_decimal(amount: object) -> bool:
+    """Whether an amount is text in powers of ten, such as ``"8GB"``: then answers are too.
+
+    Example:
+        >>> from autockpt.solvers.units import is_decimal
+        >>> is_decimal("8GB"), is_decimal("8GiB"), is_decimal(8_000_000_000)
+        (True, False, False)
+    """
+    return isinstance(amount, str) and re.search(r"[kmgt]b\s*$", amount, re.IGNORECASE) is not None
+
+
+def format_bytes(n_bytes: int, *, decimal: bool = False) -> str:
+    """Write bytes for people, in the largest unit that leaves at least 1 in front.
+
+    Args:
+        n_bytes: how many.
+        decimal: in powers of ten, GB and not GiB.
 
     Example:
         >>> from autockpt.solvers import format_bytes
-        >>> format_bytes(1610612736), format_bytes(512)
-        ('1.50 GiB', '512 B')
+        >>> format_bytes(1610612736), format_bytes(512), format_bytes(1610612736, decimal=True)
+        ('1.50 GiB', '512 B', '1.61 GB')
     """
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
+    for unit in ("TB", "GB", "MB", "KB") if decimal else ("TiB", "GiB", "MiB", "KiB"):
         if abs(n_bytes) >= _UNITS[unit.lower()]:
             return f"{n_bytes / _UNITS[unit.lower()]:.2f} {unit}"
     return f"{n_bytes} B"
+
+
+def at_least(n_bytes: int, *, decimal: bool = False) -> str:
+    """Write a budget of at least so many bytes, and hardly more, as people would.
+
+    Example:
+        >>> from autockpt.solvers.units import at_least, parse_bytes
+        >>> at_least(25190472, decimal=True), at_least(25190472), at_least(700)
+        ('25.2MB', '24.1MiB', '700B')
+    """
+    for unit in ("tb", "gb", "mb", "kb") if decimal else ("tib", "gib", "mib", "kib"):
+        size = _UNITS[unit]
+        if n_bytes >= size:
+            steps = 10 if n_bytes >= 10 * size else 100
+            number = f"{math.ceil(Fraction(n_bytes * steps, size)) / steps:.10g}"
+            return number + unit.upper().replace("I", "i")
+    return f"{n_bytes}B"
 
 
 def format_seconds(seconds: float) -> str:

@@ -25,6 +25,7 @@ from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
 from autockpt._choose.solve import segments_of
 from autockpt._choose.timeline import split_levels
+from autockpt._choose.words import in_words, phrase, shortened
 from autockpt._cli import demo as cli_demo
 from autockpt._cli import main as cli_main
 from autockpt._cli.doctor import TRIED_BYTES, Tried, examine
@@ -35,13 +36,31 @@ from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
 from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
+from autockpt._data import terminal
+from autockpt._data.devices import DEVICES, UnknownDevice
+from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
 from autockpt._data.rooflines import ROOFLINES, HostCosts, host_costs
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
-from autockpt._data.tables import Argument, CallRecord, FunctionTable, RefusedPart, SaveTable, Static, TensorTable
+from autockpt._data.tables import (
+    Argument,
+    CallRecord,
+    FunctionTable,
+    Recipe,
+    RefusedPart,
+    SaveTable,
+    Static,
+    TensorTable,
+)
+from autockpt._fit.fit import Fit, largest
+from autockpt._fit.fit import fit as fit_devices
+from autockpt._fit.sized import Batches, samples_of
+from autockpt._fit.switches import switches
+from autockpt._fit.timed import carried, is_carried
+from autockpt._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from autockpt._show.explain.chart import LAYERS as CHART_LAYERS
 from autockpt._show.explain.chart import timeline_chart
 from autockpt._show.explain.decisions import REASONS, Activations, DecisionRow

@@ -32,6 +32,7 @@ LEFT_OF = {
     "_stash": {"_data", "_torch_private", "_device", "_calls"},
     "_record": {"_data", "_torch_private", "_device", "_calls", "_stash"},
     "_choose": {"_data", "solvers"},
+    "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_stash"},
     "_train": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_frames"},
     "_check": {
@@ -46,8 +47,8 @@ LEFT_OF = {
         "_frames",
         "_train",
     },
-    "_show": {"_data", "_record", "solvers", "_choose", "_train", "_check"},
-    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_train", "_check", "_show"},
+    "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_train", "_check"},
+    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
     "profiles": set(),
 }
 

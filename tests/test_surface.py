@@ -38,6 +38,7 @@ NAMES = {
     "ProfilingError",
     "Refusal",
     "ReplayError",
+    "Report",
     "Segment",
     "TooCostly",
     "UnknownProfile",
@@ -52,6 +53,7 @@ NAMES = {
     "plan_of",
     "profile",
     "remove",
+    "report",
     "solve",
     "verify",
 }
@@ -59,7 +61,11 @@ NAMES = {
 COMMANDS = {
     "demo": {"--json"},
     "doctor": {"--json"},
-    "explain": {*("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json")},
+    "explain": {
+        *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
+        *("-v", "--verbose"),
+    },
+    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--json"},
     "frontier": {"SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
     "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},
@@ -73,6 +79,8 @@ COMMANDS = {
         "--seconds",
         "-o",
         "--output",
+        "-v",
+        "--verbose",
         "--json",
     },
     "verify": {

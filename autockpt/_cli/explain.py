@@ -6,10 +6,12 @@ import click
 
 from .._choose.solve import solve
 from .._data.document import require_matplotlib
+from .._data.door import door
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from . import options
+from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
+from . import options, solving
 from .screen import progress
 from .source import load
 from .verb import Misuse, Result, verb, write
@@ -24,7 +26,7 @@ from .verb import Misuse, Result, verb, write
 @options.source
 @click.option("--budget", help=f"With a profile or a frontier: explain the plan for this budget: {options.BUDGET}")
 @options.overhead
-@options.solver
+@solving.solver
 @options.solver_seconds
 @click.option(
     "--profile",
@@ -34,6 +36,7 @@ from .verb import Misuse, Result, verb, write
     help="With a plan: its profile, for a chart and decisions.",
 )
 @options.plot
+@options.verbose
 def explain(
     source: str,
     budget: str | None,
@@ -42,6 +45,7 @@ def explain(
     seconds: float,
     profile_source: str | None,
     plot: str | None,
+    verbose: bool,
 ) -> Result:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
@@ -66,7 +70,7 @@ def explain(
     elif asked and isinstance(shown, Profile):
         profile = shown
         with progress("solving", limit_seconds=seconds):
-            shown = solve(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
+            shown = door(solve)(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
 
     def draw(path: str) -> None:
         if not isinstance(shown, Plan):
@@ -79,4 +83,15 @@ def explain(
 
     write(plot, draw)
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
-    return Result(page.document, page.text)
+    if verbose:
+        return Result(page.document, page.text)
+    wanted = budget if asked else "8GiB"
+    again = options.command(
+        *("solve", source), budget=wanted, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
+    )
+    if isinstance(shown, Profile):
+        return Result(page.document, brief_profile(shown, then=again).brief)
+    if isinstance(shown, Frontier):
+        return Result(page.document, brief_frontier(shown, then=f"autockpt explain {source} --budget 8GiB").brief)
+    then = again if asked else f'autockpt.apply(model, plan="{source}")'
+    return Result(page.document, brief_plan(shown, profile, then=then).brief)

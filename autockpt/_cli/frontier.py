@@ -8,7 +8,7 @@ from .._choose.frontier import frontier as find_frontier
 from .._data.document import require_matplotlib
 from .._data.profile import Profile
 from ..solvers.units import format_bytes, parse_bytes
-from . import options
+from . import options, solving
 from .screen import progress, tell
 from .source import load
 from .verb import Result, verb, write
@@ -19,7 +19,7 @@ from .verb import Result, verb, write
     "autockpt frontier train.py:build --budget 16GiB",
 )
 @options.source
-@options.solver
+@solving.solver
 @click.option(
     "--points",
     type=click.IntRange(min=2),

@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 
+from ..solvers.errors import Infeasible, TooCostly
 from .screen import tell
 
 VERBS = {
     "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
     "doctor": "Say what is installed here, whether allocations are seen, and what is refused.",
     "explain": "Show what a plan does, what a frontier offers, or where the memory of a recorded step goes.",
+    "fit": "Say which devices hold a training step, how much slower, and with how large a batch.",
     "frontier": "Show what each budget costs, from the plain peak down to the lowest that can be reached.",
     "profile": "Record what one training step of a model holds, when, and what each call costs.",
     "profiles": "List the recorded profiles of real models, usable by name.",
@@ -63,9 +65,18 @@ class Verbs(click.Group):
             if not standalone_mode:
                 raise
             with suppress(OSError):  # nobody is left to be told
-                tell(f"Error: {_in_one_line(error)}")
+                for line in _lines(error):
+                    tell(line)
             status = error.exit_code if isinstance(error, click.ClickException) else 130  # as shells count signals
         return sys.exit(status or 0) if standalone_mode else status
+
+
+def _lines(error: click.Abort | click.ClickException) -> list[str]:
+    """Return what an error says: in one line, but for one that has figures of its own in several."""
+    cause = error.__cause__
+    if isinstance(cause, (Infeasible, TooCostly)):
+        return f"Error: {cause}".splitlines()
+    return [f"Error: {_in_one_line(error)}"]
 
 
 def _in_one_line(error: click.Abort | click.ClickException) -> str:

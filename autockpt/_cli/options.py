@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,15 @@ import click
 from click.shell_completion import CompletionItem
 
 from .._data import shipped
-from ..solvers.registry import SOLVERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DPI = 150  # of plots
+
+ROOM = 74
+"""Columns for a command in a sentence."""
+
+BY_DEFAULT = {"solver": "auto", "seconds": 3.0}
 
 BUDGET = "8GiB, 8GB, or a number of bytes; min for the lowest peak that can be reached."
 
@@ -67,14 +72,6 @@ optimizer = click.option(
     metavar="NAME",
     help="Count the state and the step of this class of torch.optim, with its defaults: adamw.",
 )
-solver = click.option(
-    "--solver",
-    type=click.Choice(sorted(SOLVERS)),
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help=f"One solver by name: {', '.join(sorted(SOLVERS))}.",
-)
 overhead = click.option(
     "--max-overhead",
     type=float,
@@ -87,6 +84,23 @@ plot = click.option(
     help="Also draw it to this file, .png, .svg or .pdf; needs autockpt[plot].",
     **_writable(".png", ".svg", ".pdf"),
 )
+
+
+def command(verb: str, source: str, *, output: str, **asked: Any) -> str:
+    """Return a command line that does so with what was asked, each option that is not as it is by default.
+
+    Where it has no room in a line, it is the one that was given, with the output besides.
+    """
+    words = ["autockpt", verb, source]
+    for name, value in asked.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is not None and BY_DEFAULT.get(name) != each:
+                words += [f"--{name.replace('_', '-')}", f"{each:g}" if isinstance(each, float) else str(each)]
+    line = shlex.join([*words, "-o", output])
+    return line if len(line) <= ROOM else f"the same with -o {output}"
+
+
+verbose = click.option("-v", "--verbose", is_flag=True, help="Show all that is known, and not fifteen lines.")
 
 
 def seconds(default: float, help_: str) -> Callable[[F], F]:

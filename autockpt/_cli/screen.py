@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -59,6 +59,23 @@ def progress(what: str, *, limit_seconds: float | None = None, patience_seconds:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def working() -> Iterator[Callable[[str], None]]:
+    """Say on a terminal's last line what goes on, and wipe it at the end; nothing elsewhere, or with ``--json``."""
+    context = click.get_current_context(silent=True)
+    shown = _is_terminal(sys.stderr) and not (context is not None and context.params.get("as_json"))
+
+    def tell(what: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K{what[: width() - 2]} …", err=True, nl=False)
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -54,6 +54,8 @@ def load(source: str, *kinds: type[D]) -> D:
         Misuse: it cannot be read, imported or called.
         UnknownProfile: it is a bare word, and neither a file nor a recorded profile is called so.
     """
+    if source.endswith(".py") and Path(source).exists():
+        raise Misuse(f"{source} is a programme: name the function in it that makes the model, {source}:build")
     if Profile in kinds and ":" in source and not Path(source).exists():
         return cast("D", record(source))
     if source == "-" and sys.stdin is None:

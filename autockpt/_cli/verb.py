@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from .._data import files
+from .._data import files, terminal
 from .._data.errors import InvalidFile, PinError, UnknownProfile
 from .._show.explain.results import parts_page
 from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly, UnknownSolver
@@ -48,13 +48,14 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
     def decorate(function: Callable[..., Result]) -> click.Command:
         @functools.wraps(function)
         def run(as_json: bool, **given: Any) -> None:
+            terminal.install()
             try:
                 result = function(**given)
             except (AutockptError, Misuse) as error:
                 said = (Misuse if isinstance(error, MISUSES) else click.ClickException)(str(error))
                 if as_json:
                     _print_json(_failed(error, said.exit_code))
-                elif isinstance(error, Infeasible) and error.parts is not None:
+                elif isinstance(error, Infeasible) and error.parts is not None and given.get("verbose"):
                     show(parts_page(error.parts, error.budget_bytes).text(width()))
                 raise said from error
             if as_json:

@@ -8,7 +8,7 @@ import click
 
 from .._data.plan import Plan
 from .._show.explain.verification import headline
-from . import options
+from . import options, solving
 from .screen import progress
 from .source import build, calling, load, require_torch
 from .verb import Result, verb
@@ -25,7 +25,7 @@ from .verb import Result, verb
 @click.option("--budget", help="Check the plan that is chosen for this budget: 8GiB, 80%, min, or a number of bytes.")
 @options.overhead
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps, one after the other.")
-@options.solver
+@solving.solver
 @options.optimizer
 @options.keep
 @options.recompute

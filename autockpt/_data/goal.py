@@ -14,10 +14,7 @@ from ..solvers.errors import BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
 from .errors import PinError
 
-_OTHERS = (
-    'budget="min" asks for the lowest peak that can be reached, and max_overhead=0.15 for the lowest peak within 15 % '
-    "recompute overhead"
-)
+_OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
 
 Patterns = str | Iterable[str]
 """Qualified names of modules, in which ``*`` (dots too), ``?`` and ``[…]`` stand for parts; ``#1`` after a name means

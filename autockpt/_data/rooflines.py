@@ -5,28 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
-    """The roofline of a device: dense matrix rate by bytes an element, and memory bandwidth, as its vendor states them.
-
-    Attributes:
-        half_flops: FLOP/s of 16-bit floats.
-        single_flops: FLOP/s of 32-bit floats (TF32 where the device has it is not assumed).
-        bytes_per_second: memory bandwidth.
-    """
-
-    half_flops: float
-    single_flops: float
-    bytes_per_second: float
-
+from .devices import ALSO, DEVICES
+from .devices import Roofline as Roofline
 
 ROOFLINES: Mapping[str, Roofline] = {
-    "a100": Roofline(half_flops=312e12, single_flops=19.5e12, bytes_per_second=2.0e12),
-    "h100": Roofline(half_flops=989e12, single_flops=67e12, bytes_per_second=3.35e12),
-    "h200": Roofline(half_flops=989e12, single_flops=67e12, bytes_per_second=4.8e12),
-    "rtx4090": Roofline(half_flops=165e12, single_flops=82.6e12, bytes_per_second=1.0e12),
-    "t4": Roofline(half_flops=65e12, single_flops=8.1e12, bytes_per_second=0.32e12),
+    **{name: gpu.roofline for name, gpu in DEVICES.items()},
+    **{name: DEVICES[full].roofline for name, full in ALSO.items()},
 }
 
 DEFAULT_DEVICE = "a100"

@@ -31,6 +31,10 @@ LEAST, MOST_NAMED = 0.01, 6
 """Share of a peak below which a part is not named by itself, and how many are."""
 
 
+MOST_SHARES = 3
+"""Parts that are named where there is room for a line."""
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What stands at a moment of the step, beside what is static. All bytes are predicted.
 
@@ -139,6 +143,11 @@ class PeakParts(Standing, frozen=True, kw_only=True):
         for part, words in PARTS.items():
             yield words, self.callers_bytes if part == "output_bytes" else getattr(self, part)
         yield from ((f"held {who}", size) for who, size in self.holders)
+
+    def shares(self, most: int = MOST_SHARES) -> str:
+        """The largest parts, each as a share of the peak."""
+        there = sorted(self.named(), key=lambda part: -part[1])[:most]
+        return ", ".join(f"{size / self.peak_bytes:.0%} {name}" for name, size in there if size > 0)
 
     def __str__(self) -> str:
         """The parts that count, largest first."""

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 
 from .. import _torch_private as private
+from .._data.devices import MARGIN
 from .base import Level
 from .clock import Clock
 from .tape import AllocatorTape
@@ -30,7 +31,7 @@ class Cuda:
     memory = "device memory"
     grain_bytes = 512  # and more, where the allocator does not split a block that it has
     number_bytes = 0
-    margin = 0.03  # for blocks that fit nothing, and for what is rounded
+    margin = MARGIN
     runs_at_once = False
     draws_inside_recurrent_layers = True  # cuDNN's, which is seeded once
     spills_to_host = True

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 DEFAULT_WIDTH = 100
 MINIMUM_WIDTH = 60
+BRIEF = 80
 
 BLUE, YELLOW = "#4477aa", "#ccbb44"  # they can be read on white and on black
 MOST_ROWS = 30
@@ -128,6 +129,10 @@ class Page:
             else:
                 blocks.append(block.text(width) if isinstance(block, Table) else block(width))
         return "\n\n".join(filter(None, blocks)) + "\n"
+
+    def brief(self, width: int = BRIEF) -> str:
+        """Return the page as text of no more than `BRIEF` columns."""
+        return self.text(min(width, BRIEF))
 
     def html(self) -> str:
         """Return the page for notebooks; whatever is written is escaped."""

@@ -90,11 +90,11 @@ class Acting:
         """Make a plan for the step that begins; where no first one is found the model is left as it was."""
         try:
             return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
-        except (Infeasible, TooCostly):
+        except (Infeasible, TooCostly) as error:
             self.rest()
             with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
                 installed.remove(begins.model)
-            raise
+            raise error.carrying(kept=True) from None
 
     def _planned(self, decision: Decision, begins: Forward, installed: Installed, gradient_bytes: int) -> Way:
         """Run the step under the plan that was decided on."""

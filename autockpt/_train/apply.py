@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
@@ -11,6 +12,7 @@ import torch
 from .. import _torch_private as private
 from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
+from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins
 from .._data.plan import Plan, refuse_no_plan
@@ -21,9 +23,11 @@ from .._record.optimizer import Optimizers
 from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
-from ..solvers.errors import BudgetError
+from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_bytes, shown
+from . import spoken
 from .governor import Governor
+from .pin_names import refuse_unknown_names
 from .request import Request
 
 _log = logging.getLogger("autockpt")
@@ -36,7 +40,7 @@ def apply(
     budget: int | str | None = None,
     *,
     max_overhead: float | None = None,
-    plan: Plan | None = None,
+    plan: Plan | str | os.PathLike[str] | None = None,
     inputs: object = None,
     loss: Callable[[Any], torch.Tensor] | None = None,
     optimizer: Optimizers | None = None,
@@ -72,7 +76,8 @@ def apply(
             CPU, of the physical memory); ``"min"`` for the lowest peak that can be reached.
         max_overhead: instead of a budget, the highest recompute overhead, a ratio such as 0.15, for the lowest peak
             within it.
-        plan: a plan to apply as it is, instead of either; it stays whatever batches come.
+        plan: a plan to apply as it is, or the file that it was saved in, instead of either; it stays whatever batches
+            come.
         inputs: one batch to record: a tuple is passed positionally, a mapping by keyword.
         loss: maps the model's outputs to a scalar. Without it, the model's own: an output's ``.loss``, or outputs with
             one element; for outputs that none of these is made of, three copies of them in single precision are
@@ -97,6 +102,8 @@ def apply(
 
     Raises:
         BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        InvalidFile: the file of a plan is none.
+        OSError: it cannot be read.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
             help, and the plan that reaches them. Raised by the forward that begins step 3 where the plan is made there,
             as the errors below, with the model as it was before `apply`.
@@ -121,6 +128,7 @@ def apply(
         >>> len(autockpt.plan_of(model).segments) > 0
         True
     """
+    terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
     for root in roots(whole).values():
@@ -131,13 +139,15 @@ def apply(
     refuse_untrainable(whole, loss)
     goal = goal_for(whole, budget, max_overhead)
     _refuse_unplannable(whole, goal, inputs, loss, plan_for)
+    pins = Pins.of(keep, recompute)
+    refuse_unknown_names(whole, pins)
     request = Request(
         goal=goal,
         loss=loss,
         optimizer=optimizer,
         solver=solver,
         seconds=seconds,
-        pins=Pins.of(keep, recompute),
+        pins=pins,
         plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
@@ -193,8 +203,16 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
         raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
 
 
-def _apply_plan(model: torch.nn.Module, plan: Plan, check: Checking, *, pinned: tuple[Patterns, Patterns]) -> None:
+def _apply_plan(
+    model: torch.nn.Module,
+    plan: Plan | str | os.PathLike[str],
+    check: Checking,
+    *,
+    pinned: tuple[Patterns, Patterns],
+) -> None:
     """Put a plan on a model that is given, and not made; it stays whatever batches come."""
+    if isinstance(plan, (str, os.PathLike)):
+        plan = Plan.load(plan)
     refuse_no_plan(plan)
     refuse_lazy(model)
     refuse_pins(*pinned)
@@ -202,6 +220,7 @@ def _apply_plan(model: torch.nn.Module, plan: Plan, check: Checking, *, pinned: 
     if recomputes_itself(model):
         _log.warning("%s", BESIDE)
     install(model, plan, check)
+    spoken.applied(plan)
 
 
 def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
@@ -210,7 +229,10 @@ def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
     if inputs is None:
         govern(model, governor)
     else:
-        ready = governor.prepare(model, inputs)
+        try:
+            ready = governor.prepare(model, inputs)
+        except (Infeasible, TooCostly) as error:
+            raise error.carrying(kept=True) from None
         govern(model, governor, ready.plan, ready.nets, ready.calls)
         governor.resume(model)
     governor.listen(model)

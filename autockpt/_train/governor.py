@@ -16,12 +16,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._calls.roots import Together, title, trains
+from .._data.door import bare
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
 from .._record.switches import CACHE, keeps_cache
 from .._torch_private import transforms_active
 from . import said
+from .account import Account
 from .acting import Acting
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
@@ -120,9 +122,9 @@ class Governor:
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
-            except BaseException:
+            except BaseException as error:
                 self._ways.stashes.let_go()
-                raise
+                raise bare(error) from error.__cause__
             if step is None:
                 return self._installed.forward(begins)
         step.forward_begins(batch)
@@ -160,6 +162,11 @@ class Governor:
         self._ways.put_back()
         self._optimizers.close()
         self._unseen.close()
+
+    @property
+    def account(self) -> Account:
+        """What has become of the model's steps."""
+        return self._plans.account
 
     @property
     def waits(self) -> bool:

@@ -6,6 +6,7 @@ import logging
 import math
 
 from .._data.errors import ProfilingError
+from .._device import device_of
 from .._record.ranks import refuse_collectives
 from .._record.recorded import Recorded
 from ..solvers.units import format_bytes
@@ -81,12 +82,15 @@ class Lessons:
 
     def surprise(self, begins: Forward, last: ObservedStep | None, installed: Installed) -> str:
         """Say what the `last` step showed that the plan does not count on, as the next begins; empty where nothing."""
+        planned = last is not None and last.ready is not None
+        self._plans.account.begins(planned=planned, device=device_of(begins.device))
         if last is None:
             self._look_at(installed)
         if self._faults:
             faults, self._faults = self._faults, {}
             self._said.once(told(faults))
             self._plans.history = self._plans.history.refusing(faults)
+            self._plans.account.refuse(faults)
             return "some calls cannot be replayed"
         above_bytes = self._above_bytes(last)
         if above_bytes:

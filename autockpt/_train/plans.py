@@ -24,6 +24,7 @@ from .._record.timed import Timing
 from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_bytes
+from .account import Account
 from .alike import MOST_OTHERS, shared
 from .batch import Forward, Kind, gradient_bytes
 from .headroom import enlarged, grown
@@ -45,11 +46,12 @@ class Plans:
 
     Attributes:
         history: what is known.
+        account: what has become of steps.
     """
 
     def __init__(self, request: Request, stashes: HeldStashes) -> None:
         self._request, self._stashes = request, stashes
-        self.history = History()
+        self.history, self.account = History(), Account(request.goal)
 
     def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
         """Plan before any step, on a batch that the user gives; errors as for `autockpt.apply`."""
@@ -71,6 +73,7 @@ class Plans:
         _, profile = self._standing(begins, known, memory, self._request.optimizers())
         ready = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
+        self.account.planned(ready.plan, "a batch was given")
         return ready
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = ()) -> bool:
@@ -142,6 +145,7 @@ class Plans:
             format_bytes(ready.plan.plain_peak_bytes),
             100 * (ready.plan.recompute_overhead or 0.0),
         )
+        self.account.planned(ready.plan, reason)
         return ready
 
     def _shared(self, ready: Ready, known: Known, begins: Forward, optimizers: Sequence[Optimizer]) -> Ready:

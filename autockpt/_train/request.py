@@ -16,7 +16,7 @@ from .._data.profile import Profile
 from .._device import Device
 from .._frames import Checking
 from .._record.optimizer import Optimizers, refuse_no_optimizer
-from ..solvers.errors import BudgetError
+from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
 from ..solvers.units import format_bytes, shown
 
@@ -84,7 +84,11 @@ class Request:
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
             goal = Goal(budget=int(share * goal.budget_bytes))
-        return choose(profile, self._asked(goal), bounded=bounded)
+        try:
+            return choose(profile, self._asked(goal), bounded=bounded)
+        except Infeasible as error:
+            asked = self.goal.budget if isinstance(self.goal.budget, str) else ""
+            raise error.carrying(asked=asked, margin=device.margin) from None
 
     def _asked(self, goal: Goal) -> Asked:
         return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)

@@ -25,6 +25,7 @@ from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
+from . import spoken
 from .batch import Batch, Forward
 from .known import Ready
 from .planned import Measured, PlannedWay
@@ -151,6 +152,7 @@ class Ways:
             way: Way = SpilledWay(SpilledStep(begins.model, begins.device, begins.arguments, stash))
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
+            spoken.recording(is_first=is_first)
             way = RecordedWay(step)
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way

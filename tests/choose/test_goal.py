@@ -149,10 +149,12 @@ def test_infeasible_says_what_the_minimum_consists_of(budget_mib: int, solver: s
         assert parts.peak_bytes == error.minimum_bytes == error.plan.peak_bytes
         assert parts.parameter_bytes == 4 * MIB and parts.input_bytes == MIB
         assert parts.step in error.dominated_by
-        assert str(parts) in str(error)
-        assert all(line in str(error) for line in error.advice)
-        assert ("parameters alone" in str(error)) == (budget_mib < 4)
-        assert ("'auto' may get lower" in str(error)) == (solver != "auto" and budget_mib >= 4)
+        assert f"{parts.shares()}, in the {parts.step}" in str(error)
+        assert all(line in str(error) for line in error.advice[1:3])
+        assert str(error).count("\n") <= 5
+        told = " ".join(error.advice)
+        assert ("parameters alone" in told) == (budget_mib < 4)
+        assert ("'auto' may get lower" in told) == (solver != "auto" and budget_mib >= 4)
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), again.parts, again.advice) == (str(error), parts, error.advice)
     else:
@@ -161,8 +163,9 @@ def test_infeasible_says_what_the_minimum_consists_of(budget_mib: int, solver: s
 
 def test_what_else_is_alive_is_a_part_of_the_peak() -> None:
     static = msgspec.structs.replace(PROFILE.static, other_bytes=MIB)
-    with pytest.raises(Infeasible, match=r"what else is alive 1\.00 MiB") as caught:
+    with pytest.raises(Infeasible) as caught:
         autockpt.solve(msgspec.structs.replace(PROFILE, static=static), 1)
+    assert "what else is alive 1.00 MiB" in str(caught.value.parts)
     assert caught.value.parts.peak_bytes == caught.value.minimum_bytes
 
 

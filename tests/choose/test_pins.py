@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import autockpt
 from autockpt import Infeasible, PinError, Plan, Profile, Segment
-from autockpt.solvers import SOLVERS
+from autockpt.solvers import SOLVERS, format_bytes
 from tests.doors import Candidates, FunctionTable, Pins, find_candidates
 from tests.doors import pin as bind
 
@@ -167,9 +167,9 @@ def test_an_unreachable_budget_names_the_minimum_with_and_without_pins(solver: s
         autockpt.solve(PROFILE, 2, solver=solver, keep="*.mlp")
     error = caught.value
     assert error.unpinned_minimum_bytes == free.value.minimum_bytes <= error.minimum_bytes
-    reached, missing = f"{error.minimum_bytes:,} bytes", f"{error.minimum_bytes - 2:,} too many"
-    message = f"with the pins keep='*.mlp' is {reached}, {missing}, and without them {free.value.minimum_bytes:,} bytes"
-    assert message in str(error)
+    reached, without = format_bytes(error.minimum_bytes), format_bytes(free.value.minimum_bytes)
+    assert f" is {reached} with keep='*.mlp', and {without} without\n" in str(error)
+    assert str(error).count("\n") <= 5
     assert autockpt.solve(PROFILE, error.minimum_bytes, solver=solver, keep="*.mlp").peak_bytes == error.minimum_bytes
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error)

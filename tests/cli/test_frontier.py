@@ -44,11 +44,11 @@ def test_a_budget_below_the_minimum_is_left_out_and_named(run: Run, profile_file
 def test_a_frontier_can_be_explained(run: Run, profile_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "frontier.json"
     chain().save(path)
-    assert run("explain", path).out == chain().explain()
+    assert run("explain", path, "-v").out == chain().explain()
     document = json.loads(run("explain", path, "--json").out)
     assert document["kind"] == "frontier"
     assert document["predicted_minimum_bytes"] == document["rows"][-1]["peak_bytes"] == chain().minimum_bytes
-    assert run("explain", path, "--budget", "80MiB").out == chain().within("80MiB").explain()
+    assert run("explain", path, "--budget", "80MiB", "-v").out == chain().within("80MiB").explain()
     below = run("explain", path, "--budget", chain().minimum_bytes - 1, "--json")
     assert below.status == 1
     assert json.loads(below.out)["minimum_bytes"] == chain().minimum_bytes

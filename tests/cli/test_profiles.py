@@ -43,15 +43,16 @@ def test_it_fits_the_width(width: int) -> None:
 
 
 def test_a_name_stands_for_the_file(run: Run, profile_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("explain", SMALL).out == Profile.load(SMALL).explain()
+    assert run("explain", SMALL, "-v").out == Profile.load(SMALL).explain()
     plan = profile_file.with_name("plan.json")
     chain_profile().save(profile_file.with_name("chain.json.gz"))
     monkeypatch.setattr(resources, "files", lambda package: profile_file.parent)
     assert "chain " in run("profiles").out
-    for command in (["solve", "--budget", "80MiB"], ["frontier", "--points", "3"], ["explain", "--budget", "80MiB"]):
+    budget = ("--budget", "80MiB", "-v")
+    for command in (["solve", *budget], ["frontier", "--points", "3"], ["explain", *budget]):
         assert run(*command, "chain") == run(*command, profile_file)
     run("solve", "chain", "--budget", "80MiB", "-o", plan)
-    assert run("explain", plan, "--profile", "chain") == run("explain", plan, "--profile", profile_file)
+    assert run("explain", plan, "--profile", "chain", "-v") == run("explain", plan, "--profile", profile_file, "-v")
 
 
 def test_a_file_of_that_name_wins(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +63,7 @@ def test_a_file_of_that_name_wins(run: Run, tmp_path: Path, monkeypatch: pytest.
 
 def test_packed_files_are_read_from_stdin_too(run: Run, profile_file: Path) -> None:
     packed = gzip.compress(profile_file.read_bytes())
-    assert run("explain", "-", stdin=packed) == run("explain", profile_file)
+    assert run("explain", "-", "-v", stdin=packed) == run("explain", profile_file, "-v")
 
 
 @pytest.mark.parametrize("command", [["solve", "--budget", "1GiB"], ["frontier"], ["explain"]], ids=lambda c: c[0])

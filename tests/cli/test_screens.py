@@ -65,13 +65,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "frontier profile.json --points 4",
     ],
 )
-def test_pages_fit(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, columns: int) -> None:
+@pytest.mark.parametrize("verbose", [["-v"], []], ids=["verbose", "brief"])
+def test_pages_fit(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, columns: int, verbose: list[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.chdir(folder)
-    result = run(*arguments.split())
+    words = arguments.split()
+    result = run(*words, *(verbose if words[0] in ("solve", "explain") else []))
     assert result.status == (1 if "6MiB" in arguments else 0)
-    lines = result.out.splitlines()
+    lines = (result.out or result.err).splitlines()
+    if not result.out:
+        return
     assert columns // 3 < max(map(len, lines)) <= columns
+    if not verbose and words[0] in ("solve", "explain"):
+        assert len(lines) <= 15 or columns < 80
+        assert max(map(len, lines)) <= 80
     assert not any(line != line.rstrip() for line in lines)
 
 
@@ -86,7 +95,7 @@ def test_the_page_of_a_verification_fits(columns: int) -> None:
 
 
 def test_piped_is_a_hundred_columns(run: Run, folder: Path) -> None:
-    assert run("explain", folder / "profile.json").out == long_profile().explain()
+    assert run("explain", folder / "profile.json", "-v").out == long_profile().explain()
 
 
 class _Terminal(io.StringIO):

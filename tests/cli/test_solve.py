@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from autockpt import Plan, Profile
+from autockpt.solvers import format_bytes
 from tests.cli.shell import Run, imports_torch
 
 MIB = 2**20
 
 
 def test_solve_prints_the_plan(run: Run, profile_file: Path) -> None:
-    result = run("solve", profile_file, "--budget", "80MiB")
+    result = run("solve", profile_file, "--budget", "80MiB", "-v")
     assert result.status == 0
     assert result.err == ""
     assert result.out.startswith("Plan for Chain, by ")
@@ -36,7 +37,7 @@ def test_solve_json_is_the_plan_and_nothing_else(run: Run, profile_file: Path, t
 
 def test_pins_may_be_given_several_times(run: Run, profile_file: Path, tmp_path: Path) -> None:
     pins = ("--keep", "h.0", "--keep", "*.3.attn", "--recompute", "h.2.*")
-    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json")
+    result = run("solve", profile_file, "--budget", "80MiB", *pins, "-o", tmp_path / "plan.json", "-v")
     assert result.status == 0
     assert "Pinned: keep [h.0, *.3.attn]; recompute [h.2.*]" in result.out
     plan = Plan.load(tmp_path / "plan.json")
@@ -55,7 +56,7 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
     assert result.status == 1
     document = json.loads(result.out)
     assert document["unpinned_minimum_bytes"] < document["minimum_bytes"]
-    assert f"{document['unpinned_minimum_bytes']:,} bytes" in result.err
+    assert f"{format_bytes(document['unpinned_minimum_bytes'])} without" in result.err
     plan = msgspec.convert(document["plan"], Plan)
     assert plan.peak_bytes == document["minimum_bytes"]
     assert plan.pinned_keep == ("*.mlp",)
@@ -65,21 +66,21 @@ def test_where_pins_leave_no_plan_both_minima_are_told(run: Run, profile_file: P
 def test_profile_and_plan_can_come_from_stdin(run: Run, profile_file: Path) -> None:
     plan = run("solve", "-", "--budget", "80MiB", "--json", stdin=profile_file.read_bytes())
     assert plan.status == 0
-    explained = run("explain", "-", "--profile", profile_file, stdin=plan.out.encode())
+    explained = run("explain", "-", "--profile", profile_file, "-v", stdin=plan.out.encode())
     assert explained.status == 0
-    assert explained.out == run("solve", profile_file, "--budget", "80MiB").out
+    assert explained.out == run("solve", profile_file, "--budget", "80MiB", "-v").out
 
 
 def test_solve_infeasible(run: Run, profile_file: Path) -> None:
     result = run("solve", profile_file, "--budget", "6MiB", "--json")
     assert result.status == 1
-    assert result.err.startswith("Error: ")
-    assert result.err.count("\n") == 1
+    assert result.err.startswith("Error: budget 6MiB: the lowest peak that can be reached is ")
+    assert result.err.count("\n") <= 6
     document = json.loads(result.out)
     parts = document["parts"]
     assert sum(size for name, size in parts.items() if name.endswith("_bytes")) == document["minimum_bytes"]
     assert (parts["phase"], parts["parameter_bytes"], parts["segment"]) == ("backward", 4 * MIB, "h.1#0")
-    assert document["advice"] and all(line in result.err for line in document["advice"])
+    assert document["advice"] and all(line in result.err for line in document["advice"][1:3])
     assert document["status"] == "infeasible"
     assert document["minimum_bytes"] > document["budget_bytes"] == 6 * MIB
     plan = msgspec.convert(document["plan"], Plan)
@@ -88,8 +89,11 @@ def test_solve_infeasible(run: Run, profile_file: Path) -> None:
 
 
 def test_solve_infeasible_for_people(run: Run, profile_file: Path) -> None:
-    result = run("solve", profile_file, "--budget", "6MiB")
-    assert (result.status, result.err.count("\n")) == (1, 1)
+    brief = run("solve", profile_file, "--budget", "6MiB")
+    assert (brief.status, brief.out) == (1, "")
+    assert 3 <= brief.err.count("\n") <= 6 and max(map(len, brief.err.splitlines())) < 130
+    result = run("solve", profile_file, "--budget", "6MiB", "-v")
+    assert (result.status, result.err) == (1, brief.err)
     assert "It stands at: backward of h.1.mlp#0; most of what is restored belongs to h.1#0" in result.out
     rows = {line.split("  ")[0]: line.split()[-1] for line in result.out.splitlines() if line.endswith("%")}
     assert rows["restored by replays"] == "70%"
@@ -101,12 +105,12 @@ def test_solve_for_the_minimum_and_within_an_overhead(run: Run, profile_file: Pa
     assert run("solve", profile_file, "--budget", "1", "--json").status == 1
     lowest = Plan.load(tmp_path / "min.json")
     assert lowest.peak_bytes == json.loads(run("solve", profile_file, "--budget", "1", "--json").out)["minimum_bytes"]
-    within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json")
+    within = run("solve", profile_file, "--max-overhead", "0.05", "-o", tmp_path / "within.json", "-v")
     assert "5.0%  the lowest peak within a recompute overhead of 0.05" in within.out
     plan = Plan.load(tmp_path / "within.json")
     assert plan.recompute_overhead <= 0.05
     assert lowest.peak_bytes < plan.peak_bytes < plan.plain_peak_bytes
-    assert run("explain", profile_file, "--max-overhead", "0.05").out == within.out
+    assert run("explain", profile_file, "--max-overhead", "0.05", "-v").out == within.out
 
 
 def test_solve_too_costly(run: Run, profile_file: Path) -> None:
@@ -173,7 +177,7 @@ def test_a_file_that_is_missing(run: Run) -> None:
 
 
 def test_explain_a_profile(run: Run, profile_file: Path) -> None:
-    text = run("explain", profile_file)
+    text = run("explain", profile_file, "-v")
     assert text.status == 0
     assert text.out == Profile.load(profile_file).explain()
     assert "h.0 … h.3" in text.out
@@ -184,7 +188,9 @@ def test_explain_a_profile(run: Run, profile_file: Path) -> None:
 
 
 def test_explain_a_profile_for_a_budget(run: Run, profile_file: Path) -> None:
-    assert run("explain", profile_file, "--budget", "80MiB").out == run("solve", profile_file, "--budget", "80MiB").out
+    asked = (profile_file, "--budget", "80MiB")
+    assert run("explain", *asked).out == run("solve", *asked).out
+    assert run("explain", *asked, "-v").out == run("solve", *asked, "-v").out
     document = json.loads(run("explain", profile_file, "--budget", "80MiB", "--json").out)
     assert document["kind"] == "plan"
     assert document["predicted_peak_bytes"] <= 80 * MIB
@@ -195,8 +201,8 @@ def test_explain_shows_the_memory_of_a_plan_whose_profile_is_given(
 ) -> None:
     path = tmp_path / "plan.json"
     run("solve", profile_file, "--budget", "60MiB", "-o", path)
-    assert "Predicted memory" not in run("explain", path).out
-    assert "Predicted memory over the step" in run("explain", path, "--profile", profile_file).out
+    assert "Predicted memory" not in run("explain", path, "-v").out
+    assert "Predicted memory over the step" in run("explain", path, "--profile", profile_file, "-v").out
     document = json.loads(run("explain", path, "--profile", profile_file, "--json").out)
     timeline = document["timeline"]
     at = timeline["steps"][timeline["peak"]]

@@ -128,7 +128,7 @@ def test_a_function_stands_where_a_profile_may(run: Run, target: str, arguments:
 def test_a_function_stands_for_the_profile_of_a_plan(run: Run, target: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     assert run("solve", f"{target}:four", "--budget", "min", "-o", plan).status == 0
-    assert "Predicted memory over the step" in run("explain", plan, "--profile", f"{target}:four").out
+    assert "Predicted memory over the step" in run("explain", plan, "--profile", f"{target}:four", "-v").out
     result = run("solve", f"{target}:five", "--budget", "min")
     assert (result.status, result.err.count("\n")) == (2, 1)
 
@@ -136,7 +136,7 @@ def test_a_function_stands_for_the_profile_of_a_plan(run: Run, target: str, tmp_
 def test_a_file_with_a_colon_in_its_name_is_a_file(run: Run, target: str, tmp_path: Path) -> None:
     path = tmp_path / "a:b"
     assert run("profile", f"{target}:two", "-o", path).status == 0
-    assert run("explain", path).out.startswith("Profile of Sequential")
+    assert run("explain", path, "-v").out.startswith("Profile of Sequential")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

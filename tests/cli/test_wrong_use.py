@@ -40,7 +40,7 @@ from tests.doors import solving
         ),
         (["solve", "{file}", "--budget", "1", "-o", "/proc/plan.json"], "cannot be written"),
         (["solve", "{file}", "--budget", "1", "-o", "-"], "--json prints the document on stdout"),
-        (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "'h1000' is not one of 'a100', "),
+        (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "'h1000' is not one of 'a10', 'a100', "),
         (["profile", "m:f", "--device", "h100"], "--device goes with --mode fake"),
         (["explain", "{file}", "--solver", "chain"], "--solver goes with --budget or --max-overhead"),
     ],

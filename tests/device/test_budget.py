@@ -197,3 +197,27 @@ def test_the_largest_batch_leaves_the_allocator_its_margin_as_apply_does() -> No
     found = autockpt.max_batch(model, lambda samples: torch.randn(samples, 128).cuda(), budget_bytes, loss=loss_of)
     assert found.plan.budget_bytes == int(0.97 * budget_bytes)
     assert found.plan.peak_bytes <= 0.97 * budget_bytes
+
+
+def test_the_first_planned_steps_measured_peak_is_said_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "autockpt")
+    model, batch = blocks()
+    autockpt.apply(model, "min")
+    for _ in range(7):
+        loss_of(model(**batch)).backward()
+        model.zero_grad()
+    said = [each.message for each in caplog.records if "a planned step is over" in each.message]
+    found = autockpt.report(model)
+    assert len(said) == 1
+    assert found.measured_peak_bytes == torch.cuda.max_memory_allocated()
+    assert "so far, by the device's allocator" in str(found)
+
+
+def test_the_budget_that_an_error_names_is_enough_with_the_allocators_margin() -> None:
+    model, batch = blocks()
+    with pytest.raises(autockpt.Infeasible) as caught:
+        autockpt.apply(model, "1MB", inputs=batch, loss=loss_of)
+    enough = str(caught.value).split("Ask for budget='")[1].split("'")[0]
+    autockpt.apply(model, enough, inputs=batch, loss=loss_of)
+    plan = autockpt.plan_of(model)
+    assert plan is not None and plan.peak_bytes <= 0.97 * autockpt.solvers.parse_bytes(enough)

@@ -159,5 +159,5 @@ def test_infeasible_says_both_numbers_and_survives_pickling() -> None:
     assert isinstance(again, AutockptError)
     assert vars(again) == vars(error)
     assert str(again) == str(error)
-    for part in ("1,000 bytes", "2,500 bytes", "step 'x'", "'ilp'"):
+    for part in ("budget 1000 B:", "2.44 KiB", "step 'x'", "'ilp'"):
         assert part in str(error)

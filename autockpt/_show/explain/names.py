@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ..._choose.words import ranges
 from ..._data.keys import label
 from ..._data.plan import Segment
 
@@ -39,7 +40,7 @@ def span_of_segments(segments: Sequence[Segment]) -> str:
     """Return the calls of segments that differ in the number of one layer: ``h.{0-3, 7}.ln … mlp``."""
     calls, _ = without_layer(segments[0].calls)
     layers = [layer for _, layer in map(without_layer, (segment.calls for segment in segments)) if layer is not None]
-    return span(calls).replace(_ANY, _ranges(layers), 1) if layers else span(calls) or "the whole model"
+    return span(calls).replace(_ANY, ranges(layers), 1) if layers else span(calls) or "the whole model"
 
 
 def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
@@ -52,12 +53,3 @@ def without_layer(calls: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
     return tuple(
         ".".join([*part[:at], part[at].replace(names[0][at], _ANY, 1), *part[at + 1 :]]) for part in parts
     ), int(names[0][at])
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return ``3`` for one number, ``{0-3, 7}`` for several."""
-    if len(numbers) == 1:
-        return str(numbers[0])
-    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
-    runs = [[number for _, number in run] for _, run in steps]
-    return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"

@@ -1,0 +1,146 @@
+"""What a plan recomputes, in words: ``all 48 blocks of h in part; kept: attention, tanh``."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .._data.keys import label, split_key
+from .._data.plan import Plan, Segment
+from .._data.profile import Profile
+from .candidates.products import multiplies
+
+MOST = 3
+"""Kinds of calls that are named; the rest are counted."""
+
+ANY = "*"
+
+PLAIN = frozenset({"add", "mul", "to", "getitem", "contiguous", "clone"})
+"""Functions whose names say nothing of a model."""
+
+MOSTLY, SELDOM = 0.5, 0.1
+"""Share of a kind's segments that keep a unit for it to be called kept without a number, and at all."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Calls at one place of the layers: ``h.*.mlp``.
+
+    Attributes:
+        before: name up to the number of the layer; the whole name where there is none.
+        after: name after it.
+        layers: the numbers.
+        segments: by call.
+    """
+
+    before: str
+    after: str
+    layers: list[int] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+
+def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
+    """Yield a phrase for each kind of calls that a plan recomputes, the ones that free most first.
+
+    Args:
+        plan: the plan.
+        profile: the step, to say of how many.
+    """
+    kinds: dict[tuple[str, str], _Kind] = {}
+    for segment in plan.segments:
+        for call in segment.calls:
+            before, layer, after = _split(call)
+            kind = kinds.setdefault((before, after), _Kind(before, after))
+            kind.layers += [layer] if layer is not None else []
+            kind.segments.append(segment)
+    ordered = sorted(kinds.values(), key=lambda kind: -sum(s.freed_bytes for s in kind.segments))
+    totals = _totals(profile) if profile is not None else Counter()
+    short = shortened([kind.before for kind in ordered])
+    for kind in ordered[:MOST]:
+        yield _phrase(kind, totals[kind.before, kind.after], short[kind.before])
+    if len(ordered) > MOST:
+        more = sum(len(kind.segments) for kind in ordered[MOST:])
+        yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
+
+
+def phrase(plan: Plan, profile: Profile | None = None) -> str:
+    """Return the same in one line: of several kinds the first two, without what they keep."""
+    said = list(in_words(plan, profile))
+    if len(said) < 2:
+        return said[0] if said else "nothing"
+    return ", ".join(each.partition("; ")[0] for each in said[:2]) + (" and more" if len(said) > 2 else "")
+
+
+def shortened(names: Iterable[str]) -> dict[str, str]:
+    """Cut from the front of names what none of them needs to be told from the others."""
+    names = list(dict.fromkeys(names))
+    found = {}
+    for name in names:
+        parts = name.split(".")
+        ends = (".".join(parts[-n:]) for n in range(1, len(parts) + 1))
+        others = [f".{other}" for other in names if other != name]
+        found[name] = next((end for end in ends if not any(each.endswith(f".{end}") for each in others)), name)
+    return found
+
+
+def _phrase(kind: _Kind, total: int, name: str) -> str:
+    number = len(kind.segments)
+    kept = [dict.fromkeys(filter(None, map(_unit, segment.keep))) for segment in kind.segments]
+    parts = sum(map(bool, kept))
+    how = "whole" if not parts else "in part" if parts == number else f"{number - parts} whole, {parts} in part"
+    of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
+    if not kind.layers:
+        said = f"{name or 'the whole model'} {how}"
+    elif ANY in kind.after:
+        said = f"{of} {'.'.join(filter(None, (name, ANY, kind.after)))} {how}"
+    else:
+        blocks = f"{of} {'block' if number == 1 else 'blocks'} of {name}" if name else f"{of} blocks"
+        if number < total and number <= MOST and name:
+            blocks = f"{name}.{ranges(sorted(set(kind.layers)))}"
+        said = f"{kind.after} in {blocks} {how}" if kind.after else f"{blocks} {how}"
+    counts = Counter(unit for units in kept for unit in units)
+    often = [(unit, n) for unit, n in counts.most_common(MOST) if n >= SELDOM * parts]
+    named = [unit if n >= MOSTLY * parts else f"{unit} in {n}" for unit, n in often]
+    return f"{said}; kept: {', '.join(named)}" if named else said
+
+
+def _split(call: str) -> tuple[str, int | None, str]:
+    """Cut a call's name at the number of its layer, the first that it has; any other number is left open."""
+    parts = label(call).split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), None)
+    if at is None:
+        return label(call), None, ""
+    after = (ANY if part.isdigit() else part for part in parts[at + 1 :])
+    return ".".join(parts[:at]), int(parts[at]), ".".join(after)
+
+
+def _unit(key: str) -> str:
+    """Say what a kept unit is: a product by its module, any other function by its name; empty for one of `PLAIN`."""
+    call, function = split_key(key)
+    name = call.partition("#")[0].rpartition(".")[2]
+    function = function.partition("#")[0]
+    if "attention" in function:
+        return "attention"
+    if not function or multiplies(function):
+        return name or function
+    return "" if function.strip("_") in PLAIN else function.strip("_")
+
+
+def _totals(profile: Profile) -> Counter[tuple[str, str]]:
+    """Count the calls of a step at each place of the layers."""
+    found: Counter[tuple[str, str]] = Counter()
+    for call in profile.calls:
+        before, layer, after = _split(call.key)
+        found[before, after] += layer is not None
+    return found
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ``3`` for one number, ``{0-3, 7}`` for several."""
+    if len(numbers) == 1:
+        return str(numbers[0])
+    steps = itertools.groupby(enumerate(sorted(numbers)), key=lambda each: each[1] - each[0])  # alike within a run
+    runs = [[number for _, number in run] for _, run in steps]
+    return "{" + ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) + "}"

@@ -1,0 +1,111 @@
+"""``autockpt fit``: which devices hold a step, how much slower, and with how large a batch. Runs no step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from .._data.devices import DEVICES, UnknownDevice, named
+from .._data.profile import Profile
+from . import options
+from .screen import progress, working
+from .source import Target, build, calling, load
+from .verb import Misuse, Result, verb
+
+
+def _gpus(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str]:
+    """Read devices, several in one word or in several."""
+    try:
+        return list(dict.fromkeys(named(each) for word in value for each in word.split(",") if each.strip()))
+    except UnknownDevice as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[int]:
+    """Read numbers of samples, several in one word or in several."""
+    words = [each.strip() for word in value for each in word.split(",")]
+    for word in words:
+        if not word.isdecimal() or not 0 < int(word[:9]) <= 10**6:
+            raise click.BadParameter(f"{word!r} is no number of samples, such as 8", ctx, param)
+    return list(dict.fromkeys(map(int, words)))
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in DEVICES if name.startswith(last)]
+
+
+@verb(
+    "autockpt fit gpt2-xl --gpu rtx4090,a100-80gb,h100",
+    "autockpt fit train.py:build --gpu rtx4090 --batch 4,8",
+)
+@options.source
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="NAMES",
+    callback=_gpus,
+    shell_complete=_complete,
+    help=f"Devices, separated by commas: {', '.join(DEVICES)}. All of them, where none is given.",
+)
+@click.option(
+    "--batch",
+    "sizes",
+    multiple=True,
+    metavar="SAMPLES",
+    callback=_sizes,
+    help="Samples in a batch, separated by commas; as recorded, where none is given.",
+)
+@options.optimizer
+def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -> Result:
+    """Say which devices hold a training step, how much slower it is there, and how large a batch may be.
+
+    SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
+    file.py:function, of whose model a step is recorded without running it. Imports no torch but for that. All figures
+    are predicted. Beside our plan stands what the switches would do that others have.
+    """
+    from .._fit.fit import fit as find
+    from .._fit.sized import samples_of
+    from .._show.explain.fit import fit_page
+
+    gpus = gpus or list(DEVICES)
+    timed: Callable[[str], Profile] | None = None
+    if ":" in source and not Path(source).exists():
+        made = build(source)
+        samples = _samples(made)
+        timed = functools.cache(functools.partial(_record, source, made, optimizer))
+        profile = timed(gpus[0])
+    else:
+        if optimizer is not None:
+            raise click.UsageError("--optimizer goes with file.py:function; a profile has counted its own")
+        profile = load(source, Profile)
+        samples = samples_of(profile)
+    if sizes and samples is None:
+        raise Misuse(f"{source} does not say how many samples its batch has; --batch goes with file.py:function")
+    with working() as tell:
+        found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, tell=tell)
+    page = fit_page(found, source)
+    return Result(page.document, page.brief)
+
+
+def _record(source: str, made: Target, optimizer: str | None, gpu: str) -> Profile:
+    """Record a step without running it, with the seconds of a device."""
+    from .._record import profile
+
+    told: Any = optimizer or made.optimizer
+    what = f"a step of {type(made.model).__name__} for {gpu}"
+    with progress(f"recording {what}, without running it"), calling(f"a step of {source}"):
+        return profile(made.model, made.inputs, loss=made.loss, optimizer=told, mode="fake", device=gpu)
+
+
+def _samples(made: Target) -> int | None:
+    """Return the size of the first tensor of a batch; None where it has none."""
+    from .._record.step import training_step
+
+    return next((each.shape[0] for each in training_step(made.model, made.inputs, None).inputs() if each.dim()), None)

@@ -1,0 +1,257 @@
+"""Rows for a table: does a step fit a device, with which overhead, and how large may its batch be. No torch.
+
+profile ─▶ batches ─▶ frontier, budgets: what each device has ─▶ the plan for each ─▶ seconds of that device
+                 └──▶ lowest plans, of the batch and of larger ones ─▶ their peaks at other sizes ─▶ largest batch
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .._choose.candidates.from_plan import find_planned
+from .._choose.frontier import frontier
+from .._choose.peak_breakdown import peak_parts
+from .._choose.solve import choose
+from .._data.devices import DEVICES, Gpu
+from .._data.frontier import Frontier
+from .._data.goal import Asked, Goal
+from .._data.plan import Plan
+from .._data.profile import Profile
+from .._data.timeline import PeakParts
+from ..solvers import simulate
+from .sized import Batches
+from .switches import Switch, switches
+from .timed import carried, is_carried
+
+SECONDS = 2.0
+"""For the solver, for all devices together."""
+
+LARGER = 4
+"""A batch of so many times the samples has its own lowest plan, since other steps of it are the dearest."""
+
+LARGEST_SECONDS = 1.0
+"""For the solver, to find that plan."""
+
+BEND = 0.01
+"""Share by which the rise of a peak with the samples has to change to be looked at more closely."""
+
+MOST_SAMPLES = 2**20
+
+Tell = Callable[[str], None]
+"""Is told what goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One device and one batch; everything is predicted.
+
+    Attributes:
+        gpu: its name in `DEVICES`.
+        samples: of the batch; None where the profile does not say.
+        plan: the cheapest that was found to fit; None where none does.
+        overhead: recompute seconds over the plain step's, on this device.
+        minimum_bytes: the lowest peak of any plan.
+        largest: the most samples with which some plan fits, and without any; None where that is not known.
+    """
+
+    gpu: str
+    samples: int | None
+    plan: Plan | None
+    overhead: float
+    minimum_bytes: int
+    largest: int | None
+    largest_plain: int | None
+
+    @property
+    def device(self) -> Gpu:
+        """The device."""
+        return DEVICES[self.gpu]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRow:
+    """A switch that others have, on the recorded batch; what autockpt recomputes for the same peak is beside it.
+
+    Attributes:
+        switch: what it does, with seconds on `Fit.timed_for`.
+        overhead: recompute seconds over the plain step's.
+        ours: overhead of our plan within the peak of the switch; None where no plan of ours has it.
+    """
+
+    switch: Switch
+    overhead: float
+    ours: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What was found.
+
+    Attributes:
+        profile: of the step on the first batch.
+        samples: how many the recorded batch has; None where that is not known.
+        rows: by device, in the order asked for, and by batch.
+        switches: on the first batch, with the seconds of one device.
+        timed_for: that device.
+        by_roofline: whether overheads are those of each device; else they are those of the one that was recorded.
+        lowest: what the lowest peak of the first batch consists of; None where every device has room for it.
+    """
+
+    profile: Profile
+    samples: int | None
+    rows: tuple[Row, ...]
+    switches: tuple[SwitchRow, ...]
+    timed_for: str
+    by_roofline: bool
+    lowest: PeakParts | None
+
+
+def fit(
+    profile: Profile,
+    gpus: Sequence[str],
+    *,
+    samples: int | None = None,
+    sizes: Sequence[int] = (),
+    timed: Callable[[str], Profile] | None = None,
+    tell: Tell = lambda what: None,
+) -> Fit:
+    """Find for each device what a step costs there, and how large its batch may be.
+
+    Args:
+        profile: of the step.
+        gpus: names in `DEVICES`.
+        samples: how many the recorded batch has; None where that is not known.
+        sizes: batches to ask for, in samples; empty for the recorded one.
+        timed: returns the recorded step with the seconds of a device; None where its own are carried there.
+        tell: is told what goes on.
+
+    Heuristic: a search of `SECONDS` for each batch, and one of the lowest peak for the largest batch.
+    """
+    batches = Batches.of(profile, samples) if samples else None
+    peaks = _Peaks(batches, tell) if batches else None
+    seconds_of = timed or functools.partial(carried, profile)
+
+    @functools.cache
+    def priced(gpu: str, size: int | None) -> Profile:
+        found = seconds_of(gpu)
+        return Batches.of(found, samples).at(size) if samples and size else found
+
+    asked = tuple(sizes) or (samples,)
+    first = batches.at(asked[0]) if batches and asked[0] else profile
+    plain_switches = tuple(switches(first))
+    found: list[Frontier] = []
+    for size in asked:
+        sized = batches.at(size) if batches and size else profile
+        tell(f"plans for {len(gpus)} devices" + (f", {size} samples" if len(asked) > 1 else ""))
+        budgets = {DEVICES[gpu].usable_bytes for gpu in gpus} | {each.peak_bytes for each in plain_switches}
+        found.append(frontier(sized, budgets=sorted(budgets), seconds=SECONDS))
+    rows = [_row(gpu, size, plans, peaks, priced) for gpu in gpus for size, plans in zip(asked, found, strict=True)]
+    planned = [row.gpu for row in rows if row.plan is not None and row.plan.segments]
+    timed_for = profile.device if profile.device in gpus else next(iter(planned), gpus[0])
+    beside = _beside(priced(timed_for, asked[0]), found[0]) if plain_switches else ()
+    least_room = min(DEVICES[gpu].usable_bytes for gpu in gpus)
+    lowest = found[0].plans[-1]
+    return Fit(
+        profile=first,
+        samples=samples,
+        rows=tuple(rows),
+        switches=tuple(beside),
+        timed_for=timed_for,
+        by_roofline=timed is not None or is_carried(profile),
+        lowest=_lowest(first, lowest) if lowest.peak_bytes > least_room else None,
+    )
+
+
+def _row(
+    gpu: str,
+    size: int | None,
+    plans: Frontier,
+    peaks: _Peaks | None,
+    priced: Callable[[str, int | None], Profile],
+) -> Row:
+    usable = DEVICES[gpu].usable_bytes
+    plan = next((plan for plan in plans.plans if plan.peak_bytes <= usable), None)
+    fits, fits_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
+    return Row(
+        gpu=gpu,
+        samples=size,
+        plan=plan,
+        overhead=_overhead(priced(gpu, size), plan) if plan is not None and plan.segments else 0.0,
+        minimum_bytes=plans.minimum_bytes,
+        largest=max(peaks.largest(usable, plans.plans[-1]), fits or 0) if peaks else None,
+        largest_plain=max(largest(peaks.plain, usable), fits_plain or 0) if peaks else None,
+    )
+
+
+def _overhead(priced: Profile, plan: Plan) -> float:
+    """Return what a plan costs with other seconds than those it was made for, as a share of the plain step."""
+    replays = find_planned(priced, plan).replays
+    seconds = sum(replay.segment.recompute_seconds for replay in replays)
+    return seconds / priced.plain_seconds if priced.plain_seconds else 0.0
+
+
+def _beside(priced: Profile, plans: Frontier) -> Iterator[SwitchRow]:
+    """Put each switch, with the seconds of one device, beside our plan within the same peak."""
+    for switch in switches(priced):
+        ours = next((plan for plan in plans.plans if plan.peak_bytes <= switch.peak_bytes), None)
+        yield SwitchRow(
+            switch=switch,
+            overhead=switch.recompute_seconds / priced.plain_seconds if priced.plain_seconds else 0.0,
+            ours=None if ours is None else _overhead(priced, ours),
+        )
+
+
+def _lowest(profile: Profile, plan: Plan) -> PeakParts:
+    """Return what the lowest peak consists of."""
+    planned = find_planned(profile, plan)
+    return peak_parts(planned, tuple(range(len(planned.replays))))
+
+
+class _Peaks:
+    """Peaks of one model's steps on batches of any size, under the plans that peak lowest at some of them."""
+
+    def __init__(self, batches: Batches, tell: Tell) -> None:
+        self._batches, self._tell = batches, tell
+        self.plain = functools.cache(lambda size: batches.at(size).plain_peak_bytes)
+        self._profile = functools.cache(batches.at)
+        self._under: list[Callable[[int], int]] = []
+
+    def largest(self, usable: int, lowest: Plan) -> int:
+        """Return the most samples that fit under the `lowest` plan of one batch, or that of a larger one."""
+        if not self._under:
+            self._tell("the largest batches")
+            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS)
+            other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
+            self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
+        return max(largest(under, usable) for under in self._under)
+
+    def _peak(self, plan: Plan, size: int) -> int:
+        planned = find_planned(self._profile(size), plan)
+        return simulate(planned.problem, range(len(planned.replays))).peak_bytes
+
+
+def largest(peak_bytes: Callable[[int], int], usable: int) -> int:
+    """Return a number of samples that fits, and about the largest: 0 where not even one does.
+
+    Every byte of a step grows along a line, or stays. So its peak is convex in the samples: below the line between two
+    of them, and above what that line goes on to.
+    """
+    fits, size = 0, 1
+    while size <= MOST_SAMPLES and peak_bytes(size) <= usable:
+        fits, size = size, 2 * size
+    if not fits or size > MOST_SAMPLES:
+        return fits
+    rise = _rise(peak_bytes, fits, size)
+    before = fits // 2
+    if before and _rise(peak_bytes, before, fits) < (1 - BEND) * rise:  # a bend lies there, or just before
+        most = size - math.ceil((peak_bytes(size) - usable) / _rise(peak_bytes, size, 2 * size))
+        if fits < most < size and peak_bytes(most) <= usable:
+            return most
+    return fits + int((usable - peak_bytes(fits)) / rise)
+
+
+def _rise(peak_bytes: Callable[[int], int], first: int, last: int) -> float:
+    return (peak_bytes(last) - peak_bytes(first)) / (last - first)

@@ -1,0 +1,86 @@
+"""What the switches that others have would do to a recorded step, as plans on its profile. No torch.
+
+every block        ▓|▓|▓|▓|▓|▓      ``gradient_checkpointing_enable()``, ``--recompute-granularity full``
+every second       ▓|░|▓|░|▓|░      torchtitan's ``selective_ac_option = "2"``
+attention core     ░▒░|░▒░|░▒░      Megatron's ``--recompute-granularity selective``: scores, softmax, their product
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .._choose.candidates import Candidates
+from .._choose.candidates.effects import replay_of
+from .._choose.candidates.products import multiplies
+from .._choose.candidates.profile_index import Index, Members
+from .._data.profile import Profile
+from ..solvers import simulate
+
+FELL = 0.005
+"""Share of the plain peak by which a peak has to be lower to be called so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch, and what comes of it, predicted.
+
+    Attributes:
+        name: what it does, in words.
+        peak_bytes: of the whole step.
+        recompute_seconds: per step.
+        segments: how many calls it recomputes.
+    """
+
+    name: str
+    peak_bytes: int
+    recompute_seconds: float
+    segments: int
+
+
+def switches(profile: Profile) -> Iterator[Switch]:
+    """Yield what each switch would do that can be stated on the recorded step; O(problem) each."""
+    index = Index(profile)
+    blocks = [(block,) for block in _blocks(index)]
+    if len(blocks) > 1:
+        yield _switch("every block", index, blocks)
+    if len(blocks) > 2:
+        yield _switch("every 2nd block", index, blocks[::2])
+    cores = list(_cores(index))
+    if cores:
+        yield _switch("attention core", index, cores)
+
+
+def _switch(name: str, index: Index, runs: Sequence[Members]) -> Switch:
+    replays = [replay for run in runs if not index.reason(run) and (replay := replay_of(index, run)) is not None]
+    judged = simulate(Candidates.of(index, replays).problem, range(len(replays)))
+    seconds = sum(replay.segment.recompute_seconds for replay in replays)
+    return Switch(name=name, peak_bytes=judged.peak_bytes, recompute_seconds=seconds, segments=len(replays))
+
+
+def _blocks(index: Index) -> Iterator[int]:
+    """Yield the outermost module calls that are members of a list: what libraries wrap where the switch is on."""
+    stop = 0
+    for call in index.call_nodes[1:]:
+        node = index.nodes[call]
+        has_calls = any(not index.is_function(child) for child in index.children[call])
+        if call >= stop and has_calls and node.record.name.rpartition(".")[2].isdigit():
+            stop = node.stop
+            yield call
+
+
+def _cores(index: Index) -> Iterator[Members]:
+    """Yield the core of each attention: one fused function, or all from the product before a softmax to the next."""
+    functions = index.profile.functions
+    for call in index.call_nodes:
+        own = index.children[call]
+        names = [functions.name[index.nodes[n].function] if index.is_function(n) else "" for n in own]
+        fused = [n for n, name in zip(own, names, strict=True) if "attention" in name]
+        yield from ((node,) for node in fused)
+        products = [i for i, name in enumerate(names) if name and multiplies(name)]
+        for place, name in enumerate(names if not fused else ()):
+            if "softmax" in name:
+                first = max((i for i in products if i < place), default=place)
+                last = min((i for i in products if i > place), default=place)
+                if first < place < last:
+                    yield tuple(own[first : last + 1])

@@ -1,0 +1,85 @@
+"""A profile's seconds on another device: operator by operator from one roofline to another. No torch.
+
+recorded    ├ mm ──────┤ gelu ─┤ mm ──────┤   products: by the matrix rate, or the bandwidth where that takes longer
+carried     ├ mm ┤ gelu ───┤ mm ┤             all else: by the bandwidth; what lies between is stretched alike
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from .._choose.candidates.products import multiplies
+from .._data.devices import DEVICES, Roofline, named
+from .._data.profile import Profile
+from .._data.rooflines import ROOFLINES
+
+WIDTHS = {"bf16": "half_flops", "fp16": "half_flops", "fp32": "single_flops"}
+"""What words in a recipe's precision say of the elements that matrices have."""
+
+
+NEAR = 1.05
+"""A product that takes at most so many times what its known bytes take is bound by moving: weights come to them."""
+
+
+def is_carried(profile: Profile) -> bool:
+    """Whether a profile's seconds can be carried to other devices: those of a roofline, of a known precision."""
+    return profile.mode == "fake" and profile.device in ROOFLINES and bool(_rate(profile))
+
+
+def carried(profile: Profile, gpu: str) -> Profile:
+    """Return a profile with its seconds carried to another device, of `DEVICES`; as it is where they cannot be.
+
+    Predicted; what backward takes is stretched as forward is. O(operators).
+    """
+    if not is_carried(profile) or _same(profile.device, gpu):
+        return profile
+    old, new = ROOFLINES[profile.device], DEVICES[gpu].roofline
+    ops, functions, sizes = profile.ops, profile.functions, profile.tensors.bytes
+    times = [
+        _seconds(name, seconds, sum(sizes[tensor] for tensor in (*reads, *makes)), old, new, _rate(profile))
+        for name, seconds, reads, makes in zip(ops.name, ops.seconds, ops.reads, ops.makes, strict=True)
+    ]
+    before, after = np.cumsum([0.0, *ops.seconds]), np.cumsum([0.0, *times])
+    slower = float(after[-1] / before[-1]) if before[-1] else 1.0
+    by_function = np.zeros(len(functions))
+    for function, seconds in zip(ops.function, times, strict=True):
+        if function >= 0:
+            by_function[function] += seconds
+
+    def moved(seconds: float) -> float:
+        return float(np.interp(seconds, before, after)) + max(seconds - float(before[-1]), 0.0) * slower
+
+    return msgspec.structs.replace(
+        profile,
+        device=gpu,
+        plain_seconds=profile.plain_seconds * slower,
+        ops=msgspec.structs.replace(ops, seconds=tuple(times)),
+        functions=msgspec.structs.replace(functions, seconds=tuple(by_function.tolist())),
+        saves=msgspec.structs.replace(profile.saves, seconds=tuple(map(moved, profile.saves.seconds))),
+        calls=tuple(
+            msgspec.structs.replace(
+                call, enter_seconds=moved(call.enter_seconds), exit_seconds=moved(call.exit_seconds)
+            )
+            for call in profile.calls
+        ),
+    )
+
+
+def _seconds(name: str, seconds: float, known_bytes: int, old: Roofline, new: Roofline, rate: str) -> float:
+    """Return what an operator takes on another device; of what it moves only what the step made is known."""
+    bandwidth = old.bytes_per_second / new.bytes_per_second
+    if not multiplies(name) or seconds * old.bytes_per_second <= NEAR * known_bytes:
+        return seconds * bandwidth
+    computing = seconds * float(getattr(old, rate) / getattr(new, rate))
+    return max(computing, known_bytes / new.bytes_per_second)
+
+
+def _rate(profile: Profile) -> str:
+    """The rate at which the step's matrices are multiplied; empty where the profile does not say."""
+    precision = profile.recipe.precision if profile.recipe is not None else ""
+    return next((rate for word, rate in WIDTHS.items() if word in precision), "")
+
+
+def _same(device: str, gpu: str) -> bool:
+    return device in ROOFLINES and named(device) == gpu

@@ -1,0 +1,185 @@
+"""The page of `fit`: a row a device, and beside our plan what the switches that others have would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..._choose.peak_breakdown import advise
+from ..._data.devices import CONTEXT_BYTES, MARGIN
+from ..._fit.fit import Fit, Row
+from ..._fit.switches import FELL
+from ...solvers.units import format_bytes
+from ..page import Page, Table, counted
+from .names import place
+
+MEANT = {
+    "every block": "gradient_checkpointing_enable(), or Megatron's full recompute; blocks are the members of a list",
+    "every 2nd block": 'torchtitan\'s selective_ac_option "2"',
+    "attention core": "Megatron's selective recompute",
+}
+"""What switches are called where they are found."""
+
+
+def fit_page(found: Fit, source: str) -> Page:
+    """Lay out which devices hold a step."""
+    profile, recipe = found.profile, found.profile.recipe
+    words = [recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else []
+    several = len({row.samples for row in found.rows}) > 1
+    first = found.rows[0].samples
+    if recipe is None or several or first != found.samples:
+        words[:1] = [counted(first, "sample")] if first else []
+    step = ", ".join([profile.model, *words])
+    ran = "Nothing ran" if profile.mode == "fake" else f"Recorded on {profile.device}; nothing ran for this"
+    by = "overheads by rooflines" if found.by_roofline else f"overheads as on {profile.device}"
+    if not profile.plain_seconds:
+        by = "and overheads are not known"
+    return Page(
+        title=f"{step}: {format_bytes(profile.plain_peak_bytes)} plain\n{ran}: all figures are predicted, {by}.",
+        blocks=[_table(found, several), *_why_not(found), *_switches(found), *_notes(found), *_next(found, source)],
+        document=_document(found),
+    )
+
+
+def _table(found: Fit, several: bool) -> Table:
+    columns: dict[str, list[str]] = {
+        "device": [row.gpu for row in found.rows],
+        "usable": [format_bytes(row.device.usable_bytes) for row in found.rows],
+        "fits": [_verdict(row) for row in found.rows],
+        "slower": [f"{row.overhead:.1%}" if row.plan and row.plan.segments else "-" for row in found.rows],
+        "peak": [format_bytes(row.plan.peak_bytes if row.plan else row.minimum_bytes) for row in found.rows],
+    }
+    if several:
+        columns = {"device": columns.pop("device"), "batch": [str(row.samples) for row in found.rows], **columns}
+    below = "peak: with the plan; where nothing fits, the lowest that can be reached"
+    if found.samples:
+        columns["largest batch"] = [_samples(row.largest) for row in found.rows]
+        columns["plain"] = [_samples(row.largest_plain) for row in found.rows]
+        below += ". largest batch: about how many samples fit with a plan; plain: and without"
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
+
+
+def _verdict(row: Row) -> str:
+    if row.plan is None:
+        return "no"
+    return "with a plan" if row.plan.segments else "yes"
+
+
+def _samples(number: int | None) -> str:
+    return "-" if not number else str(number)
+
+
+def _why_not(found: Fit) -> Iterator[str]:
+    """Say why some devices have no room, and what would help on the largest of them."""
+    parts = found.lowest
+    if parts is None:
+        return
+    without = [row for row in found.rows if row.plan is None and row.samples == found.rows[0].samples]
+    if not without:
+        return
+    most = max(row.device.usable_bytes for row in without)
+    names = ", ".join(row.gpu for row in without)
+    lowest = f"the lowest peak, {format_bytes(parts.peak_bytes)}, stands at the {place(parts.step)}: {parts}"
+    helps = [f"  {line}" for line in advise(parts, most)[1:2]]
+    yield "\n".join([f"Not on {names}: {lowest}", *helps])
+
+
+def _switches(found: Fit) -> Iterator[Table]:
+    if not found.switches:
+        return
+    plain = found.profile.plain_peak_bytes
+    rows = []
+    for each in found.switches:
+        fell = each.switch.peak_bytes < (1 - FELL) * plain
+        ours = "-" if each.ours is None or not fell else f"{each.ours:.1%}"
+        remark = "" if fell else "the peak did not fall"
+        peak = format_bytes(each.switch.peak_bytes)
+        rows.append([each.switch.name, peak, f"{each.overhead:.1%}", ours, remark])
+    meant = [f"  {each.switch.name}: {MEANT[each.switch.name]}" for each in found.switches]
+    timed = f", with the seconds of {found.timed_for}" if found.by_roofline else ""
+    yield Table(
+        title=f"What switches would do, stated as plans on the same step{timed}",
+        header=["switch", "peak", "slower", "autockpt at that peak", ""],
+        rows=rows,
+        below="\n".join(meant),
+    )
+
+
+def _notes(found: Fit) -> Iterator[str]:
+    precision = found.profile.recipe.precision if found.profile.recipe is not None else ""
+    lines = [
+        f"usable: what torch sees of the memory, less {CONTEXT_BYTES // 2**20} MiB for the CUDA context and "
+        f"{MARGIN:.0%} for the allocator; rates are those of data sheets, which --json names"
+    ]
+    slow = list(dict.fromkeys(row.gpu for row in found.rows if not row.device.bfloat16))
+    if slow and "bf16" in precision:
+        lines.append(f"{', '.join(slow)}: no bf16 in hardware; the overhead is that of float16")
+    if not found.profile.optimizer:
+        lines.append("No optimizer counts: --optimizer adamw adds its state and its step, where a function is given")
+    if found.profile.mode == "fake" and any("bernoulli" in op or "dropout" in op for op in found.profile.ops.name):
+        lines.append(
+            "Fake tensors pass as a CPU's: attention with dropout holds its scores, and dropout two bytes an element, "
+            "which a GPU does not. It may fit better than this"
+        )
+    if not found.samples:
+        lines.append("How many samples the batch has is not known, so the largest batch is not either")
+    yield "\n".join(lines)
+
+
+def _next(found: Fit, source: str) -> Iterator[str]:
+    planned = next((row for row in found.rows if row.plan is not None and row.plan.segments), None)
+    if planned is not None and planned.samples == found.samples:
+        gpu = planned.device
+        if found.profile.recipe is None and ":" in source:
+            yield f'Next, on the {planned.gpu}: autockpt.apply(model, budget="{gpu.budget_bytes // 2**20}MiB")'
+        else:
+            yield f"Next: autockpt solve {source} --budget {gpu.usable_bytes // 2**20}MiB -o plan.json"
+
+
+def _document(found: Fit) -> dict[str, object]:
+    """The figures as JSON has them: bytes, ratios, samples."""
+    profile = found.profile
+    seen: dict[str, object] = {}
+    for row in found.rows:
+        gpu = row.device
+        seen[row.gpu] = {
+            "title": gpu.title,
+            "memory": gpu.memory,
+            "usable_bytes": gpu.usable_bytes,
+            "half_flops": gpu.roofline.half_flops,
+            "single_flops": gpu.roofline.single_flops,
+            "bytes_per_second": gpu.roofline.bytes_per_second,
+            "source": gpu.source,
+        }
+    return {
+        "kind": "fit",
+        "model": profile.model,
+        "predicted_plain_peak_bytes": profile.plain_peak_bytes,
+        "samples": found.samples,
+        "overheads_by_roofline": found.by_roofline,
+        "rows": [
+            {
+                "device": row.gpu,
+                "samples": row.samples,
+                "fits": _verdict(row),
+                "predicted_overhead": row.overhead if row.plan is not None else None,
+                "predicted_peak_bytes": row.plan.peak_bytes if row.plan is not None else None,
+                "predicted_minimum_bytes": row.minimum_bytes,
+                "largest_batch": row.largest,
+                "largest_plain_batch": row.largest_plain,
+            }
+            for row in found.rows
+        ],
+        "lowest": found.lowest,
+        "switches": [
+            {
+                "switch": each.switch.name,
+                "timed_for": found.timed_for,
+                "predicted_peak_bytes": each.switch.peak_bytes,
+                "predicted_overhead": each.overhead,
+                "autockpt_overhead_at_that_peak": each.ours,
+            }
+            for each in found.switches
+        ],
+        "devices": seen,
+    }

@@ -1,0 +1,97 @@
+"""`report`: what has become of a model that is held to a budget."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from .._calls.roots import Models, as_one, roots, title
+from .._choose.words import phrase
+from .._data.document import Document
+from .._data.errors import NotApplicable
+from .._data.plan import Plan
+from .._frames.install import installed_plan
+from .._frames.patches import governor_of
+from . import spoken
+from .account import Account, Made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Document):
+    """What was asked for a model, predicted, and measured so far.
+
+    Attributes:
+        model: its class.
+        asked: the budget, as it was written; empty where a plan was given.
+        plan: the plan that is on it; None where there is none, or none yet.
+        plans: those that were made so far, the oldest first, each with the reason.
+        steps: how many ran under one.
+        measured_peak_bytes: the most that the device's allocator has handed out, to whatever is in the process, since
+            that began or the statistics were reset; None where it keeps none, as on a CPU.
+        step_seconds: from the begin of one planned step to that of the next, the median; None where there were none.
+        refused: calls that are kept since a replay of them differed, with the reasons.
+        decimal: whether the budget is in powers of ten.
+    """
+
+    PAGE: ClassVar[str] = "explain.report.report_page"
+
+    model: str
+    asked: str
+    plan: Plan | None
+    plans: tuple[Made, ...] = ()
+    steps: int = 0
+    measured_peak_bytes: int | None = None
+    step_seconds: float | None = None
+    refused: tuple[tuple[str, str], ...] = ()
+    decimal: bool = False
+
+    @property
+    def recomputes(self) -> str:
+        """What the plan recomputes, in words."""
+        return "nothing" if self.plan is None else phrase(self.plan)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+def report(model: Models) -> Report:
+    """Say what has become of a model that is held to a budget: predicted and measured so far, and each plan with why.
+
+    Args:
+        model: the model; of several that are planned together all of them, in a list or a mapping.
+
+    Returns:
+        The report: ten lines as text, and a table in a notebook.
+
+    Raises:
+        NotApplicable: it is no module, or neither a budget nor a plan is applied to it.
+
+    Example:
+        >>> import torch, autockpt
+        >>> block = lambda: torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.Linear(128, 32))
+        >>> model = torch.nn.Sequential(*(block() for _ in range(8)))
+        >>> model = autockpt.apply(model, "1.5MB", inputs=torch.randn(256, 32))
+        >>> print(autockpt.report(model))  # doctest: +ELLIPSIS
+        Sequential: budget 1.5MB
+        ...
+    """
+    whole = as_one(model)
+    governor: Any = governor_of(next(iter(roots(whole).values())))
+    plan = installed_plan(whole)
+    if governor is None and plan is None:
+        raise NotApplicable(f"nothing is applied to {title(whole)}: autockpt.apply(model, budget) comes first")
+    if governor is None:
+        return Report(model=title(whole), asked="", plan=plan)
+    account = cast("Account", governor.account)
+    return Report(
+        model=title(whole),
+        asked=spoken.asked(account.goal),
+        plan=plan,
+        plans=tuple(account.plans),
+        steps=account.steps,
+        measured_peak_bytes=account.peak_bytes(),
+        step_seconds=statistics.median(account.seconds) if account.seconds else None,
+        refused=tuple(account.refused.items()),
+        decimal=spoken.in_unit(10**9, account.goal).endswith(" GB"),
+    )

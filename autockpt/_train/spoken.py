@@ -1,0 +1,62 @@
+"""What goes on while a model comes under its budget, in a line each. `_data/terminal.py` says where that is shown."""
+
+from __future__ import annotations
+
+from .._choose.words import phrase
+from .._data.goal import Goal
+from .._data.plan import Plan
+from .._data.terminal import say
+from ..solvers.units import format_bytes, is_decimal
+
+
+def recording(*, is_first: bool) -> None:
+    """Say that a step is recorded."""
+    say("step 1 of 3: recording" if is_first else "recording a step that no plan covers")
+
+
+def ready(plan: Plan, goal: Goal, again: str = "") -> None:
+    """Say what a plan comes to.
+
+    Args:
+        plan: the plan.
+        goal: what the user asked for.
+        again: why there is another; empty for the first one.
+    """
+    plain, peak = in_unit(plan.plain_peak_bytes, goal), in_unit(plan.peak_bytes, goal)
+    if not plan.segments:
+        if again:
+            return
+        say(f"{asked(goal)}: fits already, the plain step peaks at {plain}; nothing is recomputed")
+        return
+    what = f"planned again ({again})" if again else "plan ready"
+    cost = f", about {plan.recompute_overhead:.0%} slower" if plan.plain_seconds else ""
+    say(f"{what}: {plain} → {peak} ({asked(goal)}){cost}; recomputes {phrase(plan)}")
+
+
+def applied(plan: Plan) -> None:
+    """Say that a plan is applied as it is."""
+    peak = f", predicted peak {format_bytes(plan.peak_bytes)}" if plan.peak_bytes else ""
+    say(f"plan applied{peak}; recomputes {phrase(plan)}")
+
+
+def measured(peak_bytes: int, plan: Plan, goal: Goal) -> None:
+    """Say what the device's allocator has handed out at most, as the first planned step is over."""
+    peak, predicted = in_unit(peak_bytes, goal), in_unit(plan.peak_bytes, goal)
+    verdict = ""
+    if goal.budget_bytes is not None:
+        verdict = f", {'within' if peak_bytes <= goal.budget_bytes else 'above'} the {asked(goal)}"
+    say(f"a planned step is over: measured so far {peak} at most{verdict}; predicted {predicted}")
+
+
+def asked(goal: Goal) -> str:
+    """Return what was asked, as the user wrote it."""
+    if goal.max_overhead is not None:
+        return f"at most {goal.max_overhead:.0%} slower"
+    if goal.is_minimum:
+        return "budget min"
+    return f"budget {goal.budget if isinstance(goal.budget, str) else format_bytes(goal.budget or 0)}"
+
+
+def in_unit(n_bytes: int, goal: Goal) -> str:
+    """Write bytes in the unit in which the user asked."""
+    return format_bytes(n_bytes, decimal=is_decimal(goal.budget))

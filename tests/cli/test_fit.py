@@ -1,0 +1,94 @@
+"""`autockpt fit`: which devices hold a step."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Run, imports_torch
+from tests.doors import DEVICES
+
+BUILD = """
+    import torch
+
+    def build():
+        torch.manual_seed(0)
+        block = lambda: torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))
+        model = torch.nn.Sequential(*(block() for _ in range(6))).to("meta")
+        return model, torch.empty(500_000, 1024, device="meta")
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(BUILD))
+    return f"{path}:build"
+
+
+def test_a_shipped_profile_on_devices_that_people_own(run: Run) -> None:
+    result = run("fit", "gpt2-xl", "--gpu", "t4,RTX 4090", "--gpu", "h100")
+    assert (result.status, result.err) == (0, "")
+    rows: dict[str, str] = {}
+    for line in result.out.splitlines():
+        rows.setdefault(line.partition("  ")[0], line)
+    assert "  no  " in rows["t4"] and "with a plan" in rows["rtx4090"] and "  yes  " in rows["h100"]
+    assert "Not on t4: the lowest peak, 15.27 GiB, stands at the optimizer step" in result.out
+    assert "all figures are predicted" in result.out
+    assert "the peak did not fall" in rows["attention core"]
+    assert "Next: autockpt solve gpt2-xl --budget " in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+def test_its_json_names_the_sources(run: Run) -> None:
+    document = json.loads(run("fit", "resnet-50", "--gpu", "t4", "--batch", "512", "--json").out)
+    (row,) = document["rows"]
+    assert (row["device"], row["samples"], row["fits"]) == ("t4", 512, "with a plan")
+    assert row["predicted_peak_bytes"] <= document["devices"]["t4"]["usable_bytes"] == DEVICES["t4"].usable_bytes
+    assert "data sheet" in document["devices"]["t4"]["source"]
+
+
+def test_a_function_is_recorded_without_running_it(run: Run, target: str) -> None:
+    result = run("fit", target, "--gpu", "rtx4090,h200", "--optimizer", "adamw")
+    assert result.status == 0, result.err
+    assert "Sequential, 500000 samples" in result.out
+    assert "h200" in result.out and "with a plan" in result.out
+    assert "No optimizer counts" not in result.out
+    assert "No optimizer counts" in run("fit", target, "--gpu", "h200").out
+
+
+@pytest.mark.parametrize("columns", [60, 160])
+def test_it_fits_the_screen(run: Run, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = run("fit", "resnet-50", "--gpu", "t4,mi300x", "--batch", "128,1024")
+    assert max(map(len, result.out.splitlines())) <= min(columns, 80)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gpt2-xl", "--gpu", "rtx4080"], "did you mean rtx4090"),
+        (["gpt2-xl", "--batch", "many"], "'many' is no number of samples"),
+        (["gpt2-xl", "--batch", "0"], "'0' is no number of samples"),
+        (["gpt2-xl", "--optimizer", "adamw"], "--optimizer goes with file.py:function"),
+        (["PROFILE", "--batch", "8"], "does not say how many samples its batch has"),
+        (["gpt3"], "gpt2-xl"),
+    ],
+)
+def test_misused(run: Run, profile_file: Path, arguments: list[str], words: str) -> None:
+    result = run("fit", *(profile_file if each == "PROFILE" else each for each in arguments))
+    assert (result.status, result.out) == (2, "")
+    assert words in result.err
+
+
+def test_it_imports_no_torch(profile_file: Path) -> None:
+    assert not imports_torch(["fit", str(profile_file), "--gpu", "t4"])
+
+
+def test_a_profile_of_ones_own_keeps_its_seconds(run: Run, profile_file: Path) -> None:
+    result = run("fit", profile_file, "--gpu", "t4")
+    assert "overheads as on " in result.out
+    assert "How many samples the batch has is not known" in result.out

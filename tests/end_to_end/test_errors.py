@@ -1,0 +1,121 @@
+"""Errors at the public door: short, in the user's words, and without the frames inside."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+import autockpt
+from autockpt import Infeasible, PinError, Plan
+
+BATCH = torch.randn(256, 64)
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.mlp = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = torch.nn.functional.gelu(self.mlp(torch.tanh(self.attn(x))))
+        return hidden
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(Block() for _ in range(4)))
+
+
+def frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__) if "autockpt" in frame.filename]
+
+
+def test_infeasible_is_six_short_lines_in_the_users_unit() -> None:
+    with pytest.raises(Infeasible) as caught:
+        autockpt.apply(model(), "120KB", inputs=BATCH)
+    lines = str(caught.value).splitlines()
+    assert 4 <= len(lines) <= 6 and max(map(len, lines)) < 130
+    assert lines[0].startswith("budget 120KB: the lowest peak that can be reached is ") and lines[0].endswith(" KB")
+    assert lines[1].startswith("  there stand ") and lines[1].count("%") == 3
+    assert lines[2].startswith("  Ask for budget='")
+    assert lines[-1] == "  The model is as it was, and training can go on."
+    enough = lines[2].split("'")[1]
+    assert autockpt.plan_of(autockpt.apply(model(), enough, inputs=BATCH)) is not None
+
+
+def test_what_it_says_is_enough_is_hardly_more() -> None:
+    with pytest.raises(Infeasible) as caught:
+        autockpt.apply(model(), "120KiB", inputs=BATCH)
+    enough = autockpt.solvers.parse_bytes(str(caught.value).splitlines()[2].split("'")[1])
+    assert caught.value.minimum_bytes <= enough <= 1.01 * caught.value.minimum_bytes
+
+
+def test_no_frame_of_the_library_stands_above_an_error() -> None:
+    profile = autockpt.profile(model(), BATCH)
+    for call in (
+        lambda: autockpt.apply(model(), "120KB", inputs=BATCH),
+        lambda: autockpt.solve(profile, "120KB"),
+        lambda: autockpt.apply(model(), "24G"),
+    ):
+        with pytest.raises(autockpt.AutockptError) as caught:
+            call()
+        assert frames(caught.value) == ["call"]
+        assert caught.value.__suppress_context__
+
+
+def test_nor_in_a_loop() -> None:
+    trained = autockpt.apply(model(), "120KB")
+    with pytest.raises(Infeasible, match="training can go on") as caught:
+        for _ in range(4):
+            trained(BATCH).square().mean().backward()
+    assert frames(caught.value) == ["governed_forward", "train"]
+    trained(BATCH).square().mean().backward()
+
+
+def test_all_frames_stay_for_whoever_looks_for_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCKPT_VERBOSITY", "debug")
+    with pytest.raises(Infeasible) as caught:
+        autockpt.apply(model(), "120KB", inputs=BATCH)
+    assert len(frames(caught.value)) > 1
+
+
+def test_a_models_own_error_stays_attached_with_its_frames() -> None:
+    class Broken(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyError("mine")
+
+    with pytest.raises(autockpt.ProfilingError) as caught:
+        autockpt.profile(Broken(), BATCH)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "forward" in [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
+
+
+def test_a_budget_of_a_few_bytes_is_taken_for_a_slip() -> None:
+    with pytest.raises(Infeasible, match=r"budget 24 is 24 bytes \(did you mean '24GB'\?\)"):
+        autockpt.apply(model(), 24, inputs=BATCH)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"), [("*.atn", r"'\*.attn'"), ("attn", r"'\*.attn'"), ("2.mpl#0", "'2.mlp'"), ("zzz", "near are")]
+)
+def test_a_slip_in_a_pin_is_told_before_any_step_with_the_nearest_names(pattern: str, near: str) -> None:
+    given = model()
+    for pins in ({"keep": pattern}, {"recompute": [pattern]}):
+        with pytest.raises(PinError, match=f"no module matches .*{near}"):
+            autockpt.apply(given, "min", **pins)
+    assert "forward" not in vars(given)
+
+
+def test_a_plan_may_be_the_file_that_it_was_saved_in(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    Plan.of(["0", "2"]).save(path)
+    for given in (path, str(path)):
+        assert autockpt.plan_of(autockpt.apply(model(), plan=given)) == Plan.of(["0", "2"])
+    with pytest.raises(FileNotFoundError):
+        autockpt.apply(model(), plan=tmp_path / "none.json")
+    path.write_text("{}")
+    with pytest.raises(autockpt.InvalidFile):
+        autockpt.apply(model(), plan=path)

@@ -1,0 +1,53 @@
+"""What is foretold of another batch or another device, against recordings of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+
+import autockpt
+from autockpt import Profile
+from tests.doors import Batches, Recipe, carried
+
+WIDTH = 128
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return found
+
+
+def record(samples: int, device: str = "rtx4090", *, half: bool = False, autocast: bool = False) -> Profile:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(Block() for _ in range(6)))
+    batch = torch.randn(samples, 64, WIDTH)
+    if half:
+        model, batch = model.bfloat16(), batch.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        return autockpt.profile(model, batch, optimizer="adamw", mode="fake", device=device)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_batch_is_foretold_to_the_percent(autocast: bool) -> None:
+    small, large = record(8, autocast=autocast), record(40, autocast=autocast)
+    assert Batches.of(small, 8).at(40).plain_peak_bytes == pytest.approx(large.plain_peak_bytes, rel=0.01)
+    assert Batches.of(large, 40).at(8).plain_peak_bytes == pytest.approx(small.plain_peak_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "t4", "rtx5090"])
+def test_seconds_are_carried_to_what_a_recording_for_the_device_says(gpu: str) -> None:
+    recipe = Recipe(batch="512 rows", precision="bf16", optimizer="AdamW", versions={}, command="")
+    profile = msgspec.structs.replace(record(512, half=True), recipe=recipe)
+    there = record(512, gpu, half=True)
+    found = carried(profile, gpu)
+    assert found.plain_seconds == pytest.approx(there.plain_seconds, rel=0.1)
+    assert sum(found.functions.seconds) == pytest.approx(sum(there.functions.seconds), rel=0.05)
+    for ours, theirs in zip(found.calls, there.calls, strict=True):
+        assert ours.forward_seconds == pytest.approx(theirs.forward_seconds, rel=0.1)
