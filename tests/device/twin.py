@@ -29,6 +29,7 @@ __all__ = [
     "outcome",
     "plain_and_planned",
     "plainly",
+    "trained",
     "within",
 ]
 
@@ -71,7 +72,7 @@ class Run:
 
     def _note(self) -> None:
         self.peaks.append(take_peak() - self.base_bytes)
-        plan = autockpt.plan_of(self.model)
+        plan = autockpt.plan_of(trained(self.model))
         self.predicted.append(plan.peak_bytes if plan is not None else None)
         gradients = (each.grad for each in self.model.parameters() if each.grad is not None)
         self.left.append([each.detach().cpu().clone() for each in (*gradients, *self.model.buffers())])
@@ -80,6 +81,11 @@ class Run:
 
 
 Loop = Callable[[Run], None]
+
+
+def trained(model: nn.Module) -> nn.Module | list[nn.Module]:
+    """What has the budget: the model, or all those of a dictionary together."""
+    return [*model.values()] if isinstance(model, nn.ModuleDict) else model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +150,9 @@ def plain_and_planned(
     standing, peak = plain.standing_bytes, max(plain.peaks[1:])
     plain.model, plain.optimizer, plain.batch = nn.Identity(), None, {}
     budget_bytes = int(standing + share * (peak - standing))
-    apply = apply or (lambda run, budget: autockpt.apply(run.model, budget=budget))
+    apply = apply or (lambda run, budget: autockpt.apply(trained(run.model), budget=budget))
     planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes))
-    plan = autockpt.plan_of(planned.model)
+    plan = autockpt.plan_of(trained(planned.model))
     return Outcome(plain=plain, planned=planned, budget_bytes=budget_bytes, plan=plan)
 
 
