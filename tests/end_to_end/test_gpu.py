@@ -25,7 +25,7 @@ PREDICTION_TOLERANCE = 0.02
 SHARE = 0.7
 """Of what a plain step needs, libraries' workspaces apart: no plan makes those smaller."""
 
-TIMES_ON_A_GPU = 32
+TIMES_ON_A_GPU = 16
 """How much larger batches are there: the allocator leaves blocks up to a MiB larger than what is asked for."""
 
 
