@@ -25,10 +25,6 @@ PREDICTION_TOLERANCE = 0.02
 SHARE = 0.7
 """Of what a plain step needs, libraries' workspaces apart: no plan makes those smaller."""
 
-TIMES_ON_A_GPU = 16
-"""How much larger batches are there: the allocator leaves blocks up to a MiB larger than what is asked for."""
-
-
 WORKSPACES = {"small workspaces": (1 << 16, 0), "workspaces of an H100": (32 << 20, 1 << 20)}
 """Of cuBLAS and of cuBLASLt on the fake device; a real one has its own."""
 
@@ -49,16 +45,10 @@ def on_gpu(name: str) -> Case:
     gc.collect()
     torch.cuda.empty_cache()  # blocks that are larger than what is asked for would be handed out whole
     case = build(name)
-    case = Case(case.model.cuda(), {key: on_device(value) for key, value in case.kwargs.items()})
+    batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in case.kwargs.items()}
+    case = Case(case.model.cuda(), batch)  # no larger: blocks above a MiB are left whole, and no margin is left for it
     take_workspaces(case)
     return case
-
-
-def on_device(value: object) -> object:
-    """A batch's value, on a real device with many times the samples."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.cat([value] * (1 if installed() else TIMES_ON_A_GPU)).cuda()
 
 
 def take_workspaces(case: Case) -> None:
