@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -97,10 +98,14 @@ def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let kernels repeat themselves bit for bit, as far as torch has such kernels."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # With warn_only=True a device's memory-efficient attention, and cuDNN's, keep the backward that does not.
+    plain_products = sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else contextlib.nullcontext()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
+    with plain_products:
+        yield
     torch.use_deterministic_algorithms(False)
 
 

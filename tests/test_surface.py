@@ -67,7 +67,7 @@ COMMANDS = {
     },
     "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--json"},
     "frontier": {"SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "--json"},
-    "profile": {"TARGET", "--mode", "--device", "--optimizer", "-o", "--output", "--json"},
+    "profile": {"TARGET", "--mode", "--device", "--outputs-freed", "--optimizer", "-o", "--output", "--json"},
     "profiles": {"--json"},
     "solve": {
         "SOURCE",

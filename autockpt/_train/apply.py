@@ -139,15 +139,13 @@ def apply(
     refuse_untrainable(whole, loss)
     goal = goal_for(whole, budget, max_overhead)
     _refuse_unplannable(whole, goal, inputs, loss, plan_for)
-    pins = Pins.of(keep, recompute)
-    refuse_unknown_names(whole, pins)
     request = Request(
         goal=goal,
         loss=loss,
         optimizer=optimizer,
         solver=solver,
         seconds=seconds,
-        pins=pins,
+        pins=Pins.of(keep, recompute),
         plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
@@ -225,6 +223,7 @@ def _apply_plan(
 
 def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
     """Hold a model to what is requested: under a plan for `inputs`, or for what its own first steps show."""
+    refuse_unknown_names(model, request.pins)
     governor = Governor(request, model if isinstance(model, Together) else None)
     if inputs is None:
         govern(model, governor)

@@ -33,7 +33,7 @@ class PlannedWay(Way):
         after_backward: is called as each backward of the step is over, if given.
     """
 
-    __slots__ = ("_after_backward", "_began", "_carried", "_installed", "_measured", "_ready")
+    __slots__ = ("_after_backward", "_began", "_carried", "_installed", "_measured", "_over", "_ready")
 
     watches = tapes = unhooked = False
 
@@ -47,11 +47,13 @@ class PlannedWay(Way):
         self._installed, self._ready, self._measured, self._after_backward = installed, ready, measured, after_backward
         self._carried: tuple[dict[str, int], set[int]] = {}, set()
         self._began = False  # whether a backward has
+        self._over = False  # whether it may be over, since an optimizer has stepped or the model does something else
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:
         return self._ready is not None and self._ready.covers(batches, gradient_bytes)
 
     def forward(self, begins: Forward) -> Any:
+        self._over = False
         with carrying(self._carried):  # calls of a further forward are numbered after those of the earlier ones
             return self._installed.forward(begins)
 
@@ -59,14 +61,19 @@ class PlannedWay(Way):
         return self._installed.forward(begins)
 
     def backward_begins(self) -> None:
-        self._began = True
+        self._began, self._over = True, False
         if self._after_backward is not None:
             private.after_backward(self._after_backward)
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        self.pauses()
+        self._may_be_over()
 
     def pauses(self) -> None:
+        if not self._over:  # else what a validation pass holds would count
+            self._may_be_over()
+
+    def _may_be_over(self) -> None:
+        self._over = self._began
         if self._began and self._measured is not None:
             self._measured.ends()
 

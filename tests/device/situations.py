@@ -210,12 +210,6 @@ def together(run: Run) -> None:
             del outputs
 
 
-def each_alone(run: Run, budget_bytes: int) -> None:
-    """Every model gets the whole budget, since nothing else can be said yet."""
-    for model in run.model.children():
-        autockpt.apply(model, budget=budget_bytes)
-
-
 def under_a_cap(run: Run, budget_bytes: int) -> None:
     """No more than two fifths above the budget can be reserved, which is less than the plain step's peak.
 
@@ -247,8 +241,8 @@ SITUATIONS: dict[str, Situation] = {
     "profiler, steps 1-2": Situation(loop=partial(profiled, 1, 2)),
     "profiler, steps 5-6": Situation(loop=partial(profiled, 5, 6)),
     "OOM in steps 2, 5, 6": Situation(loop=failing),
-    "two models in turn": Situation(loop=in_turn, apply=each_alone),
-    "two models, one loss": Situation(loop=together, apply=each_alone),
+    "two models in turn": Situation(loop=in_turn),
+    "two models, one loss": Situation(loop=together),
     "cap": Situation(apply=under_a_cap, options={"mib_bytes": 1 << 14}),
     "conv scratch": Situation(share=0.8, options={"scratch_bytes": 200_000}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -87,3 +88,22 @@ def test_it_saves_what_nothing_has_written(kind: Literal["flash", "efficient"], 
     }
     padded = {(torch.float32, (2, 2, 32), "cuda")} if kind == "efficient" else set()
     assert differ == uninitialised | padded
+
+
+@pytest.fixture
+def each_time() -> Iterator[None]:
+    """Let torch say each time what it says once in a process."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("each_time", "deterministic")
+def test_where_steps_are_to_repeat_themselves_none_attends_by_a_kernel_that_does_not() -> None:
+    """Tests fail there by torch's warning of it."""
+    with watching() as ran:
+        attend(queries()).sum().backward()
+    assert KINDS["math"] in {each.operator for each in ran}
+    set_options(Options(attention="efficient"))
+    with pytest.warns(UserWarning, match="defaults to a non-deterministic algorithm"):
+        attend(queries()).sum().backward()

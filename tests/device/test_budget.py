@@ -97,6 +97,29 @@ def test_a_validation_pass_between_steps_is_no_part_of_a_step(caplog: pytest.Log
     assert len([each for each in caplog.records if "planned in" in each.message]) == 1
 
 
+def test_a_first_validation_pass_over_several_batches_is_no_part_of_the_step_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each of its forwards had read the peak again, by then that of those before it."""
+    caplog.set_level(logging.INFO, "autockpt")
+
+    def loop(run: Run) -> None:
+        for step in range(9):
+            with run.step():
+                loss_of(run.model(**run.batch)).backward()
+                if run.optimizer is not None:
+                    run.optimizer.step()
+            if step == 5:
+                run.model.eval()
+                with torch.no_grad():
+                    for _ in range(3):
+                        run.model(run.batch["input"].repeat(64, 1))
+                run.model.train()
+
+    hold(plain_and_planned(blocks, loop))
+    assert len([each for each in caplog.records if "planned in" in each.message]) == 1
+
+
 def test_what_the_loop_keeps_counts_from_the_next_step_on(caplog: pytest.LogCaptureFixture) -> None:
     """The budget is that of the device, whoever holds what stands on it: the first step that goes over says so."""
     caplog.set_level(logging.INFO, "autockpt")

@@ -25,10 +25,7 @@ QUICK = {
 }
 """Rows that can each fail in a way of its own, and the workspaces with which they run."""
 
-NO_BUDGET_YET = "one budget for two models is a later work: each stands beside the other's bytes"
 SHORT = {
-    ("pair", "two models in turn"): NO_BUDGET_YET,
-    ("pair", "two models, one loss"): NO_BUDGET_YET,
     ("gpt2", "ragged"): "the plan has headroom for longer batches than come",
     ("gpt2", "save_on_cpu"): "hooks of the user's around forward leave no room for a plan, which is said",
 }

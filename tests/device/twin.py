@@ -30,6 +30,7 @@ __all__ = [
     "plain_and_planned",
     "plainly",
     "sweep",
+    "trained",
     "within",
 ]
 
@@ -80,13 +81,21 @@ class Run:
 
     def predicted_bytes(self) -> int | None:
         """Return the peak of the plan that is on; what stood before there was a model counts where it has a budget."""
-        plan = autockpt.plan_of(self.model)
+        held = trained(self.model)
+        plan = autockpt.plan_of(held)
         if plan is None or plan.peak_bytes is None:
             return None
-        return plan.peak_bytes - (self.base_bytes if governor_of(self.model) is not None else 0)
+        return plan.peak_bytes - (
+            self.base_bytes if governor_of(next(iter(held)) if isinstance(held, list) else held) is not None else 0
+        )
 
 
 Loop = Callable[[Run], None]
+
+
+def trained(model: nn.Module) -> nn.Module | list[nn.Module]:
+    """What has the budget: the model, or all those of a dictionary together."""
+    return [*model.values()] if isinstance(model, nn.ModuleDict) else model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +160,9 @@ def plain_and_planned(
     standing, peak = plain.standing_bytes, max(plain.peaks[1:])
     plain.model, plain.optimizer, plain.batch = nn.Identity(), None, {}
     budget_bytes = int(standing + share * (peak - standing))
-    apply = apply or (lambda run, budget: autockpt.apply(run.model, budget=budget))
+    apply = apply or (lambda run, budget: autockpt.apply(trained(run.model), budget=budget))
     planned = _trained(build, loop, optimizer, lambda run: apply(run, budget_bytes + run.base_bytes))
-    plan = autockpt.plan_of(planned.model)
+    plan = autockpt.plan_of(trained(planned.model))
     return Outcome(plain=plain, planned=planned, budget_bytes=budget_bytes, plan=plan)
 
 

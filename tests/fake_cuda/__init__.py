@@ -15,6 +15,7 @@ It imitates
 | out of memory | `torch.OutOfMemoryError` beyond `set_per_process_memory_fraction`, after the cache was given back |
 | uninitialised memory | junk, other junk each time; filled where deterministic algorithms are on |
 | cuBLAS's workspace | taken by the first product in a thread, and kept: in the user's and in autograd's |
+| cuBLASLt's workspace | the same for products with a bias, `Options.bias_workspace_bytes` |
 | workspaces of convolutions | taken and given back in each, `Options.scratch_bytes` |
 | generator | Philox's state (seed, offset), sixteen bytes; apart from the CPU's; one for each device |
 | attention | flash (half precision), memory-efficient (else), with states of a generator that nothing writes |
@@ -25,7 +26,7 @@ It imitates
 | two devices | current device, generators, streams and memory of each; mixing them raises |
 
 It cannot show: work that runs behind the host (and so no race, no wrong use of streams, no seconds), kernels that do
-not repeat themselves, bits of CUDA's kernels, memory that kernels take inside (but the two workspaces), cuDNN and its
+not repeat themselves, bits of CUDA's kernels, memory that kernels take inside (but the three workspaces), cuDNN and its
 plans, captured graphs, NCCL, `torch.compile`, dropout inside attention, expandable segments, snapshots of the
 allocator, driver and context. Nothing that ran on it is a result of a GPU.
 

@@ -39,6 +39,7 @@ class Options:
     Args:
         workspace_bytes: What a thread's first product takes and keeps. A GPU's 8 MiB or more would be all that small
             models hold.
+        bias_workspace_bytes: What a thread's first product with a bias takes besides, and keeps.
         scratch_bytes: What a convolution takes and gives back.
         attention: Which kind runs where none drops anything; ``auto`` as on a GPU.
         mib_bytes: The allocator's MiB, from which its segments are counted. With 16 KiB a model of 50 MB lies in
@@ -49,6 +50,7 @@ class Options:
     """
 
     workspace_bytes: int = 1 << 16
+    bias_workspace_bytes: int = 0
     scratch_bytes: int = 0
     attention: Literal["auto", "math", "flash", "efficient"] = "auto"
     mib_bytes: int = 1 << 20
@@ -107,6 +109,7 @@ def set_options(options: Options) -> None:
     """Let the device behave so from now on."""
     limit = options.pinned_limit_bytes
     call("set_workspace", options.workspace_bytes)
+    call("set_bias_workspace", options.bias_workspace_bytes)
     call("set_scratch", options.scratch_bytes)
     call("set_attention", ATTENTION.index(options.attention) - 1)
     call("set_mib", options.mib_bytes)

@@ -39,7 +39,7 @@ def test_switches_stand_beside_our_plan_at_their_peak() -> None:
     assert every.switch.peak_bytes < second.switch.peak_bytes < 0.7 * plain
     assert 0.2 < every.overhead < 0.3 and second.overhead == pytest.approx(every.overhead / 2, rel=0.05)
     assert every.ours is not None and every.ours <= every.overhead
-    assert second.ours is not None and second.ours < 0.6 * second.overhead
+    assert second.ours is not None and second.ours < 0.65 * second.overhead
     assert core.switch.peak_bytes > 0.99 * plain  # a fused kernel saves no scores, so there is nothing to free
 
 

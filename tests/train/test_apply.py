@@ -32,7 +32,7 @@ def compiled_in_place() -> nn.Module:
             "a model is a torch.nn.Module, or several are in a list; this is <cl",
         ),
         (lambda: 3, {"budget": "1MB"}, "a model is a torch.nn.Module, or several are in a list; this is 3"),
-        (stack, {"plan": "plan.json"}, r"plan is 'plan.json'; give a Plan, such as autockpt.Plan.load"),
+        (stack, {"plan": 3}, r"plan is 3; give a Plan, such as autockpt.Plan.load"),
         (stack, {"plan": {"segments": []}}, "plan is {'segments': ..}; give a Plan"),
         (nn.GELU, {"budget": "1MB"}, "GELU has no parameter"),
         (

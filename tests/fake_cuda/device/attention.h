@@ -87,6 +87,10 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     const Tensor&, const Tensor&, double dropout, std::array<bool, 4>, bool causal, std::optional<double> scale) {
   OnDevice here(q.get_device());
   watch("efficient_attention_backward");
+  auto& context = at::globalContext();
+  if (context.deterministicAlgorithms() && context.deterministicAlgorithmsWarnOnly())
+    TORCH_WARN_ONCE("Memory Efficient attention defaults to a non-deterministic algorithm. "
+                    "To explicitly enable determinism call torch.use_deterministic_algorithms(True, warn_only=False).");
   auto written = on_host(lse).narrow(2, 0, q.size(2)).contiguous();
   auto [gq, gk, gv] = attend_backward(grad, q, k, v, mask, out, written, dropout, causal, scale);
   return {gq, gk, gv, Tensor()};

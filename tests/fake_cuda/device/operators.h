@@ -122,7 +122,8 @@ inline void run_on_host(const c10::OperatorHandle& op, DispatchKeySet, torch::ji
   Arguments arguments(op, given);
   OnDevice here(arguments.index);
   watch(name);
-  if (has(name, "mm") || has(name, "addmv")) want_workspace();
+  if (has(name, "mm") || has(name, "addmv")) want_workspace(PLAIN);
+  if (has(name, "addmm")) want_workspace(BIASED);
   DataPtr scratch = has(name, "convolution") && scratch_bytes ? caching.allocate(scratch_bytes) : DataPtr();
   if (op.hasTag(at::Tag::nondeterministic_seeded) && !has(name, "backward")) {
     Drawing drawing(arguments.generator);

@@ -59,7 +59,8 @@ void fake_reset_accumulated_host() { pinned.reset_accumulated_stats(); }
 void fake_empty_host_cache() { pinned.empty_cache(); }
 
 void fake_set_mib(int64_t bytes) { mib = bytes; }
-void fake_set_workspace(int64_t bytes) { workspace_bytes = bytes; }
+void fake_set_workspace(int64_t bytes) { workspace_bytes[PLAIN] = bytes; }
+void fake_set_bias_workspace(int64_t bytes) { workspace_bytes[BIASED] = bytes; }
 void fake_forget_workspaces() { forget_workspaces(); }
 void fake_set_scratch(int64_t bytes) { scratch_bytes = bytes; }
 void fake_set_attention(int64_t kind) { attention = kind; }

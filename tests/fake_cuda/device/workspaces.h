@@ -1,5 +1,6 @@
 // Memory that kernels take besides their results: cuBLAS's workspace, which a thread's first product takes and which is
-// kept, so that the thread in which backward runs has its own; and a convolution's, given back as it returns.
+// kept, so that the thread in which backward runs has its own; cuBLASLt's, which its first product with a bias takes, so
+// that this thread has one only where a replay runs in it; and a convolution's, given back as it returns.
 #pragma once
 
 #include "allocator.h"
@@ -10,16 +11,19 @@
 
 namespace fake {
 
-inline std::atomic<int64_t> workspace_bytes{8519680}, scratch_bytes{0};
+// Of cuBLAS, and of cuBLASLt, whose products add a bias.
+enum Library { PLAIN, BIASED, N_LIBRARIES };
+inline std::atomic<int64_t> workspace_bytes[N_LIBRARIES] = {8519680, 0}, scratch_bytes{0};
 inline std::mutex handles;
-inline std::vector<DataPtr*> spare_workspaces[MOST_DEVICES];
+using Workspaces = DataPtr* [N_LIBRARIES][MOST_DEVICES];
+inline std::vector<DataPtr*> spare_workspaces[N_LIBRARIES][MOST_DEVICES];
 
 struct Handles;
 inline std::set<Handles*> threads;
 
 // Given on to the next thread as this one ends.
 struct Handles {
-  DataPtr* workspaces[MOST_DEVICES] = {};
+  Workspaces workspaces = {};
   Handles() {
     std::lock_guard<std::mutex> hold(handles);
     threads.insert(this);
@@ -27,18 +31,19 @@ struct Handles {
   ~Handles() {
     std::lock_guard<std::mutex> hold(handles);
     threads.erase(this);
-    for (int index = 0; index < MOST_DEVICES; index++)
-      if (workspaces[index]) spare_workspaces[index].push_back(workspaces[index]);
+    for (int library = 0; library < N_LIBRARIES; library++)
+      for (int index = 0; index < MOST_DEVICES; index++)
+        if (auto* mine = workspaces[library][index]) spare_workspaces[library][index].push_back(mine);
   }
 };
 
-inline void want_workspace() {
+inline void want_workspace(Library library) {
   static thread_local Handles mine;
   std::lock_guard<std::mutex> hold(handles);
-  auto& workspace = mine.workspaces[current_device];
-  if (workspace || !workspace_bytes) return;
-  auto& spare = spare_workspaces[current_device];
-  if (spare.empty()) workspace = new DataPtr(caching.allocate(workspace_bytes));
+  auto& workspace = mine.workspaces[library][current_device];
+  if (workspace || !workspace_bytes[library]) return;
+  auto& spare = spare_workspaces[library][current_device];
+  if (spare.empty()) workspace = new DataPtr(caching.allocate(workspace_bytes[library]));
   else workspace = spare.back(), spare.pop_back();
 }
 
@@ -46,11 +51,13 @@ inline void want_workspace() {
 inline void forget_workspaces() {
   std::lock_guard<std::mutex> hold(handles);
   for (auto* thread : threads)
-    for (auto& workspace : thread->workspaces) delete std::exchange(workspace, nullptr);
-  for (auto& spare : spare_workspaces) {
-    for (auto* each : spare) delete each;
-    spare.clear();
-  }
+    for (auto& of_library : thread->workspaces)
+      for (auto& workspace : of_library) delete std::exchange(workspace, nullptr);
+  for (auto& of_library : spare_workspaces)
+    for (auto& spare : of_library) {
+      for (auto* each : spare) delete each;
+      spare.clear();
+    }
 }
 
 }  // namespace fake
