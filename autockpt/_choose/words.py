@@ -90,13 +90,17 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
     kept = [dict.fromkeys(filter(None, map(_unit, segment.keep))) for segment in kind.segments]
     parts = sum(map(bool, kept))
     how = "whole" if not parts else "in part" if parts == number else f"{number - parts} whole, {parts} in part"
+    noun = "block" if number == 1 else "blocks"
     of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
     if not kind.layers:
         said = f"{name or 'the whole model'} {how}"
+    elif not name and kind.after.startswith(ANY):
+        inside = kind.after.lstrip(f".{ANY}")
+        said = f"{f'{inside} in ' if inside else ''}{of} {'part' if number == 1 else 'parts'} of blocks {how}"
     elif ANY in kind.after:
         said = f"{of} {'.'.join(filter(None, (name, ANY, kind.after)))} {how}"
     else:
-        blocks = f"{of} {'block' if number == 1 else 'blocks'} of {name}" if name else f"{of} blocks"
+        blocks = f"{of} {noun} of {name}" if name else f"{of} {noun}"
         if number < total and number <= MOST and name:
             blocks = f"{name}.{ranges(sorted(set(kind.layers)))}"
         said = f"{kind.after} in {blocks} {how}" if kind.after else f"{blocks} {how}"
@@ -107,13 +111,17 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
 
 
 def _split(call: str) -> tuple[str, int | None, str]:
-    """Cut a call's name at the number of its layer, the first that it has; any other number is left open."""
-    parts = label(call).split(".")
+    """Cut a call's name at the number of its layer, the first that it has; any other number is left open.
+
+    A further pass of the same module is one more of its kind, and so is a function of the same name.
+    """
+    module, function = split_key(call)
+    parts = module.partition("#")[0].split(".")
     at = next((i for i, part in enumerate(parts) if part.isdigit()), None)
     if at is None:
         return label(call), None, ""
-    after = (ANY if part.isdigit() else part for part in parts[at + 1 :])
-    return ".".join(parts[:at]), int(parts[at]), ".".join(after)
+    after = [ANY if part.isdigit() else part for part in parts[at + 1 :]]
+    return ".".join(parts[:at]), int(parts[at]), ".".join([*after, *filter(None, [function.partition("#")[0]])])
 
 
 def _unit(key: str) -> str:

@@ -17,6 +17,9 @@ MOST_STEPS = 64
 
 MOST_PLANS = 100
 
+BEGUN_ANEW = 0.1
+"""By how much of a planned peak the highest level may lie below it: else somebody has reset the statistics."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
@@ -63,8 +66,10 @@ class Account:
         self.steps += planned
         if planned and began is not None:
             self.seconds.append(now - began)
-        if planned and self.steps == 1 and self.plans and (peak_bytes := self.peak_bytes()):
-            spoken.measured(peak_bytes, self.plans[-1].plan, self.goal)
+        if planned and self.steps == 1 and self.plans:
+            plan, peak_bytes = self.plans[-1].plan, self.peak_bytes() or 0
+            if peak_bytes >= (1 - BEGUN_ANEW) * plan.peak_bytes:
+                spoken.measured(peak_bytes, plan, self.goal)
 
     def peak_bytes(self) -> int | None:
         """The most that the device's allocator has handed out so far; None where it keeps no statistics."""

@@ -16,6 +16,20 @@ def segment(call: str, *keep: str, freed_bytes: int = MIB) -> Segment:
     return Segment(calls=(f"{call}#0",), keep=tuple(f"{call}.{each}" for each in keep), freed_bytes=freed_bytes)
 
 
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        ([f"{i}.{j}#0" for i in range(7) for j in range(2)], "14 parts of blocks whole"),
+        (["0.1#0/linear#0", "3.1#0/linear#0"], "linear in 2 parts of blocks whole"),
+        (["0#0", "0#1"], "2 blocks whole"),
+        (["0#1"], "1 block whole"),
+        (["h.1#0/gelu#0", "h.2#0/gelu#1"], "gelu in 2 blocks of h whole"),
+    ],
+)
+def test_blocks_without_a_name_and_further_passes_are_said_in_words(calls: list[str], words: str) -> None:
+    assert phrase(Plan(segments=tuple(Segment(calls=(call,)) for call in calls))) == words
+
+
 def test_blocks_are_counted_and_what_is_kept_in_them_is_named() -> None:
     core = "attn#0/scaled_dot_product_attention#0"
     segments = [segment(f"net.h.{i}", core, "mlp.fc#0/linear#0", "mlp#0/add#0") for i in range(40)]
