@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -102,7 +103,8 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
         _replace_by_fakes(model, mode)
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
-        step = training_step(model, batch, step.loss, hooks=step.hooks, holds_outputs=step.holds_outputs)
+        on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
+        step = replace(on_fakes, holds_outputs=step.holds_outputs)
         clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
             spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())

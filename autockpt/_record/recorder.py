@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -95,9 +96,9 @@ def profile(
 
         refuse_sharded(model)
         with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
-            step = training_step(model, inputs, loss, holds_outputs=holds_outputs)
+            step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
             return profile_fake(step, choose_optimizers(optimizer, model), device)
-    return record_step(training_step(model, inputs, loss, holds_outputs=holds_outputs), optimizer=optimizer)
+    return record_step(replace(training_step(model, inputs, loss), holds_outputs=holds_outputs), optimizer=optimizer)
 
 
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:

@@ -152,9 +152,7 @@ class Arguments(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-def training_step(
-    model: torch.nn.Module, inputs: object, loss: Loss | None, *, hooks: bool = True, holds_outputs: bool = True
-) -> TrainingStep:
+def training_step(model: torch.nn.Module, inputs: object, loss: Loss | None, *, hooks: bool = True) -> TrainingStep:
     """Make the step that `model` does on `inputs`.
 
     Args:
@@ -163,7 +161,6 @@ def training_step(
             as `Arguments`.
         loss: maps the outputs to a scalar; None for what `assumed_loss` reserves.
         hooks: whether the model's own hooks run.
-        holds_outputs: see `TrainingStep`.
 
     Raises:
         NotApplicable: see `refuse_untrainable`.
@@ -194,7 +191,6 @@ def training_step(
         held=tuple(leaf.grad for leaf in leaves),
         source=source,
         hooks=hooks,
-        holds_outputs=holds_outputs,
     )
 
 
