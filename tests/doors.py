@@ -41,7 +41,7 @@ from autockpt._data.devices import DEVICES, UnknownDevice
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
-from autockpt._data.rooflines import ROOFLINES, HostCosts, host_costs
+from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped

@@ -7,7 +7,7 @@ fill it: forward births and saves, then backward in reverse order.
 from __future__ import annotations
 
 from autockpt import Profile
-from tests.doors import Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
+from tests.doors import IDLE_HOST, Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
 
 __all__ = ["chain_profile"]
 
@@ -121,7 +121,7 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
     return Profile(
         model="Chain",
         mode="measured",
-        device="a device whose host has time to spare",
+        device=IDLE_HOST,
         torch_version="2.13.0",
         recorded="2026-01-01T00:00:00",
         plain_seconds=3 * seconds,

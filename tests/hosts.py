@@ -5,12 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
-from tests.doors import HostCosts, profile_index
+from tests.doors import IDLE_HOST, HostCosts, profile_index
 
 __all__ = ["IDLE_HOST", "host"]
-
-IDLE_HOST = "a device whose host has time to spare"
-"""The device of a profile on which recomputing costs the host nothing."""
 
 
 def host(**seconds: float) -> AbstractContextManager[object]:

@@ -131,8 +131,7 @@ def apply(
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
-    for root in roots(whole).values():
-        _refuse_compiled(root, given=plan is not None)
+    _refuse_compiled(whole, given=plan is not None)
     if plan is not None:
         _apply_plan(whole, plan, check, pinned=(keep, recompute))
         return model
@@ -272,7 +271,8 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
 
 def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
     """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made."""
-    if private.is_compiled(model) and not (given and not hasattr(model, "_orig_mod")):
+    compiled = [root for root in roots(model).values() if private.is_compiled(root)]
+    if any(not given or hasattr(root, "_orig_mod") for root in compiled):
         raise NotApplicable(
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
             "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."

@@ -11,12 +11,10 @@ import msgspec
 
 from autockpt._choose.candidates import Candidates
 from autockpt._data.profile import Profile
+from autockpt._data.rooflines import IDLE_HOST
 from autockpt.solvers import Dataflow, Hold, Problem, Save, Step, Unit
 
 __all__ = ["at_apex", "by_functions", "timed_by_operators", "with_clock"]
-
-
-IDLE_HOST = "a device whose host has time to spare"
 
 
 def timed_by_operators(profile: Profile) -> Profile:

@@ -104,7 +104,7 @@ def test_a_budget_that_nothing_meets(run: Run) -> None:
         ([], 2, "there is no plan to verify"),
         (["--plan", "{plan}", "--budget", "1GB"], 2, "at most one of --plan, --budget and --max-overhead"),
         (["--plan", "missing.json"], 2, "missing.json"),
-        (["--plan", __file__], 2, "not a valid autockpt.plan/1 file"),
+        (["--plan", __file__], 2, "is a programme: name the function in it"),
         (["--plan", "{plan}", "--steps", "0"], 2, "--steps"),
         (["--budget", "8 G B"], 2, "8 G B"),
         (["--budget", "1GB", "--solver", "best"], 2, "is not one of 'all', "),
