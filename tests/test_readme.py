@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
+import json
 import pkgutil
 import re
 import shlex
@@ -13,6 +15,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+import torch
 
 import autockpt
 import autockpt.solvers
@@ -30,6 +33,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
 
 
+CLAIMS = {text.partition("\n")[0]: text for text in PAGES["evidence.md"].split("\n## ")[1:]}
 COMMANDS = sorted({line for page in PAGES for block in _blocks(page, "sh") for line in block.splitlines()})
 
 
@@ -42,9 +46,9 @@ def test_the_python_blocks_run(
     for text in _blocks(page, "python"):
         exec(compile(text, page, "exec"), namespace)
     printed = capsys.readouterr().out
-    if page == "README.md":
+    if page == "index.md":
         assert re.search(r"^Recomputed: .*^Exact", printed, re.DOTALL | re.MULTILINE)
-    if page in ("README.md", "start.md"):  # of what is printed, the figures agree, and no alarm is raised
+    if page in ("index.md", "start.md"):  # of what is printed, the figures agree, and no alarm is raised
         assert "above" not in printed
         rows = dict(re.findall(r"^(budget|predicted peak|measured peak)  .* ([0-9.]+) MiB$", printed, re.MULTILINE))
         assert rows["predicted peak"] == rows["measured peak"]
@@ -56,14 +60,14 @@ def test_the_python_blocks_run(
 
 def test_the_comment_in_the_example_says_when_the_plan_is_made(caplog: pytest.LogCaptureFixture) -> None:
     """Step 1 is recorded, step 2 timed, and the plan made as step 3 begins."""
-    (text,) = _blocks("README.md", "python")
+    (text,) = _blocks("index.md", "python")
     two_steps, loop = text.partition("print(")[0].replace("range(3)", "range(2)"), text.partition("print(")[0]
     assert two_steps != loop and "step 1 is recorded, step 2 timed, and the plan made as step 3 begins" in loop
     caplog.set_level("INFO", "autockpt")
     for shown, said in ((two_steps, ["recorded a step"]), (loop, ["recorded a step", "planned in"])):
         caplog.clear()
         namespace: dict[str, Any] = {}
-        exec(compile(shown, "README.md", "exec"), namespace)
+        exec(compile(shown, "index.md", "exec"), namespace)
         assert [words for words in ("recorded a step", "planned in") if words in caplog.text] == said
         assert (autockpt.plan_of(namespace["model"]) is not None) == ("planned in" in said)
         assert not [each for each in caplog.records if each.levelname != "INFO"]
@@ -74,25 +78,109 @@ def test_the_json_blocks_are_plans() -> None:
     assert all(plan.segments for plan in plans) and plans
 
 
-def test_the_figures_of_the_readme_stand_in_the_files_that_it_names() -> None:
-    rows = [
-        line for line in README.splitlines() if line.startswith("|") and ("benchmarks." in line or "the same" in line)
-    ]
-    file, found = None, 0
-    for row in rows:
-        for link in re.findall(r"\]\((benchmarks/\S+)\)", row):
-            file = ROOT / link
-        assert file is not None, row
-        for figure in re.findall(r"\*\*(\d.*?)\*\*", row):
-            found += 1
-            assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\.?\d)", file.read_text()), f"{figure} is not in {file}"
-    assert found
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_the_figures_of_a_claim_stand_in_the_file_that_it_names(claim: str) -> None:
+    text = CLAIMS[claim]
+    (file,) = [ROOT / name for name in re.findall(r"`(benchmarks/\S+\.md)`", text)]
+    (command,) = re.findall(r"^```sh\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
+    assert importlib.util.find_spec(shlex.split(command)[2]) and command.startswith("python -m benchmarks.")
+    figures = re.findall(r"\*\*(\d.*?)\*\*", text)
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\.?\d)", file.read_text()), f"{figure} is not in {file}"
+    assert figures
+
+
+def test_every_result_that_was_named_once_is_named_still() -> None:
+    """Each benchmark that the README's table had, and the runs on GPUs."""
+    named = {name for text in CLAIMS.values() for name in re.findall(r"`benchmarks/(\S+)/README\.md`", text)}
+    once = "budgets budgets/ragged budgets/twenty checks frontier host_cost in_place overhead recording saved_bytes"
+    assert named >= {*once.split(), "solving"}
+    assert named >= {f"gpu/results/{folder.name}" for folder in (ROOT / "benchmarks/gpu/results").iterdir()}
+
+
+def _choices() -> dict[str, list[str]]:
+    """The rows of the README's table: choice to cells."""
+    rows = [line.replace("*", "").strip("|").split("|") for line in README.splitlines() if line.startswith("| ")][2:]
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}
+
+
+def test_the_choices_on_a_cpu_are_those_of_the_stored_run() -> None:
+    rows = json.loads((ROOT / "benchmarks/frontier/results-large.json").read_text())["models"]["gpt2"]["rows"]
+    stored = {(row["family"], row["setting"]): row for row in rows}
+    choices = {
+        "plain": ("plain", ""),
+        "transformers' switch, every second block": ("transformers", "every 2 blocks"),
+        "autockpt, within that memory": ("autockpt", "50 %"),
+        "transformers' switch": ("transformers", "all blocks"),
+        "`torch.utils.checkpoint` on every block": ("uniform", "runs of 1"),
+        "autockpt, the lowest it found": ("autockpt", "minimum"),
+    }
+    assert list(_choices()) == list(choices)
+    for choice, key in choices.items():
+        row, (memory, seconds, *_) = stored[key], _choices()[choice]
+        assert row["gradients"] == row["buffers"] == "equal"
+        assert memory == f"{row['activation_bytes'] / 1e6:.0f} MB"
+        assert seconds == ("" if choice == "plain" else f"{row['time']['ratio'] - 1:+.1%}".replace("%", " %"))
+
+
+def test_the_choices_on_an_h100_are_those_of_the_stored_run() -> None:
+    run = "benchmarks/gpu/results/2026-11-26-h100-loops/equal_peak/stage2.json"
+    torchs, switch = json.loads((ROOT / run).read_text())["rows"]
+    assert "torch" in torchs["name"] and "transformers" in switch["name"]
+    plain_bytes = torchs["footprint"]["allocated_peak_bytes"]
+    shown = {
+        "plain": (plain_bytes, None),
+        "transformers' switch": (switch["measured"]["their_peak_bytes"], switch["measured"]["their overhead"]),
+        "`torch.utils.checkpoint` on every block": (
+            torchs["measured"]["their_peak_bytes"],
+            torchs["measured"]["their overhead"],
+        ),
+        "autockpt, the lowest it found": (torchs["measured"]["peak_bytes"], torchs["measured"]["overhead"]),
+    }
+    for choice, cells in _choices().items():
+        if choice not in shown:
+            assert cells[2:] == ["not run", ""]
+            continue
+        nbytes, overhead = shown[choice]
+        assert cells[2] == f"{nbytes / 1e9:.2f} GB"
+        assert cells[3] == ("" if overhead is None else f"{overhead:+.1%}".replace("%", " %"))
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated")
+def test_the_line_that_the_readme_changes_runs() -> None:
+    """Both sides of the diff, in a script that has a model, its batches and an optimizer."""
+    transformers = pytest.importorskip("transformers")
+    (diff,) = _blocks("README.md", "diff")
+    for ours, side in ((False, "-"), (True, "+")):
+        lines = [line[1:] for line in diff.splitlines() if line[:1] in (" ", side)]
+        assert len(lines) == len(diff.splitlines()) - 1  # one line for another
+        sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+        config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        model = transformers.GPT2LMHeadModel(config)
+        ids = torch.randint(50, (2, 16))
+        namespace = {
+            "autockpt": autockpt,
+            "model": model,
+            "loader": [{"input_ids": ids, "labels": ids}] * 4,
+            "optimizer": torch.optim.AdamW(model.parameters()),
+        }
+        before = model.lm_head.weight.detach().clone()
+        exec(compile("\n".join(lines), "README.md", "exec"), namespace)
+        assert not torch.equal(model.lm_head.weight, before)
+        assert (autockpt.plan_of(model) is not None) == ours
+
+
+def test_the_first_screen_is_one_screen() -> None:
+    """Fifty lines of text stand on a laptop's screen; the last paragraph only says where to read on."""
+    screen, _, _ = README.partition("[Start](docs/start.md)")
+    assert len(screen.splitlines()) <= 50
+    assert "instead of `gradient_checkpointing_enable()`" in screen
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_links_lead_somewhere(page: str) -> None:
     folder = ROOT if page == "README.md" else ROOT / "docs"
-    for target in re.findall(r"\]\(([^)\s:]+)\)", PAGES[page]):
+    for target in re.findall(r"(?:\]\(|src=\")([^)\"\s:]+)[)\"]", PAGES[page]):
         path, _, anchor = target.partition("#")
         assert (folder / path).exists(), target
         if anchor:
