@@ -22,29 +22,22 @@ import autockpt.solvers
 from autockpt import Plan
 from autockpt.solvers import SOLVERS
 from tests.cli.shell import VERBS, verb
+from tests.pages import PAGES, README, ROOT, blocks, run
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))} | {"README.md": README}
+OWN_TEST = "recipes.md"  # each of its blocks runs by itself, in tests/test_recipes.py
 MODULES = sorted(module.name for module in pkgutil.walk_packages(autockpt.__path__, "autockpt."))
 
 
-def _blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
-
-
 CLAIMS = {text.partition("\n")[0]: text for text in PAGES["evidence.md"].split("\n## ")[1:]}
-COMMANDS = sorted({line for page in PAGES for block in _blocks(page, "sh") for line in block.splitlines()})
+COMMANDS = sorted({line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")])
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != OWN_TEST])
 def test_the_python_blocks_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {}
-    for text in _blocks(page, "python"):
-        exec(compile(text, page, "exec"), namespace)
+    run(blocks(page, "python"), page, {})
     printed = capsys.readouterr().out
     if page == "index.md":
         assert re.search(r"^Recomputed: .*^Exact", printed, re.DOTALL | re.MULTILINE)
@@ -60,7 +53,7 @@ def test_the_python_blocks_run(
 
 def test_the_comment_in_the_example_says_when_the_plan_is_made(caplog: pytest.LogCaptureFixture) -> None:
     """Step 1 is recorded, step 2 timed, and the plan made as step 3 begins."""
-    (text,) = _blocks("index.md", "python")
+    (text,) = blocks("index.md", "python")
     two_steps, loop = text.partition("print(")[0].replace("range(3)", "range(2)"), text.partition("print(")[0]
     assert two_steps != loop and "step 1 is recorded, step 2 timed, and the plan made as step 3 begins" in loop
     caplog.set_level("INFO", "autockpt")
@@ -74,7 +67,7 @@ def test_the_comment_in_the_example_says_when_the_plan_is_made(caplog: pytest.Lo
 
 
 def test_the_json_blocks_are_plans() -> None:
-    plans = [msgspec.json.decode(text, type=Plan) for page in PAGES for text in _blocks(page, "json")]
+    plans = [msgspec.json.decode(text, type=Plan) for page in PAGES for text in blocks(page, "json")]
     assert all(plan.segments for plan in plans) and plans
 
 
@@ -150,7 +143,7 @@ def test_the_choices_on_an_h100_are_those_of_the_stored_run() -> None:
 def test_the_line_that_the_readme_changes_runs() -> None:
     """Both sides of the diff, in a script that has a model, its batches and an optimizer."""
     transformers = pytest.importorskip("transformers")
-    (diff,) = _blocks("README.md", "diff")
+    (diff,) = blocks("README.md", "diff")
     for ours, side in ((False, "-"), (True, "+")):
         lines = [line[1:] for line in diff.splitlines() if line[:1] in (" ", side)]
         assert len(lines) == len(diff.splitlines()) - 1  # one line for another
