@@ -110,11 +110,16 @@ class Infeasible(_Told):
         """Say what was asked, what was reached, what stands there, and what would help: six lines at the most."""
         return "\n  ".join(self._lines())
 
+    def _place(self) -> str:
+        """Say in which step the lowest peak stands."""
+        step: str = self.parts.step
+        return step if step.startswith("the ") else f"the {step}"
+
     def _lines(self) -> Iterator[str]:
         from .units import at_least, format_bytes, is_decimal  # which raises errors of here
 
         decimal = is_decimal(self.asked)
-        asked = self.asked or format_bytes(self.budget_bytes)
+        asked = self.asked or format_bytes(round(self.budget_bytes / (1 - self.margin)))
         if self.budget_bytes < MEANT_BYTES and not self.asked.rstrip().endswith("%"):
             asked = f"{self.budget_bytes} is {self.budget_bytes} bytes (did you mean '{self.budget_bytes}GB'?)"
         lowest = format_bytes(self.minimum_bytes, decimal=decimal)
@@ -125,7 +130,7 @@ class Infeasible(_Told):
         by = "" if self.solver == "auto" else f" by solver {self.solver!r}"
         yield f"budget {asked}: the lowest peak that can be reached{by} is {lowest}{pins}"
         if self.parts is not None:
-            yield f"there stand {self.parts.shares()}, in the {self.parts.step}"
+            yield f"there stand {self.parts.shares()}, in {self._place()}"
         else:
             yield f"it stands at {self.dominated_by}"
         enough = at_least(math.ceil(self.minimum_bytes / (1 - self.margin)), decimal=decimal)

@@ -11,6 +11,7 @@ from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
+from ..solvers.units import at_least
 from . import options, solving
 from .screen import progress
 from .source import load
@@ -85,13 +86,20 @@ def explain(
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
     if verbose:
         return Result(page.document, page.text)
-    wanted = budget if asked else "8GiB"
+    wanted = budget if asked else _half(shown)
     again = options.command(
         *("solve", source), budget=wanted, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
     )
     if isinstance(shown, Profile):
         return Result(page.document, brief_profile(shown, then=again).brief)
     if isinstance(shown, Frontier):
-        return Result(page.document, brief_frontier(shown, then=f"autockpt explain {source} --budget 8GiB").brief)
+        return Result(
+            page.document, brief_frontier(shown, then=f"autockpt explain {source} --budget {_half(shown)}").brief
+        )
     then = again if asked else f'autockpt.apply(model, plan="{source}")'
     return Result(page.document, brief_plan(shown, profile, then=then).brief)
+
+
+def _half(shown: Profile | Frontier | Plan) -> str:
+    """Return a budget that saves about half: one to begin with."""
+    return at_least(shown.plain_peak_bytes // 2)

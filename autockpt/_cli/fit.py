@@ -20,8 +20,11 @@ from .verb import Misuse, Result, verb
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str]:
     """Read devices, several in one word or in several."""
+    names = [each for word in value for each in word.split(",") if each.strip()]
+    if value and not names:
+        raise click.BadParameter(f"{value[0]!r} names no device, such as rtx4090", ctx, param)
     try:
-        return list(dict.fromkeys(named(each) for word in value for each in word.split(",") if each.strip()))
+        return list(dict.fromkeys(map(named, names)))
     except UnknownDevice as error:
         raise click.BadParameter(str(error), ctx, param) from None
 

@@ -109,7 +109,7 @@ class Lessons:
         self._surprises.tries += 1
         # What is new is measured again as the next plan is made.
         error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
-        self._plans.history = self._plans.history.counting(error_bytes)
+        self._plans.history = self._plans.history.counting(error_bytes, last.new_bytes)
         return above_bytes
 
     def _look_at(self, installed: Installed) -> None:

@@ -215,7 +215,7 @@ class Plans:
         self.history = dataclasses.replace(self.history, beside_bytes=0)
         known, profile = self._profile(begins, known, memory)
         counted_bytes = profile.static.other_bytes - self.history.error_bytes
-        beside_bytes = standing_beside(begins, optimizers, counted_bytes)
+        beside_bytes = max(standing_beside(begins, optimizers, counted_bytes), self.history.again_bytes)
         if not beside_bytes:
             return known, profile
         _log.info("%s stand on %s beside the step, and count", format_bytes(beside_bytes), begins.device)

@@ -142,6 +142,26 @@ def test_what_the_loop_keeps_counts_from_the_next_step_on(caplog: pytest.LogCapt
     assert "more than the budget" in plans[1]
 
 
+def test_what_comes_and_goes_has_room_in_all_plans_once_it_has_come_twice() -> None:
+    """A model that stood in every fourth step was gone as the next plan was made: each time it came it went over."""
+
+    def loop(run: Run) -> None:
+        for step in range(20):
+            planned = autockpt.plan_of(run.model) is not None
+            beside = torch.ones(MIB // 2, device="cuda") if planned and step % 4 == 3 else None
+            torch.cuda.reset_peak_memory_stats()  # a step that stands no higher than one before is not seen else
+            with run.step():
+                loss_of(run.model(**run.batch)).backward()
+                if run.optimizer is not None:
+                    run.optimizer.step()
+            del beside
+
+    found = plain_and_planned(blocks, loop, share=0.75)
+    assert outcome(found) == [True] * 20
+    over = [step for step, held in enumerate(within(found)) if not held]
+    assert over == [3, 7]
+
+
 @pytest.mark.parametrize("given", ["in the loop", "with a batch"])
 def test_what_stands_beside_the_model_counts_from_the_first_plan_on(given: str) -> None:
     """A teacher, an average of the weights: they were no part of any plan, and all steps stood so much higher."""

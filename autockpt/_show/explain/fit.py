@@ -77,10 +77,11 @@ def _why_not(found: Fit) -> Iterator[str]:
     without = [row for row in found.rows if row.plan is None and row.samples == found.rows[0].samples]
     if not without:
         return
-    most = max(row.device.usable_bytes for row in without)
+    largest = max(without, key=lambda row: row.device.usable_bytes)
     names = ", ".join(row.gpu for row in without)
     lowest = f"the lowest peak, {format_bytes(parts.peak_bytes)}, stands at the {place(parts.step)}: {parts}"
-    helps = [f"  {line}" for line in advise(parts, most)[1:2]]
+    where = f"On {largest.gpu}: " if len(without) > 1 else ""
+    helps = [f"  {where}{line}" for line in advise(parts, largest.device.usable_bytes)[1:2]]
     yield "\n".join([f"Not on {names}: {lowest}", *helps])
 
 
