@@ -38,8 +38,7 @@ class History:
         slower: a timed step over what its recording told of seconds; None before one was timed.
         error_bytes: by how much measured steps stood above what was predicted without it.
         beside_bytes: of what stood beside the step for which the newest plan is, where its device tells.
-        met_bytes: the most that has stood beside a step above the budget.
-        again_bytes: the most that has more than once; it comes and goes, and all plans leave room for it.
+        given: whether what is known of steps is that of a batch that was given before any.
         refused: calls that cannot be replayed, by key with the reason, beside those of which profiles know.
         counted: what optimizers need, in the newest plan; None before the first.
         stepped: whether they had taken steps then.
@@ -53,8 +52,7 @@ class History:
     slower: float | None = None
     error_bytes: int = 0
     beside_bytes: int = 0
-    met_bytes: int = 0
-    again_bytes: int = 0
+    given: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
     counted: OptimizerMemory | None = None
     stepped: bool = False
@@ -95,7 +93,7 @@ class History:
         kinds = (known, *others[: MOST_KINDS - 1])
         alike = [each for each in kinds if each.kind.without_numbers() == known.kind.without_numbers()]
         if len(alike) != MOST_ALIKE:
-            return replace(self, known=kinds)
+            return replace(self, known=kinds, given=False)
         largest = max(alike, key=lambda each: each.nodes)
         largest = replace(largest, kind=largest.kind.without_numbers())
         return replace(self, known=(largest,), numbers=False).without_plans()
@@ -115,16 +113,9 @@ class History:
         """Count on no replay of these calls, by key with the reason."""
         return replace(self, refused={**self.refused, **faults}).without_plans()
 
-    def counting(self, error_bytes: int, new_bytes: int = 0) -> History:
-        """Count what a step above the budget was measured to hold above the predicted peak of the plan that is on.
-
-        Where `new_bytes` stood beside it that did not when the plan was made, the next one is made with what stands
-        then. What has gone by then comes again sooner or later, if it has before.
-        """
-        met_bytes = self.beside_bytes + new_bytes if new_bytes else 0
-        again_bytes = max(self.again_bytes, min(met_bytes, self.met_bytes))
-        counted = replace(self, error_bytes=self.error_bytes + error_bytes, again_bytes=again_bytes)
-        return replace(counted, met_bytes=max(met_bytes, self.met_bytes)).without_plans()
+    def counting(self, error_bytes: int) -> History:
+        """Count what a step was measured to hold above the predicted peak of the plan that is on."""
+        return replace(self, error_bytes=self.error_bytes + error_bytes).without_plans()
 
     def planned(self, ready: Ready) -> History:
         """Have a plan."""

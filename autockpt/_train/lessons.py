@@ -11,9 +11,10 @@ from .._record.ranks import refuse_collectives
 from .._record.recorded import Recorded
 from ..solvers.units import format_bytes
 from . import said
-from .batch import Forward
+from .batch import Forward, gradient_bytes
 from .known import Ready
 from .optimizer_steps import OptimizerSteps
+from .planned import Measured
 from .plans import Plans
 from .refusing import told
 from .said import Said
@@ -95,6 +96,9 @@ class Lessons:
         above_bytes = self._above_bytes(last)
         if above_bytes:
             return f"a step measured {format_bytes(above_bytes)} more than the budget"
+        lacking_bytes = self._lacking_bytes(begins)
+        if lacking_bytes:
+            return f"{format_bytes(lacking_bytes)} more than the budget would stand, with what is new on the device"
         grown = self._optimizers.grown()
         counted = not grown or self._plans.counts(begins, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
@@ -109,8 +113,28 @@ class Lessons:
         self._surprises.tries += 1
         # What is new is measured again as the next plan is made.
         error_bytes = max(last.peak_bytes - last.new_bytes - last.ready.plan.peak_bytes, 0)
-        self._plans.history = self._plans.history.counting(error_bytes, last.new_bytes)
+        self._plans.history = self._plans.history.counting(error_bytes)
         return above_bytes
+
+    def _lacking_bytes(self, begins: Forward) -> int:
+        """Return by how much the step that begins would stand above the budget with what is new beside it.
+
+        0 for a plan on a batch that was given: nobody has seen what the loop leaves from one step to the next.
+        """
+        history, device, budget_bytes = self._plans.history, device_of(begins.device), self._budget_bytes
+        current = history.current
+        if current is None or current.unfit or history.given or budget_bytes is None or self._surprises.exhausted:
+            return 0
+        room_bytes, held_bytes = budget_bytes - current.plan.peak_bytes, gradient_bytes(begins.model)
+        new_bytes = Measured(device, current, held_bytes).new_bytes
+        if new_bytes > max(room_bytes, 0):
+            device.wait()  # autograd's thread may hold the last gradient of the step before
+            new_bytes = Measured(device, current, held_bytes).new_bytes
+        if new_bytes <= max(room_bytes, 0):
+            return 0
+        self._surprises.tries += 1
+        self._plans.history = history.without_plans()
+        return new_bytes - room_bytes
 
     def _look_at(self, installed: Installed) -> None:
         """Take what the plan that is on the model has shown."""

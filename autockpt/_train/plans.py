@@ -69,7 +69,7 @@ class Plans:
             step_bytes=profile.optimizer_step_bytes,
             source=profile.optimizer,
         )
-        self.history = History(known=(known,), slower=1.0, counted=memory)
+        self.history = History(known=(known,), slower=1.0, counted=memory, given=True)
         _, profile = self._standing(begins, known, memory, self._request.optimizers())
         ready = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
@@ -215,7 +215,7 @@ class Plans:
         self.history = dataclasses.replace(self.history, beside_bytes=0)
         known, profile = self._profile(begins, known, memory)
         counted_bytes = profile.static.other_bytes - self.history.error_bytes
-        beside_bytes = max(standing_beside(begins, optimizers, counted_bytes), self.history.again_bytes)
+        beside_bytes = standing_beside(begins, optimizers, counted_bytes)
         if not beside_bytes:
             return known, profile
         _log.info("%s stand on %s beside the step, and count", format_bytes(beside_bytes), begins.device)
