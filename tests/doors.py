@@ -38,6 +38,7 @@ from autockpt._cli.screen import progress, tell
 from autockpt._data import files as data_files
 from autockpt._data import terminal
 from autockpt._data.devices import DEVICES, UnknownDevice
+from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
