@@ -49,8 +49,9 @@ ON_CPU = HostCosts(
 SHOWS_ON_A_DEVICE = 0.25
 """Share of these seconds that shows in the step of a device, which works meanwhile on what the host has queued.
 
-A stand-in for the longer of both: on an H100 a Llama of 1 B (156 of 162 ms worked, the host busy for 110) took 206 ms
-with every block recomputed and the host 172; with 62 functions kept besides, which a mode must watch, 216.
+Chosen, not measured; a stand-in for the longer of both. It ranks plans as one H100 did: there a Llama of 1 B (156 of
+162 ms worked, the host busy for 110) took 206 ms with every block recomputed and the host 172; in another run, with 62
+functions kept, which a mode must watch, 216.
 """
 
 
