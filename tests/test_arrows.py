@@ -29,17 +29,30 @@ LEFT_OF = {
     "_data": set[str](),
     "_device": {"_data", "_torch_private"},
     "_calls": {"_data", "_torch_private", "_device"},
-    "_stash": {"_data", "_torch_private", "_device", "_calls"},
-    "_record": {"_data", "_torch_private", "_device", "_calls", "_stash"},
+    "_ranks": {"_data", "_torch_private"},
+    "_stash": {"_data", "_torch_private", "_device", "_calls", "_ranks"},
+    "_record": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
-    "_frames": {"_data", "_torch_private", "_device", "_calls", "_stash"},
-    "_train": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_frames"},
+    "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
+    "_train": {
+        "_data",
+        "_torch_private",
+        "_device",
+        "_calls",
+        "_ranks",
+        "_stash",
+        "_record",
+        "solvers",
+        "_choose",
+        "_frames",
+    },
     "_check": {
         "_data",
         "_torch_private",
         "_device",
         "_calls",
+        "_ranks",
         "_stash",
         "_record",
         "solvers",
@@ -70,7 +83,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_record", "_frames", "_train", "_check"}
+WITH_TORCH = {"_torch_private", "_device", "_calls", "_ranks", "_stash", "_record", "_frames", "_train", "_check"}
 """Rooms that may import torch at module level."""
 
 

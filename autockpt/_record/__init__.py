@@ -12,8 +12,8 @@ marks.py        what the markers stand for
 observer.py     calls, functions, operators and saves, as markers
 returned.py     who returned which tensor
 routing.py      standing around forwards, torch functions and operators
+gathered.py     units of FSDP2, whose parameters come and go
 checks.py       what objects tell of a call: generators, containers, buffers, attributes
-ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 refusals.py     why calls and functions cannot be replayed

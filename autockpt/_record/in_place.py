@@ -24,12 +24,13 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._ranks.refuse import bucket_bytes
+from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .alive import beside
 from .observer import Observer
 from .prelude import alike, made_since, unlike_bytes
-from .ranks import bucket_bytes
 from .recorded import Recorded
 from .recorder import static_bytes
 from .shadow import state_tensors
@@ -72,9 +73,12 @@ class RecordedStep(SpilledStep):
         self._reached: set[int] = set()
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
-        self._look_around(private.parts((*tensors(arguments), *model.parameters(), *model.buffers())))
+        self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
         self._on.forget_workspaces()
         _start(self._tape)
+        for each in gathered_parameters(model):
+            if each.untyped_storage().nbytes():  # as the root's are before its forward: they go within the step
+                private.move(each)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
@@ -90,7 +94,8 @@ class RecordedStep(SpilledStep):
         inside = [each for each in inside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
         gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
-        held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
+        brought = arriving(model)  # goes within the step, and another has come as the next one begins
+        held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]
         stands = beside(model, (*counted, *held), self.device.type)
         others = [each for each in (stands or {}).values() if each.device == self.device]
         self._uncounted = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
@@ -98,7 +103,7 @@ class RecordedStep(SpilledStep):
         self._uncounted_bytes = None if untold else sum(self._uncounted.values())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(counted), *storages}
-        self._stays = storages.keys() - {*self._observer.keys(gradients)}
+        self._stays = storages.keys() - {*self._observer.keys((*gradients, *brought))}
         watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
@@ -119,7 +124,7 @@ class RecordedStep(SpilledStep):
         if not self._running:
             self._observer.begin_backward()
         self._over, self._running = self._clock.stamp(), True
-        self._as_backward_ends(self._backward_over)
+        self._as_backward_ends(self._backward_over, late=bool(units(self.model)))
 
     def backward_reads(self) -> None:
         if not self._running:  # that of a penalty on gradients, or of a loss on what hooks have seen
@@ -136,7 +141,8 @@ class RecordedStep(SpilledStep):
         """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
         number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
         self._states[number] = self._observer.keys(state)
-        self._reached.update(id(each) for each in self.model.parameters() if each.is_leaf and each.grad is not None)
+        own = parameters_at_rest(self.model)
+        self._reached.update(id(each) for each in own if each.is_leaf and each.grad is not None)
 
     def drop(self) -> None:
         super().drop()
@@ -152,7 +158,7 @@ class RecordedStep(SpilledStep):
         Raises:
             ProfilingError: the tape is torn, or no backward came, or none to its end.
         """
-        others = self._observer.keys((*tensors(arguments), *_gradients(self.model)))
+        others = self._observer.keys((*tensors(arguments), *_gradients(self.model), *gathered_now(self.model)))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
@@ -176,7 +182,7 @@ class RecordedStep(SpilledStep):
             input_bytes=self._static.input_bytes + sum(given),
             other_bytes=self._bucket_bytes + max(left_bytes, 0) + stood_bytes,
         )
-        trainable = [each for each in self.model.parameters() if each.requires_grad]
+        trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
@@ -267,8 +273,8 @@ class _Excerpt:
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    found = [each.grad for each in model.parameters() if each.is_leaf and each.grad is not None]
-    return [each for each in found if each.layout == torch.strided]
+    found = [each.grad for each in parameters_at_rest(model) if each.is_leaf and each.grad is not None]
+    return [each for each in private.parts((*found, *waiting_gradients(model))) if each.layout == torch.strided]
 
 
 def _start(tape: AllocatorTape) -> None:

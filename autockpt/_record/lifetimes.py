@@ -157,7 +157,7 @@ def _not_of_the_step(run: Run) -> tuple[set[int], set[int]]:
             unseen.pop(event.key, None)
         else:
             mark = run.marks[event.key]
-            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held"))
+            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held", "gathered"))
             if mark.kind == "unpack":
                 copies.update(live[key] for key in mark.keys if key in live)
             for key in mark.keys:
