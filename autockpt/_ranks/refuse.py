@@ -18,9 +18,6 @@ from .units import units
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """How the names of operators begin that run on all ranks together."""
 
-OF_UNITS = "fsdp."
-"""How the names of operators begin after which FSDP2 runs one."""
-
 SHARDED = (
     "{0} is sharded over ranks ({1}), and a step of such a model can neither be recorded nor foretold yet. Write a "
     "plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), shard by fully_shard (FSDP2), or "
@@ -111,17 +108,12 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
     """Refuse a recorded step in which a module's own code ran collectives.
 
     Args:
-        operators: name of each operator, and class of the module whose call ran it.
+        operators: name of each operator that a replay might run, and class of the module whose call ran it.
 
     Raises:
         NotApplicable: it did, and there are other ranks.
     """
-    ours, before = [], ""
-    for name, kind in operators:
-        # What FSDP2's hooks run around forwards is the same on every rank, whatever is recomputed.
-        own = kind == "DistributedDataParallel" or before.startswith(OF_UNITS)
-        ours += [kind] if name.startswith(COLLECTIVES) and not own else []
-        before = name
+    ours = [kind for name, kind in operators if name.startswith(COLLECTIVES) and kind != "DistributedDataParallel"]
     if ours and ranks() > 1:
         raise NotApplicable(TOGETHER.format(ours[0], ranks()))
 
@@ -142,15 +134,6 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
         covered = {unit for unit in every for name in names if unit == name or unit.startswith(f"{name}.")}
         if len(covered) > 1:
             raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered)))
-
-
-def bucket_bytes(model: nn.Module) -> int:
-    """Return the bytes of the buckets in which DistributedDataParallel, around the model or over it, adds gradients."""
-    active = private.active_data_parallel()
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel) or (
-        active is not None and any(module is model for module in active.modules())
-    )
-    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad) if wrapped else 0
 
 
 def _of_fsdp(model: nn.Module, kind: str) -> Iterator[str]:

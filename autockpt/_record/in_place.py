@@ -24,7 +24,7 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
-from .._ranks.refuse import bucket_bytes
+from .._ranks.buckets import Buckets
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -65,7 +65,7 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._bucket_bytes = bucket_bytes(model)
+        self._buckets = Buckets(model)
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
@@ -89,7 +89,7 @@ class RecordedStep(SpilledStep):
         """
         model = self.model
         around = Contents({name or "the model": module for name, module in model.named_modules()})
-        own = {*map(private.storage_key, counted), 0}
+        own = {*map(private.storage_key, (*counted, *gathered_parameters(model))), 0}
         inside = private.parts(each for _, each in around.tensors)
         inside = [each for each in inside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
@@ -171,6 +171,8 @@ class RecordedStep(SpilledStep):
             self.drop()
         run = self._observer.run
         made = made_since(self._tape.events(), self._last(), frozenset(others))
+        buckets = self._buckets.among(dict(enumerate(made)))
+        made = [size for number, size in enumerate(made) if number not in buckets]
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
@@ -180,7 +182,7 @@ class RecordedStep(SpilledStep):
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._bucket_bytes + max(left_bytes, 0) + stood_bytes,
+            other_bytes=self._buckets.bytes + max(left_bytes, 0) + stood_bytes,
         )
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(
@@ -208,8 +210,8 @@ class RecordedStep(SpilledStep):
         Sizes as well of what later forwards are given and was there before: a second batch. What was there `before` and
         went is part of the step.
 
-        State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
-        the model is there twice for a while, as the next step makes its own before this one's goes.
+        State that an optimizer made is left out, and buckets: the next step finds them there. What else somebody has
+        who got it from the model is there twice for a while, as the next step makes its own before this one's goes.
         """
         last = self._last()
         stays = self._stays.difference(self._gone.values())
@@ -229,7 +231,9 @@ class RecordedStep(SpilledStep):
             step.take(event)
             step.over = step.over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in step.live.items() if key not in others} & (seen - state)
-        own = [event for place, event in enumerate(step.events) if place not in state]
+        aside = state | self._buckets.among({place: step.events[place].bytes for place in left})
+        left -= aside
+        own = [event for place, event in enumerate(step.events) if place not in aside]
         return own, [step.events[place].bytes for place in left], [*given.values()]
 
     def _events(self) -> Iterator[Event]:

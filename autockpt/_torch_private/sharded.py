@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -95,14 +96,17 @@ def move(tensor: Tensor) -> None:
     Nobody may read it meanwhile, and it counts as no change.
     """
     storage = tensor.untyped_storage()
-    row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-    held = row.cpu().numpy().copy() if row.is_cpu else row.cpu()
     size_bytes = storage.nbytes()
-    del row
+    # A row of numpy's is no memory of torch's. The tensor's own must not become numpy's: it could not be resized then.
+    held = torch.from_numpy(numpy.empty(size_bytes, numpy.uint8))
+    held.copy_(_row_of(tensor))
     storage.resize_(0)
     storage.resize_(size_bytes)
-    row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-    row.copy_(torch.from_numpy(held) if row.is_cpu else held)
+    _row_of(tensor).copy_(held)
+
+
+def _row_of(tensor: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def gather(unit: Any) -> bool:
@@ -135,3 +139,8 @@ def ranks_in(group: Any) -> list[int]:
 def lies_on_several(unit: Any) -> bool:
     """Whether the parameters of a unit lie on several ranks while they are gathered, too (tensor parallelism)."""
     return any(each.is_dtensor for group in param_groups(unit) for each in group.fsdp_params)
+
+
+def has_rebuilt_buckets(wrapper: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Whether the buckets of DistributedDataParallel were laid out anew, as they are once, in its second step."""
+    return wrapper._has_rebuilt_buckets

@@ -149,9 +149,22 @@ class Shared:
                 sharded.set_custom_reduce_scatter(Scatters(log))
         return model
 
-    def unseen_bytes(self, model: nn.Module) -> int:
-        """Bytes that Python cannot see: the buckets in which DistributedDataParallel adds gradients."""
-        return sum(each.nbytes for each in model.parameters()) if self.by == "ddp" else 0
+
+def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> int:
+    """Bytes that stand as a step begins: the model's, of shards those that are here, its optimizer's, and the batch.
+
+    And the buckets of DistributedDataParallel, which no instrument sees.
+    """
+    parameters = list(model.parameters())
+    state = [each for values in optimizer.state.values() for each in values.values()]
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    here = [
+        each.to_local() if hasattr(each, "to_local") else each
+        for each in (*parameters, *model.buffers(), *state, *gradients, *batch)
+    ]
+    sizes = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in here}
+    bucket_bytes = sum(each.nbytes for each in parameters) if isinstance(model, DistributedDataParallel) else 0
+    return sum(sizes.values()) + bucket_bytes
 
 
 def bits(tensor: Tensor | None) -> str:

@@ -10,7 +10,7 @@ from torch import distributed
 
 import autockpt
 
-from .models import Shared, collectives, step, tokens, trained, writer
+from .models import Shared, collectives, standing_bytes, step, tokens, trained, writer
 
 STEPS = 6
 
@@ -46,21 +46,24 @@ def kept(
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
         peaks: list[int] = []
         starts: list[int] = []
+        grown: list[int] = []
 
         def step_once(number: int) -> dict[str, str]:
             said: list[dict[str, str]] = []
             gc.collect()
+            stood = standing_bytes(wrapped, optimizer, batches[number][:1])
             found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, batches[number], 100 + number)))
-            peaks.append(found.peak_bytes + shared.unseen_bytes(wrapped))
-            starts.append(found.start_bytes + shared.unseen_bytes(wrapped))
+            starts.append(stood)
+            peaks.append(stood + found.step_bytes)
+            grown.append(found.end_bytes - found.start_bytes)
             return said[0]
 
         with collectives(log):
             told = trained(wrapped, step_once, STEPS)
         plan = autockpt.plan_of(applied[0]) if budget is not None else None
-        return told, log, peaks, starts, plan
+        return told, log, peaks, starts, grown, plan
 
-    plain, plain_log, plain_peaks, plain_starts, _ = run(None)
+    plain, plain_log, plain_peaks, plain_starts, *_ = run(None)
     gc.collect()
     budget = int(plain_starts[-1] + share * (plain_peaks[-1] - plain_starts[-1]))
     agreed = torch.tensor([budget])
@@ -68,7 +71,7 @@ def kept(
     budget = int(agreed)
     result: dict[str, Any] = {"budget": budget, "plain": plain_peaks[-1], "start": plain_starts[-1]}
     try:
-        told, log, peaks, _, plan = run(budget)
+        told, log, peaks, _, grown, plan = run(budget)
     except autockpt.Infeasible as error:
         return {**result, "infeasible": str(error)}
     assert plan is not None
@@ -83,6 +86,7 @@ def kept(
         "log": log,
         "plain_log": plain_log,
         "peaks": peaks,
+        "grown": grown,
         "predicted": plan.peak_bytes,
         "plain_predicted": plan.plain_peak_bytes,
         "segments": [list(segment.calls) for segment in plan.segments],
