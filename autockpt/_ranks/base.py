@@ -37,6 +37,9 @@ class Ranks(Protocol):
             NotApplicable: a rank does not come; says which.
         """
 
+    def tell(self, value: Any) -> None:
+        """Give this rank's value to the round that comes and wait for nobody: it comes to no other round."""
+
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor that has this rank's bytes."""
 
@@ -52,6 +55,8 @@ class One:
 
     def agree(self, value: Any, choose: Choose[T]) -> T:
         return choose([value])
+
+    def tell(self, value: Any) -> None: ...
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor

@@ -47,14 +47,18 @@ class Group:
         self._round = 0
 
     def agree(self, value: Any, choose: Choose[T]) -> T:
-        number, self._round = self._round, self._round + 1
-        self._store.set(self._key(number, self.own), msgspec.json.encode(value))
+        number = self._round
+        self.tell(value)
+        self._round += 1
         keys = [self._key(number, rank) for rank in self.members]
         self._wait(keys)
         found = [msgspec.json.decode(self._store.get(key)) for key in keys]
         if number:  # all have come to this round, so nobody reads the one before it any more
             self._store.delete_key(self._key(number - 1, self.own))
         return choose(found)
+
+    def tell(self, value: Any) -> None:
+        self._store.set(self._key(self._round, self.own), msgspec.json.encode(value))
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         (here,) = private.parts([tensor])

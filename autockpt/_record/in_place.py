@@ -170,6 +170,7 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
+        run.threads = self.device.type == "cpu" and private.process_group()
         made = made_since(self._tape.events(), self._last(), frozenset(others))
         buckets = self._buckets.among(dict(enumerate(made)))
         made = [size for number, size in enumerate(made) if number not in buckets]

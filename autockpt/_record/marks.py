@@ -196,6 +196,7 @@ class Run:
         holders: who else holds tensors after forward, in words.
         events: the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
+        threads: whether threads that no tape sees may free memory: those of collectives on a CPU.
         sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
     """
 
@@ -211,6 +212,7 @@ class Run:
     holders: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()
+    threads: bool = False
     sets_itself_up: bool = False
 
     def in_order(self) -> list[Mark]:

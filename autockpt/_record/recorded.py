@@ -48,6 +48,11 @@ class Recorded:
         return [(op.name, calls[op.call].class_name if op.call >= 0 else "") for op in ops]
 
     @property
+    def sharded(self) -> bool:
+        """Whether calls are units of FSDP2, of which no larger step can be foretold."""
+        return any(call.alone for call in self.run.calls)
+
+    @property
     def backwards(self) -> int:
         """How many backward passes it had."""
         return 1 + sum(mark.kind == "backward_again" for mark in self.run.marks.values())

@@ -173,7 +173,9 @@ def bits(tensor: Tensor | None) -> str:
         return ""
     here: Any = tensor.detach()
     here = here.to_local() if hasattr(here, "to_local") else here
-    return hashlib.sha256(here.numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(
+        here.contiguous().view(torch.uint8).numpy().tobytes() if here.dim() else str(here.item()).encode()
+    ).hexdigest()[:16]
 
 
 def told(tensors: Mapping[str, Tensor | None]) -> dict[str, str]:

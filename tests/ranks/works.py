@@ -32,6 +32,7 @@ def kept(
     norm: bool = False,
 ) -> dict[str, Any]:
     """Train plainly and under a budget that leaves a share of what the plain step adds."""
+    gc.freeze()  # what was there before is looked through by every measurement
     batches = [[tokens(rank, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
 
     def run(budget: int | str | None) -> tuple[Any, ...]:
