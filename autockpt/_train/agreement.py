@@ -84,11 +84,9 @@ class Agreement:
         first = ranks.agree(need_bytes, lambda needs: ranks.members[needs.index(max(needs))])
         ready, said = self._tried(make) if ranks.own == first else (None, {})
         told: Mapping[str, Any] = ranks.agree(said, lambda every: every[ranks.members.index(first)])
-        if ready is None and "plan" in told:
-            ready = adopt(decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}"))
-            said = {}
-            if ready is None:
-                ready, said = self._tried(make)
+        if ranks.own != first and "plan" in told:
+            plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
+            ready, said = self._tried(lambda: adopt(plan) or make())
         ranks.agree(said, self._refused)
         assert ready is not None
         return ready
@@ -97,8 +95,8 @@ class Agreement:
         """Say to the others, who may wait, `why` this rank makes no plan; an error of its own, or none."""
         over, self._over = self._over, True
         if not over and len(self._ranks.members) > 1:
-            failed = error is not None and not isinstance(error, RankFailed)
-            self._ranks.tell({"left": f"{why}: {error}" if error is not None else why, "failed": failed})
+            words = why if error is None else f"{why}: {error}"
+            self._ranks.tell({"left": words, "failed": error is not None})
 
     def _asked(self) -> dict[str, str]:
         request = self._request
@@ -115,7 +113,7 @@ class Agreement:
         for rank, each in zip(self._ranks.members, every, strict=True):
             if "left" in each:
                 self._over, words = True, LEFT.format(rank, each["left"])
-                raise RankFailed(words) if each["failed"] else Left(words)
+                raise NotApplicable(words) if each["failed"] else Left(words)
         asked = [each["asked"] for each in every]
         unequal = [what for what in asked[0] if any(each[what] != asked[0][what] for each in asked)]
         if unequal:
@@ -141,10 +139,6 @@ class Agreement:
                 raise self._own if self._own is not None and rank == self._ranks.own else _as_here(each, rank)
 
 
-class RankFailed(NotApplicable):
-    """An error of another rank, which is no other one's to tell of."""
-
-
 class Left(AutockptError):
     """A rank trains without a plan, which is no error; the others do then."""
 
@@ -167,4 +161,4 @@ def _as_here(said: Mapping[str, Any], rank: int) -> AutockptError:
         return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
     if said["error"] == TooCostly.__name__:
         return TooCostly(**said["figures"], chosen=())
-    return RankFailed(LEFT.format(rank, f"has failed as it planned ({said['error']}: {said['words']})"))
+    return NotApplicable(LEFT.format(rank, f"has failed as it planned ({said['error']}: {said['words']})"))

@@ -32,7 +32,8 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         rows, length, width = hidden.shape
         parts = self.qkv(self.first(hidden)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        query, key, value = parts.unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
         hidden = hidden + functional.dropout(mixed, self.dropout, self.training)
         wide = functional.gelu(self.up(self.second(hidden)))
@@ -149,6 +150,11 @@ class Shared:
                 sharded.set_custom_reduce_scatter(Scatters(log))
         return model
 
+    def bucket_bytes(self, model: nn.Module) -> int:
+        """Bytes of buckets that `measure` sees come as they are laid out anew; it does not see the old ones go."""
+        rebuilt = isinstance(model, DistributedDataParallel) and model._has_rebuilt_buckets
+        return sum(each.nbytes for each in model.parameters()) if rebuilt else 0
+
 
 def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> int:
     """Bytes that stand as a step begins: the model's, of shards those that are here, its optimizer's, and the batch.
@@ -162,7 +168,7 @@ def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Se
         each.to_local() if hasattr(each, "to_local") else each
         for each in (*parameters, *model.buffers(), *state, *gradients, *batch)
     ]
-    sizes = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in here}
+    sizes: dict[int, int] = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in here}
     bucket_bytes = sum(each.nbytes for each in parameters) if isinstance(model, DistributedDataParallel) else 0
     return sum(sizes.values()) + bucket_bytes
 
@@ -232,9 +238,9 @@ def collectives(log: list[str]) -> Iterator[None]:
         return call
 
     for kind, plain in before.items():
-        kind.__call__ = logged(kind, plain)  # type: ignore[method-assign, assignment]
+        kind.__call__ = logged(kind, plain)  # type: ignore[method-assign]
     try:
         yield
     finally:
         for kind, plain in before.items():
-            kind.__call__ = plain  # type: ignore[method-assign, assignment]
+            kind.__call__ = plain  # type: ignore[method-assign]

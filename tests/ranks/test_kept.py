@@ -17,7 +17,6 @@ DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"shared": DDP},
     "ddp, planned before": {"shared": DDP, "before": True},
-    "ddp with statistics": {"shared": DDP, "norm": True},
     "ddp, accumulating": {"shared": DDP, "accumulate": 2},
     "fsdp": {"shared": FSDP},
     "fsdp, planned before": {"shared": FSDP, "before": True},
@@ -70,8 +69,9 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
     assert found[0]["segments"] == found[1]["segments"]
 
 
-def test_with_collectives_of_gloo_itself(both: Both) -> None:
+@pytest.mark.parametrize("shared", [Shared(by="fsdp", quiet=False), DDP], ids=["fsdp", "ddp"])
+def test_with_collectives_of_gloo_itself(both: Both, shared: Shared) -> None:
     """Its threads let go of memory at moments of their own, so that no byte is asked for here."""
-    found = both("kept", shared=Shared(by="fsdp", quiet=False), share=0.6)
+    found = both("kept", shared=shared, share=0.6, norm=True)
     refuse_wrong(found)
     assert all(each["segments"] for each in found)
