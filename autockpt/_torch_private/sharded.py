@@ -95,7 +95,7 @@ def gathers_by_itself(unit: Any) -> bool:
 
 def is_distributed(tensor: Tensor) -> bool:
     """Whether a tensor lies on several ranks (DTensor)."""
-    return type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor"
+    return type(tensor).__name__ == "DTensor"
 
 
 def move(tensor: Tensor) -> None:
