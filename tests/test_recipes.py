@@ -69,4 +69,3 @@ def test_a_recipe_of_a_trainer_trains(title: str, caplog: pytest.LogCaptureFixtu
 
         given["tokenizer"] = tokenizer()
     trained(title, blocks_of(THEIRS[title], f"python needs {needs}"), caplog, **given)
-

@@ -28,11 +28,21 @@ def default_store() -> Any:
     return torch.distributed.distributed_c10d._get_default_store()
 
 
+def any_units() -> bool:
+    """Whether any module of this process is, or was, a unit of FSDP2: each has a class of its own then."""
+    kind = _kind_of_units()
+    return kind is not None and bool(type.__subclasses__(kind))
+
+
 def unit_of(module: nn.Module) -> Any:
     """Return the state of the unit of FSDP2 that a module is, or is a part of; None for any other module."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", None)  # another thread may be in the midst of importing it
+    kind = _kind_of_units()
     return module._get_fsdp_state() if kind is not None and isinstance(module, kind) else None
+
+
+def _kind_of_units() -> Any:
+    # Another thread may be in the midst of importing it: then there is none yet.
+    return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
 
 
 def param_groups(unit: Any) -> list[Any]:
