@@ -67,13 +67,14 @@ def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
 
 def waiting_gradients(unit: Any) -> list[Tensor]:
     """Return the whole gradients that a unit holds until it is to reduce them (`set_requires_gradient_sync`)."""
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}  # by storage: torch 2.15 has them under both names
     for group in param_groups(unit):
         for each in group.fsdp_params:
             gathered = getattr(each, "_unsharded_param", None)
-            found += [] if gathered is None or gathered.grad is None else [gathered.grad]
-            found += [] if each.unsharded_accumulated_grad is None else [each.unsharded_accumulated_grad]
-    return found
+            for gradient in (None if gathered is None else gathered.grad, each.unsharded_accumulated_grad):
+                if gradient is not None:
+                    found[gradient.untyped_storage()._cdata] = gradient
+    return list(found.values())
 
 
 def buffers_of(unit: Any) -> list[Tensor]:
