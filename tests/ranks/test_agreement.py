@@ -70,10 +70,9 @@ def test_ranks_that_meet_other_sizes_wait_until_all_can_plan(both: Both, shared:
 
 @EITHER
 def test_a_rank_that_does_not_come_is_named(both: Both, shared: Shared) -> None:
-    first, second = both("absent", shared=shared, timeout_seconds=3)
-    assert first["error"] == "NotApplicable"
+    first, second = both("absent", shared=shared)
     assert first["words"].startswith("rank 1 did not come within 3 s")
-    assert second.get("error", "RuntimeError") in ("RuntimeError", "DistNetworkError", "DistBackendError")
+    assert len(first["told"]) == len(second["told"]) == 2
 
 
 @EITHER
