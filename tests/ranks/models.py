@@ -125,14 +125,15 @@ class Shared:
 
     Attributes:
         by: ``ddp``, or ``fsdp``, whose root is a unit too.
-        per_block: whether each block is a unit of FSDP's.
+        units: which modules of FSDP's are, beside the root: its ``blocks``; none, ``root``; or blocks and a ``grouped``
+            end, ends that are ``tied``, a ``frozen`` block; or blocks that two ranks have as copies, ``hybrid``.
         quiet: whether collectives of FSDP take nothing from torch's allocator.
         bf16: whether FSDP computes in bfloat16.
         reshard: given to `fully_shard` as `reshard_after_forward`.
     """
 
     by: str
-    per_block: bool = True
+    units: str = "blocks"
     quiet: bool = True
     bf16: bool = False
     reshard: bool | None = None
@@ -142,12 +143,20 @@ class Shared:
         if self.by == "ddp":
             return DistributedDataParallel(model)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
-        mesh = init_device_mesh("cpu", (2,))
-        for unit in (*(model.blocks if self.per_block else ()), model):
-            sharded: Any = fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=self.reshard)
+        shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        units: list[Any] = [] if self.units == "root" else list(model.blocks)
+        if self.units == "tied":
+            model.head.weight = model.words.weight
+        units += {"grouped": [[model.norm, model.head]], "tied": [[model.words, model.head]]}.get(self.units, [])
+        if self.units == "frozen":
+            model.blocks[0].requires_grad_(False)
+        for unit in (*units, model):
+            fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=self.reshard)
+            first: Any = unit[0] if isinstance(unit, list) else unit
             if self.quiet:
-                sharded.set_custom_all_gather(Gathers(log))
-                sharded.set_custom_reduce_scatter(Scatters(log))
+                first.set_custom_all_gather(Gathers(log))
+                first.set_custom_reduce_scatter(Scatters(log))
         return model
 
     def bucket_bytes(self, model: nn.Module) -> int:

@@ -23,9 +23,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp in bfloat16": {"shared": Shared(by="fsdp", bf16=True)},
     "fsdp, kept gathered": {"shared": Shared(by="fsdp", reshard=False)},
     "fsdp, root let go": {"shared": Shared(by="fsdp", reshard=True)},
-    "fsdp of the root alone": {"shared": Shared(by="fsdp", per_block=False)},
+    "fsdp of the root alone": {"shared": Shared(by="fsdp", units="root")},
     "fsdp, accumulating": {"shared": FSDP, "accumulate": 3},
     "fsdp with statistics": {"shared": FSDP, "norm": True},
+    "fsdp, grouped": {"shared": Shared(by="fsdp", units="grouped")},
+    "fsdp, tied": {"shared": Shared(by="fsdp", units="tied")},
+    "fsdp, a part frozen": {"shared": Shared(by="fsdp", units="frozen")},
 }
 
 FIRST = {
@@ -69,7 +72,10 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
     assert found[0]["segments"] == found[1]["segments"]
 
 
-@pytest.mark.parametrize("shared", [Shared(by="fsdp", quiet=False), DDP], ids=["fsdp", "ddp"])
+HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)
+
+
+@pytest.mark.parametrize("shared", [Shared(by="fsdp", quiet=False), DDP, HYBRID], ids=["fsdp", "ddp", "hybrid"])
 def test_with_collectives_of_gloo_itself(both: Both, shared: Shared) -> None:
     """Its threads let go of memory at moments of their own, so that no byte is asked for here."""
     found = both("kept", shared=shared, share=0.6, norm=True)
