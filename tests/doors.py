@@ -120,7 +120,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.witness import all_same as all_witnesses_same
     from autockpt._frames.witness import on_device, witness_of
     from autockpt._frames.witness import same as same_witness
-    from autockpt._record import observer, recorder, timing
+    from autockpt._record import in_place, observer, recorder, timing
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss

@@ -72,8 +72,8 @@ class RecordedStep(SpilledStep):
         self._reached: set[int] = set()
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
+        self._on.forget_workspaces()  # waits for autograd's threads too: nobody may look around while they end tensors
         self._look_around(private.parts((*tensors(arguments), *model.parameters(), *model.buffers())))
-        self._on.forget_workspaces()
         _start(self._tape)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
