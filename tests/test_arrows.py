@@ -1,8 +1,9 @@
 """Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
 
-            solvers ◀─────── choose ◀─┐
-                        data ◀─┤      run ◀── check ◀── show ◀── cli
-    torch_private ◀── device ◀─ record ◀─┘
+            solvers ◀───────── choose ◀─┐
+                         data ◀─┤    train ◀── check ◀── show ◀── cli
+    torch_private ◀── device ◀── watch ◀── record ◀─┤
+                                 └─▶ stash ◀── frames ◀─┘
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -30,17 +31,30 @@ LEFT_OF = {
     "_device": {"_data", "_torch_private"},
     "_calls": {"_data", "_torch_private", "_device"},
     "_stash": {"_data", "_torch_private", "_device", "_calls"},
-    "_record": {"_data", "_torch_private", "_device", "_calls", "_stash"},
+    "_watch": {"_data", "_torch_private", "_device", "_calls", "_stash"},
+    "_record": {"_data", "_torch_private", "_device", "_calls", "_stash", "_watch"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_stash"},
-    "_train": {"_data", "_torch_private", "_device", "_calls", "_stash", "_record", "solvers", "_choose", "_frames"},
+    "_train": {
+        "_data",
+        "_torch_private",
+        "_device",
+        "_calls",
+        "_stash",
+        "_watch",
+        "_record",
+        "solvers",
+        "_choose",
+        "_frames",
+    },
     "_check": {
         "_data",
         "_torch_private",
         "_device",
         "_calls",
         "_stash",
+        "_watch",
         "_record",
         "solvers",
         "_choose",
@@ -70,7 +84,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_record", "_frames", "_train", "_check"}
+WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_watch", "_record", "_frames", "_train", "_check"}
 """Rooms that may import torch at module level."""
 
 

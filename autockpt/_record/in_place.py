@@ -26,8 +26,8 @@ from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
+from .._watch.observer import Observer
 from .alive import beside
-from .observer import Observer
 from .prelude import alike, made_since, unlike_bytes
 from .ranks import bucket_bytes
 from .recorded import Recorded

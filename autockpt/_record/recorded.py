@@ -8,8 +8,8 @@ import torch
 
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._watch.marks import Run
 from ..solvers.units import format_bytes
-from .marks import Run
 from .optimizer import OptimizerMemory
 from .recorder import build_profile
 from .timing import Seconds

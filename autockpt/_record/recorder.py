@@ -24,9 +24,9 @@ from .._device import Device, device_of, rounded
 from .._frames.install import set_aside
 from .._stash import open_stash
 from .._stash.base import Spill
+from .._watch.marks import Run, SeenCall
 from .flow import Flow
 from .lifetimes import lifetimes
-from .marks import Run, SeenCall
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 import autockpt
 from tests.device.twin import blocks, loss_of
-from tests.doors import device_of, in_place
+from tests.doors import Device, alive, device_of, in_place
 from tests.fake_cuda.device import Options, set_options
 
 
@@ -119,10 +120,19 @@ def test_a_profiler_of_the_users_that_begins_inside_a_recorded_step_takes_no_pro
 def test_nobody_looks_around_while_autograds_thread_may_still_end_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds a tensor in the midst of that ends it a second time: "corrupted size vs. prev_size", by chance."""
     done: list[str] = []
-    kind, looks = type(device_of(torch.device("cuda"))), in_place.beside
+    kind, looks = type(device_of(torch.device("cuda"))), alive.beside
     waits = kind.wait
-    monkeypatch.setattr(kind, "wait", lambda device: (done.append("waits"), waits(device)))
-    monkeypatch.setattr(in_place, "beside", lambda *given: (done.append("looks"), looks(*given))[1])
+
+    def wait(device: Device) -> None:
+        done.append("waits")
+        waits(device)
+
+    def beside(model: nn.Module, known: Iterable[torch.Tensor], kind: str) -> dict[int, torch.Tensor] | None:
+        done.append("looks")
+        return looks(model, known, kind)
+
+    monkeypatch.setattr(kind, "wait", wait)
+    monkeypatch.setattr(in_place, "beside", beside)
     model, batch = blocks(2)
     autockpt.apply(model, budget="1GB")
     loss_of(model(**batch)).backward()
