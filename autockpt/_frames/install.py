@@ -169,6 +169,7 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     Raises:
         NotApplicable: see `uninstall`.
     """
+    model = as_applied(model)
     first = next(iter(roots(model).values()))
     plan, governor, known = installed_plan(model), governor_of(first), patched(first)
     uninstall(model)
@@ -180,6 +181,17 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
             govern(model, governor, plan, table.nets, table.strangers.calls)
             if governor is not None:
                 governor.resume(model)
+
+
+def as_applied(model: nn.Module) -> nn.Module:
+    """Return several models by the names that they have in the plan that is on them; else the same."""
+    if not isinstance(model, Together):
+        return model
+    known = {name: patched(root) for name, root in roots(model).items()}
+    names = {name: found[0] for name, found in known.items() if found is not None and found[0] in found[1].roots}
+    if len(set(names.values())) < len(known):
+        return model  # there is none, or several
+    return Together({names[name]: root for name, root in roots(model).items()})
 
 
 def _refuse_governed_parts(root: nn.Module) -> None:
