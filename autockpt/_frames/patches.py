@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from .._data.errors import NotApplicable
-from . import Governor, Handle, governed_forward, patched_forward
+from . import Governor, Handle, Table, governed_forward, patched_forward
 from .patch_targets import listed
 
 
@@ -33,12 +33,26 @@ def patched(module: nn.Module) -> tuple[str, Handle] | None:
 
 
 def governor_of(module: nn.Module) -> Governor | None:
-    """Return who holds a model, or several with it, to a budget; None if nobody does."""
-    patch = module.__dict__.get("forward")
-    if not isinstance(patch, functools.partial) or patch.func is not governed_forward:
+    """Return who holds a model, or several with it, to a budget, behind wrappers too; None if nobody does."""
+    patch = patch_behind(module)
+    if patch is None or patch.func is not governed_forward:
         return None
     governor: Governor = patch.args[3]
     return governor
+
+
+def patch_behind(root: nn.Module) -> functools.partial[Any] | None:
+    """Return the patch that is on a root, also behind what says that it wraps it; None where there is none.
+
+    Libraries for training put wrappers over the forward. A copy of the model has its wrapper in common with it, a model
+    may wrap the forward of another, and one of which a plan was taken off behind a wrapper still has its patch there.
+    """
+    forward = unwrapped(root)
+    known = known_to(forward)
+    if known is None or forward.args[1] is not root or known[0] not in known[1].patched:
+        return None
+    patch: functools.partial[Any] = forward
+    return patch
 
 
 def unwrapped(module: nn.Module) -> Any:
@@ -136,9 +150,15 @@ def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str,
 
 
 def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
-    """Give the modules of a plan back the forward that they had. Frames have what was over it."""
+    """Give the modules of a plan back the forward that they had. Frames have what was over it.
+
+    A patch that something else wraps stays where it is, and hands on to the forward that it is over.
+    """
     for name, module in dict.fromkeys(parts):
-        _unpatch_one(module, own=handle.patched.get(name, False))
+        if patched(module) is not None:
+            _unpatch_one(module, own=handle.patched.get(name, False))
+        else:
+            handle.table = Table()
     handle.patched.clear()
 
 
