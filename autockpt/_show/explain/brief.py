@@ -14,6 +14,7 @@ from ..._choose.words import in_words, phrase
 from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
+from ..._data.rooflines import is_host_bound
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, Table, counted, filled
@@ -41,7 +42,7 @@ def brief_plan(plan: Plan, profile: Profile | None = None, *, then: str = "", dr
         plan = _with_figures(plan, profile)
     refused = f"{counted(len(plan.refused), 'call')} cannot run again and are kept: -v says which and why"
     last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", MORE]
-    title, figures = f"{_verdict(plan)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
+    title, figures = f"{_verdict(plan, profile)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
     if drawn and profile is not None:
         return _drawn(plan, profile, title, last)
     said = list(in_words(plan, profile))
@@ -149,12 +150,14 @@ def brief_frontier(frontier: Frontier, *, then: str = "", most: int = MOST_PLANS
     )
 
 
-def _verdict(plan: Plan) -> str:
+def _verdict(plan: Plan, profile: Profile | None) -> str:
     if not plan.peak_bytes:
         return "A plan that was written by hand: with its profile, figures are predicted (--profile)"
-    if plan.status == "manual":
-        return f"By hand: peak {_bytes(plan, plan.peak_bytes)}, {plan.recompute_overhead:.1%} slower"
     goal, overhead = plan.goal, f"{plan.recompute_overhead:.1%} slower"
+    if profile is not None and plan.profile_mode == "fake" and is_host_bound(profile):
+        overhead = "slower by what its host takes, which is not known"
+    if plan.status == "manual":
+        return f"By hand: peak {_bytes(plan, plan.peak_bytes)}, {overhead}"
     peak = _bytes(plan, plan.peak_bytes)
     if goal is not None and goal.max_overhead is not None:
         return f"Peak {peak}, {overhead}: the lowest within {goal.max_overhead:.4g} of the plain step's seconds"
