@@ -13,8 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
 from .._calls.values import tensors
+from .._data.door import bare
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
+from ..solvers.errors import AutockptError
 from .leaves import Function, FunctionWatch
 from .recording import Recording
 from .state import ModuleState
@@ -113,7 +115,10 @@ def governed_forward(
     if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
         return forward(*args, **kwargs)
     if _trains(module, (args, kwargs)):
-        return governor.train(module, name, forward, args, kwargs)
+        try:
+            return governor.train(module, name, forward, args, kwargs)
+        except AutockptError as error:  # where no plan is found, users see the line that called their model
+            raise bare(error, but_theirs=True) from error.__cause__
     if thread.scope is None and not thread.replays and not is_compiling():
         governor.pause(name, (args, kwargs))
     return patched_forward(forward, module, name, governor.handle, *args, **kwargs)

@@ -14,7 +14,7 @@ from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
 from .._data import terminal
 from .._data.errors import NotApplicable
-from .._data.goal import Goal, Patterns, Pins
+from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._frames import Checking
@@ -24,7 +24,7 @@ from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
-from ..solvers.units import format_bytes, shown
+from ..solvers.units import format_like, shown
 from . import spoken
 from .governor import Governor
 from .pin_names import refuse_unknown_names
@@ -101,7 +101,8 @@ def apply(
         What was given as `model`.
 
     Raises:
-        BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        BudgetError: the budget does not parse, has no unit (``"24"``), or not exactly one of `budget`, `max_overhead`,
+            `plan` is given.
         InvalidFile: the file of a plan is none.
         OSError: it cannot be read.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
@@ -182,7 +183,12 @@ def plan_of(model: Models) -> Plan | None:
 
 
 def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
-    """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
+    """State what is asked of a plan for `model`, on whose device a budget in percent is taken.
+
+    Raises:
+        BudgetError: it makes no sense, has no unit, or is a few bytes.
+    """
+    refuse_slip(budget)
     parameter = next(model.parameters(), None)
     if parameter is None:
         return Goal.of(budget, max_overhead)
@@ -209,6 +215,8 @@ def _apply_plan(
 ) -> None:
     """Put a plan on a model that is given, and not made; it stays whatever batches come."""
     if isinstance(plan, (str, os.PathLike)):
+        if not os.fspath(plan):
+            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
         plan = Plan.load(plan)
     refuse_no_plan(plan)
     refuse_lazy(model)
@@ -260,7 +268,7 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
         if devices[0].type != "cpu" and total_bytes and asked_bytes and asked_bytes > total_bytes:  # a CPU may swap
             _log.warning(
                 "the budget of %s is more than %s has, which is %s: a step may run out of memory within it",
-                *(format_bytes(asked_bytes), devices[0], format_bytes(total_bytes)),
+                *(format_like(asked_bytes, goal.budget), devices[0], format_like(total_bytes, goal.budget)),
             )
     if len(devices) > 1:
         _log.warning(

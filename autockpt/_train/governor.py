@@ -16,7 +16,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._calls.roots import Together, title, trains
-from .._data.door import bare
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
@@ -122,9 +121,9 @@ class Governor:
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
-            except BaseException as error:
+            except BaseException:
                 self._ways.stashes.let_go()
-                raise bare(error) from error.__cause__
+                raise
             if step is None:
                 return self._installed.forward(begins)
         step.forward_begins(batch)

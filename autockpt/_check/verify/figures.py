@@ -47,7 +47,8 @@ def figures_of(
         planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
         standing: what stands in the steps that the plan is for.
     """
-    found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
+    asked = plan.goal.budget if plan.goal is not None else None
+    found: dict[str, Any] = {"asked": asked if isinstance(asked, str) else "", "budget_bytes": plan.budget_bytes}
     if plan.plain_seconds:
         seconds = plan.plain_seconds
         found |= {"predicted_plain_seconds": seconds, "predicted_seconds": seconds + plan.recompute_seconds}
