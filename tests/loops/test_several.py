@@ -359,7 +359,7 @@ def test_budgets_of_their_own_are_said_not_to_know_of_each_other() -> None:
         train(models, 6)
     apart = [each for each in said if "train in one loop" in each]
     assert len(apart) == 2  # both are told, once
-    assert "apply([one, other], budget)" in apart[0] and "Network (953.67 MiB)" in apart[0]
+    assert "apply([one, other], budget)" in apart[0] and "Network (1.00 GB)" in apart[0]
 
 
 def test_models_that_train_one_after_the_other_are_not_said_to_train_together() -> None:
