@@ -62,8 +62,9 @@ def apply(
     (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
     begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with other
     forwards or more. Such a step is recorded, and the next is planned anew; so is the step after the first
-    of another optimizer, with nothing recorded. A step begins with the first forward (in train mode, gradients on)
-    after a backward, unless the graph of an earlier one still waits for its own: a generator's while its critic learns.
+    of another optimizer, with nothing recorded. A step begins with the first forward with gradients on (in eval mode
+    too, as long as backwards follow such ones) after a backward, unless the graph of an earlier one still waits for its
+    own: a generator's while its critic learns.
 
     With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
     have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
