@@ -177,6 +177,11 @@ class Governor:
         self._unseen.close()
 
     @property
+    def model(self) -> nn.Module | None:
+        """The model, or several, that it holds to a budget, once that is known; None where they are gone."""
+        return self._optimizers.model
+
+    @property
     def account(self) -> Account:
         """What has become of the model's steps."""
         return self._plans.account
