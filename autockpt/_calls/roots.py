@@ -70,11 +70,6 @@ def title(model: nn.Module) -> str:
     return " + ".join(type(module).__name__ for module in called_by_loops(model).values())
 
 
-def trains(model: nn.Module) -> bool:
-    """Whether a model, or one of several, is in train mode."""
-    return any(module.training for module in roots(model).values())
-
-
 def as_one(models: Any) -> nn.Module:
     """Return what is planned together as one module: a model as it is, several as `Together`.
 

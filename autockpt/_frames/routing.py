@@ -125,7 +125,7 @@ def governed_forward(
 
 
 def _trains(module: nn.Module, arguments: object) -> bool:
-    """Whether a forward is one of training: of parameters, or through frozen ones, in whatever mode those are."""
+    """Whether a forward may be one of training: of parameters, or through frozen ones, in whatever mode those are."""
     return (
         torch.is_grad_enabled()
         and thread.scope is None  # else another plan's member calls the model
@@ -134,9 +134,8 @@ def _trains(module: nn.Module, arguments: object) -> bool:
         and not _torch_private.transforms_active()
         and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
         and (
-            module.training
-            if any(parameter.requires_grad for parameter in module.parameters())
-            else any(tensor.requires_grad for tensor in tensors(arguments))
+            any(parameter.requires_grad for parameter in module.parameters())
+            or any(tensor.requires_grad for tensor in tensors(arguments))
         )
     )
 

@@ -29,6 +29,7 @@ from . import spoken
 from .governor import Governor
 from .pin_names import refuse_unknown_names
 from .request import Request
+from .wholes import refuse_part
 
 _log = logging.getLogger("autockpt")
 
@@ -62,8 +63,9 @@ def apply(
     (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
     begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with other
     forwards or more. Such a step is recorded, and the next is planned anew; so is the step after the first
-    of another optimizer, with nothing recorded. A step begins with the first forward (in train mode, gradients on)
-    after a backward, unless the graph of an earlier one still waits for its own: a generator's while its critic learns.
+    of another optimizer, with nothing recorded. A step begins with the first forward with gradients on (in eval mode
+    too, as long as backwards follow such ones) after a backward, unless the graph of an earlier one still waits for its
+    own: a generator's while its critic learns.
 
     With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
     have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
@@ -110,8 +112,8 @@ def apply(
             as the errors below, with the model as it was before `apply`.
         NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
             is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already, is
-            planned together with others that are not given, is one of several and `inputs` are given, has lazy modules
-            that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
+            such a part, is planned together with others that are not given, is one of several and `inputs` are given,
+            has lazy modules that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or the optimizer is
             none.
@@ -133,6 +135,7 @@ def apply(
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
     _refuse_compiled(whole, given=plan is not None)
+    refuse_part(whole)
     if plan is not None:
         _apply_plan(whole, plan, check, pinned=(keep, recompute))
         return model
