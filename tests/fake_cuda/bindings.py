@@ -131,7 +131,8 @@ def _fill_module(devices: int) -> None:
 
     cuda: Any = torch.cuda
     cuda._initialized, cuda._cached_device_count = True, devices
-    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda._exchange_device = _exchange_device
+    cuda._maybe_exchange_device = lambda index: _exchange_device(index)  # another function: Dynamo tells them apart
     cuda._get_device_properties = lambda index: _PROPERTIES
     cuda._cudart = types.SimpleNamespace(cudaMemGetInfo=_mem_get_info)
     cuda.graphs._cuda_isCurrentStreamCapturing = torch._C._cuda_isCurrentStreamCapturing
