@@ -73,6 +73,7 @@ from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
 from autockpt._show.page import Bar, Page, Table
 from autockpt._show.pictures.course import follow as follow_course
+from autockpt.solvers.names import NAMES as SOLVER_NAMES
 
 if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room

@@ -6,13 +6,11 @@ import shlex
 
 import click
 
-from .._choose.solve import solve
 from .._data.document import require_matplotlib
 from .._data.door import door
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from ..solvers.units import at_least
 from . import options, solving
 from .screen import progress
@@ -57,6 +55,9 @@ def explain(
     a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that fits. Imports no
     torch but to record.
     """
+    from .._choose.solve import solve  # with numpy, which help does without
+    from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
+
     asked = options.at_most_one(budget=budget, max_overhead=max_overhead)
     if not asked and solver != "auto":
         raise click.UsageError("--solver goes with --budget or --max-overhead")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .._choose.frontier import frontier as find_frontier
 from .._data.document import require_matplotlib
 from .._data.profile import Profile
-from .._show.explain.brief import brief_frontier
 from ..solvers.units import at_least, format_like, parse_bytes
 from . import options, solving
 from .screen import progress, tell
@@ -61,6 +59,9 @@ def frontier(
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds; -v shows who found
     each, and how far it is from the least. `autockpt explain` shows the one for a budget, from the file that -o writes.
     """
+    from .._choose.frontier import frontier as find_frontier  # with numpy, which help does without
+    from .._show.explain.brief import brief_frontier
+
     if plot is not None:
         require_matplotlib()
     profile = load(source, Profile)

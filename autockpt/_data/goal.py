@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import msgspec
 
 from ..solvers.errors import MEANT_BYTES, BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
+from .amounts import Bytes
 from .errors import PinError
 
 _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
@@ -41,7 +42,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     budget: int | str | None = None
     max_overhead: float | None = None
-    total_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    total_bytes: Bytes | None = None
     memory: str = "memory"
 
     def __post_init__(self) -> None:

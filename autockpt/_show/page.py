@@ -90,11 +90,13 @@ class Table:
             for cell, is_figure in zip(row, right, strict=True):
                 text, side = str(cell), "right" if is_figure else "left"
                 text = "\u2003" * (_indent(text) // 2) + html.escape(text.lstrip())
-                style = f"padding:.15em .8em;text-align:{side};border:none;border-bottom:{_LINE}"
+                style = f"padding:.15em .6em;text-align:{side};border:none;border-bottom:{_LINE}"
+                if is_figure and tag == "td":
+                    style += ";white-space:nowrap"
                 if isinstance(cell, Bar):
                     end = f"{100 * min(max(cell.share, 0.0), 1.0):.1f}%"
                     bar = f"linear-gradient(to right,{cell.colour}66 {end},transparent {end})"
-                    style += f";min-width:9em;background:{bar}"
+                    style += f";min-width:8em;background:{bar}"
                 found.append(f'<{tag} style="{style}">{text}</{tag}>')
             return f'<tr style="background:none">{"".join(found)}</tr>'
 
@@ -105,9 +107,9 @@ class Table:
         more = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
         return (
             _paragraphs(self.title)
-            + '<table style="border-collapse:collapse;font-size:90%;margin:.3em 0">'
+            + '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:90%;margin:.3em 0">'
             + f"<thead>{cells('th', self.header)}</thead>"
-            + f"<tbody>{''.join(cells('td', row) for row in rows[:MOST_ROWS])}</tbody></table>"
+            + f"<tbody>{''.join(cells('td', row) for row in rows[:MOST_ROWS])}</tbody></table></div>"
             + _paragraphs("\n".join(filter(None, (more, self.below))))
         )
 
@@ -158,8 +160,9 @@ class Page:
             elif isinstance(block, Table):
                 blocks.append(block.html())
             else:
-                drawn = html.escape(block(DEFAULT_WIDTH))
-                blocks.append(f'<div style="white-space:pre;font-family:monospace;line-height:1.1">{drawn}</div>')
+                drawn, style = html.escape(block(BRIEF)), "white-space:pre;font-family:monospace;line-height:1.1"
+                blocks.append(f'<div style="{style};overflow-x:auto">{drawn}</div>')
+        blocks = [f'<div style="margin:0 0 .9em">{block}</div>' for block in blocks]
         return (
             '<div style="max-width:60em;line-height:1.35;margin:.5em 0 1em">'
             f'<div style="font-size:115%;font-weight:600;margin-bottom:.6em">{html.escape(self.title)}</div>'
