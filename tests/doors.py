@@ -121,6 +121,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.witness import all_same as all_witnesses_same
     from autockpt._frames.witness import on_device, witness_of
     from autockpt._frames.witness import same as same_witness
+    from autockpt._ranks import One, ranks_of
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
@@ -150,6 +151,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
     from autockpt._train.optimizer_steps import OptimizerSteps
+    from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._watch import observer
     from autockpt._watch.observer import Observer

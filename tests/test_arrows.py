@@ -30,17 +30,19 @@ LEFT_OF = {
     "_data": set[str](),
     "_device": {"_data", "_torch_private"},
     "_calls": {"_data", "_torch_private", "_device"},
-    "_stash": {"_data", "_torch_private", "_device", "_calls"},
-    "_watch": {"_data", "_torch_private", "_device", "_calls", "_stash"},
-    "_record": {"_data", "_torch_private", "_device", "_calls", "_stash", "_watch"},
+    "_ranks": {"_data", "_torch_private"},
+    "_stash": {"_data", "_torch_private", "_device", "_calls", "_ranks"},
+    "_watch": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
+    "_record": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash", "_watch"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
-    "_frames": {"_data", "_torch_private", "_device", "_calls", "_stash"},
+    "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
     "_train": {
         "_data",
         "_torch_private",
         "_device",
         "_calls",
+        "_ranks",
         "_stash",
         "_watch",
         "_record",
@@ -53,6 +55,7 @@ LEFT_OF = {
         "_torch_private",
         "_device",
         "_calls",
+        "_ranks",
         "_stash",
         "_watch",
         "_record",
@@ -84,7 +87,18 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_stash", "_watch", "_record", "_frames", "_train", "_check"}
+WITH_TORCH = {
+    "_torch_private",
+    "_device",
+    "_calls",
+    "_ranks",
+    "_stash",
+    "_watch",
+    "_record",
+    "_frames",
+    "_train",
+    "_check",
+}
 """Rooms that may import torch at module level."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from .._data.errors import NotApplicable
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile, refuse_no_profile
@@ -21,6 +22,7 @@ from ..solvers.lowest import least_peak_until
 from ..solvers.registry import named, solve_until
 from .bound import lay_out, least_seconds
 from .candidates import Candidates, find_candidates
+from .candidates.from_plan import find_planned
 from .peak_breakdown import advise, peak_parts
 from .pins import pin
 
@@ -128,6 +130,25 @@ def choose(
         known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounded else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
+
+
+def restate(plan: Plan, profile: Profile, asked: Asked) -> Plan | None:
+    """Return a plan that was made from another profile as one for this, its figures those of this one's judge.
+
+    None where the recorded step makes other calls, or the plan does not keep it to what is asked.
+    """
+    try:
+        candidates = find_planned(profile, plan)
+    except NotApplicable:
+        return None
+    solution = judged(candidates.problem, range(len(candidates.replays)), solver=plan.solver)
+    budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
+    if solution.peak_bytes > budget_bytes:
+        return None
+    if solution.recompute_seconds > asked.goal.most_seconds(profile.plain_seconds):
+        return None
+    made = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=None, pins=asked.pins)
+    return msgspec.structs.replace(made, goal=asked.goal, refused=plan.refused)
 
 
 def for_candidates(seconds: float, progress: Progress, clock: Callable[[], float] | None = None) -> Deadline:

@@ -23,6 +23,9 @@ MOST_TICKS = 20
 INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
+OF_REFUSALS = {"call": "call", "run": "call", "tensor": "tensor"}
+"""What the index of a refusal is one of, by what is refused; else of a function."""
+
 
 def validate(profile: Profile) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
@@ -88,7 +91,7 @@ def _columns(profile: Profile) -> Iterator[tuple[str, str, Sequence[Any]]]:
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
     for each in profile.refusals:
-        yield "refusals", each.what if each.what in ("call", "tensor") else "function", [each.index]
+        yield "refusals", OF_REFUSALS.get(each.what, "function"), [each.index]
 
 
 def _check_tree(profile: Profile) -> None:

@@ -126,8 +126,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
         held = sum(sizes[tensor] for tensor in outputs if deaths[tensor] > self.forward_ticks)
         return 2 * held >= sum(sizes[tensor] for tensor in outputs)
 
-    def refused(self, what: Literal["call", "result", "function", "tensor"]) -> dict[int, str]:
-        """Return why calls, results, functions or tensors are refused, by their index; see `RefusedPart`."""
+    def refused(self, what: Literal["call", "run", "result", "function", "tensor"]) -> dict[int, str]:
+        """Return why calls, runs, results, functions or tensors are refused, by their index; see `RefusedPart`."""
         return {each.index: each.reason for each in self.refusals if each.what == what}
 
     @property

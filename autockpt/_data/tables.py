@@ -91,14 +91,15 @@ class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """What cannot be replayed exactly, or not be dropped, and why; an array in JSON.
 
     Attributes:
-        what: a ``call`` cannot be replayed; the ``result`` of a torch function cannot be handed out by a replay that
-            leaves the function out; a ``function`` cannot run again by itself, as a call of a segment; a ``tensor`` of
-            forward is held after it by something else than autograd and the caller, and the reason says where.
+        what: a ``call`` cannot be replayed; a ``run`` of several calls, this one among them, cannot; the ``result`` of
+            a torch function cannot be handed out by a replay that leaves the function out; a ``function`` cannot run
+            again by itself, as a call of a segment; a ``tensor`` of forward is held after it by something else than
+            autograd and the caller, and the reason says where.
         index: of the call, the function or the tensor.
         reason: in words.
     """
 
-    what: Literal["call", "result", "function", "tensor"]
+    what: Literal["call", "run", "result", "function", "tensor"]
     index: Index
     reason: str
 

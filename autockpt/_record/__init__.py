@@ -7,7 +7,6 @@ step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
-ranks.py        what does not go with several ranks yet, refused by name
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 refusals.py     why calls and functions cannot be replayed

@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._ranks.units import gathered_now, parameters_at_rest
 from .shadow import state_tensors
 
 T = TypeVar("T")
@@ -53,9 +54,10 @@ def beside(model: torch.nn.Module, known: Iterable[torch.Tensor], device_type: s
     """
     if threading.active_count() > 1:
         return None
-    things, trained = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in model.parameters()}
+    own_parameters = parameters_at_rest(model)
+    things, trained = alive(torch.Tensor, Optimizer), {id(parameter) for parameter in own_parameters}
     found = each_storage((each for each in things if isinstance(each, torch.Tensor)), device_type)
-    known = private.parts((*known, *model.parameters(), *model.buffers()))
+    known = private.parts((*known, *own_parameters, *gathered_now(model), *model.buffers()))
     for optimizer in things:
         if isinstance(optimizer, Optimizer):
             its = (id(each) for group in optimizer.param_groups for each in group["params"])

@@ -40,7 +40,7 @@ class Flow:
         calls: when each call ran, with what came in and went out.
         functions: the same of functions.
         ops: the same of operators.
-        parameters: storages of parameters, and of what autocast keeps of them.
+        parameters: storages of parameters, those that are gathered for a while too.
         buffers: storages of buffers.
         constants: storages that the model's own objects have, and that no operator of the step changes.
     """
@@ -53,6 +53,7 @@ class Flow:
         names = found.older
         self.buffers = {number for number, key in names.items() if key in run.buffer_names}
         self.parameters = {number for number, key in names.items() if key in run.parameters}
+        self.parameters.update(each for mark in found.of_kind("gathered") for each in mark.storages)
         self._names = {number: run.buffer_names[names[number]] for number in self.buffers}
         # Numbers become tensors below all that Python sees: `x.fill_(0.5)`.
         seen = found.of_kind("enter", "exit", "begin", "end", "pack")
@@ -65,6 +66,10 @@ class Flow:
     def is_own(self, storage: int) -> bool:
         """Whether a storage is the model's: of a parameter, or of a buffer."""
         return storage in self.parameters or storage in self.buffers
+
+    def is_activation(self, storage: int) -> bool:
+        """Whether a storage was born in the step, and is no parameter that was gathered in it."""
+        return storage >= 0 and storage not in self.parameters
 
     def born(self, storage: int) -> int:
         """Tick at which a storage was allocated; -1 if that was before the step."""
@@ -79,7 +84,7 @@ class Flow:
         """Tensors of the step that an operator reads; casts that autocast had made for others left out."""
         span, function = self.ops[op], self.run.ops[op].function
         since = self.functions[function].first.tick if function >= 0 else span.first.tick
-        read = (each for each in span.first.storages if each >= 0 and each in self._visible)
+        read = (each for each in span.first.storages if each in self._visible and self.is_activation(each))
         return [each for each in read if each not in self.casts or self._birth[each] > since]
 
     def makes(self, op: int) -> list[int]:

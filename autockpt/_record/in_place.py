@@ -24,12 +24,13 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._ranks.buckets import Buckets
+from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._watch.observer import Observer
 from .alive import beside
 from .prelude import alike, made_since, unlike_bytes
-from .ranks import bucket_bytes
 from .recorded import Recorded
 from .recorder import static_bytes
 from .shadow import state_tensors
@@ -64,7 +65,7 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._bucket_bytes = bucket_bytes(model)
+        self._buckets = Buckets(model)
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
@@ -73,8 +74,11 @@ class RecordedStep(SpilledStep):
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
         self._on.forget_workspaces()  # waits for autograd's threads too: nobody may look around while they end tensors
-        self._look_around(private.parts((*tensors(arguments), *model.parameters(), *model.buffers())))
+        self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
         _start(self._tape)
+        for each in gathered_parameters(model):
+            if each.untyped_storage().nbytes():  # as the root's are before its forward: they go within the step
+                private.move(each)
         # Where the model is dropped, or the process ends: with a profiler that runs it would crash.
         self._end = weakref.finalize(self, self._tape.__exit__, ProfilingError, None, None)
 
@@ -85,12 +89,13 @@ class RecordedStep(SpilledStep):
         """
         model = self.model
         around = Contents({name or "the model": module for name, module in model.named_modules()})
-        own = {*map(private.storage_key, counted), 0}
+        own = {*map(private.storage_key, (*counted, *gathered_parameters(model))), 0}
         inside = private.parts(each for _, each in around.tensors)
         inside = [each for each in inside if private.storage_key(each) not in own]
         self._observer = Observer(model, self._tape, self._clock, self.spill, held=inside)
         gradients, others = _gradients(model), [each for each in inside if each.device == self.device]
-        held = [*(each for each in gradients if private.storage_key(each) not in own), *others]
+        brought = arriving(model)  # goes within the step, and another has come as the next one begins
+        held = [*(each for each in gradients if private.storage_key(each) not in own), *others, *brought]
         stands = beside(model, (*counted, *held), self.device.type)
         others = [each for each in (stands or {}).values() if each.device == self.device]
         self._uncounted = {self._tape.key(each): rounded(self._on, each.untyped_storage().nbytes()) for each in others}
@@ -98,7 +103,7 @@ class RecordedStep(SpilledStep):
         self._uncounted_bytes = None if untold else sum(self._uncounted.values())
         storages = {self._tape.key(each): each.untyped_storage() for each in held}
         self._own = {*self._observer.keys(counted), *storages}
-        self._stays = storages.keys() - {*self._observer.keys(gradients)}
+        self._stays = storages.keys() - {*self._observer.keys((*gradients, *brought))}
         watched = storages | {self._tape.key(each): each.untyped_storage() for each in others}
         self._watched = [weakref.ref(storage, partial(self._went, key)) for key, storage in watched.items()]
         self._held_bytes = {key: rounded(self._on, storage.nbytes()) for key, storage in storages.items()}
@@ -119,7 +124,7 @@ class RecordedStep(SpilledStep):
         if not self._running:
             self._observer.begin_backward()
         self._over, self._running = self._clock.stamp(), True
-        self._as_backward_ends(self._backward_over)
+        self._as_backward_ends(self._backward_over, late=bool(units(self.model)))
 
     def backward_reads(self) -> None:
         if not self._running:  # that of a penalty on gradients, or of a loss on what hooks have seen
@@ -136,7 +141,8 @@ class RecordedStep(SpilledStep):
         """Note that the step is over, if neither a backward nor the step of an optimizer comes after this."""
         number = self._observer.mark("backward_end", 0, self._over, self._observer.keys(_gradients(self.model)))
         self._states[number] = self._observer.keys(state)
-        self._reached.update(id(each) for each in self.model.parameters() if each.is_leaf and each.grad is not None)
+        own = parameters_at_rest(self.model)
+        self._reached.update(id(each) for each in own if each.is_leaf and each.grad is not None)
 
     def drop(self) -> None:
         super().drop()
@@ -152,7 +158,7 @@ class RecordedStep(SpilledStep):
         Raises:
             ProfilingError: the tape is torn, or no backward came, or none to its end.
         """
-        others = self._observer.keys((*tensors(arguments), *_gradients(self.model)))
+        others = self._observer.keys((*tensors(arguments), *_gradients(self.model), *gathered_now(self.model)))
         try:
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
@@ -164,7 +170,10 @@ class RecordedStep(SpilledStep):
         finally:
             self.drop()
         run = self._observer.run
+        run.threads = self.device.type == "cpu" and private.process_group()
         made = made_since(self._tape.events(), self._last(), frozenset(others))
+        buckets = self._buckets.among(dict(enumerate(made)))
+        made = [size for number, size in enumerate(made) if number not in buckets]
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
         run.events, left, given = self._of_the_step(frozenset(others), before)
@@ -174,9 +183,9 @@ class RecordedStep(SpilledStep):
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._bucket_bytes + max(left_bytes, 0) + stood_bytes,
+            other_bytes=self._buckets.bytes + max(left_bytes, 0) + stood_bytes,
         )
-        trainable = [each for each in self.model.parameters() if each.requires_grad]
+        trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(
             run=run,
             seconds=recorded_seconds(run, self._clock, backward=self._on.runs_at_once),
@@ -202,8 +211,8 @@ class RecordedStep(SpilledStep):
         Sizes as well of what later forwards are given and was there before: a second batch. What was there `before` and
         went is part of the step.
 
-        State that an optimizer made is left out: the next step finds it there. What else somebody has who got it from
-        the model is there twice for a while, as the next step makes its own before this one's goes.
+        State that an optimizer made is left out, and buckets: the next step finds them there. What else somebody has
+        who got it from the model is there twice for a while, as the next step makes its own before this one's goes.
         """
         last = self._last()
         stays = self._stays.difference(self._gone.values())
@@ -223,7 +232,9 @@ class RecordedStep(SpilledStep):
             step.take(event)
             step.over = step.over or (event.kind == "mark" and event.key == last)
         left = {place for key, place in step.live.items() if key not in others} & (seen - state)
-        own = [event for place, event in enumerate(step.events) if place not in state]
+        aside = state | self._buckets.among({place: step.events[place].bytes for place in left})
+        left -= aside
+        own = [event for place, event in enumerate(step.events) if place not in aside]
         return own, [step.events[place].bytes for place in left], [*given.values()]
 
     def _events(self) -> Iterator[Event]:
@@ -267,8 +278,8 @@ class _Excerpt:
 
 
 def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
-    found = [each.grad for each in model.parameters() if each.is_leaf and each.grad is not None]
-    return [each for each in found if each.layout == torch.strided]
+    found = [each.grad for each in parameters_at_rest(model) if each.is_leaf and each.grad is not None]
+    return [each for each in private.parts((*found, *waiting_gradients(model))) if each.layout == torch.strided]
 
 
 def _start(tape: AllocatorTape) -> None:

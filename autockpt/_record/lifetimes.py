@@ -76,7 +76,7 @@ class Lifetimes:
 def lifetimes(run: Run) -> Lifetimes:
     """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""
     found = Lifetimes()
-    copies, workspaces = _not_of_the_step(run)
+    copies, workspaces, lost = _not_of_the_step(run)
     live: dict[int, tuple[int, bool]] = {}  # by address, a storage, and whether that is only a copy of it
     saved: list[int | None] = []
     holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
@@ -127,7 +127,16 @@ def lifetimes(run: Run) -> Lifetimes:
             let_go(number)
         elif place in copies:
             live.pop(event.key, None)
+        elif place in lost:
+            natural[len(found.bytes)] = death[len(found.bytes)] = found.ticks + 1
+            found.bytes.append(event.bytes)
+            found.birth.append(found.ticks)
+            found.ticks += 1
         else:
+            number, is_copy = live.get(event.key, (-1, True))
+            if not is_copy and number >= 0:  # it has gone, and another thread had it last
+                natural.setdefault(number, found.ticks)
+                let_go(number)
             live[event.key] = len(found.bytes), False
             holders[len(found.bytes)] += 1
             found.bytes.append(event.bytes)
@@ -139,27 +148,30 @@ def lifetimes(run: Run) -> Lifetimes:
     return found
 
 
-def _not_of_the_step(run: Run) -> tuple[set[int], set[int]]:
+def _not_of_the_step(run: Run) -> tuple[set[int], set[int], set[int]]:
     """Places of allocations that a plain step does not make, and of those that the next step finds there.
 
     Returns:
-        What the recorder allocates, copies of saved tensors for one, and what is never freed and nothing in Python saw.
+        What the recorder allocates, copies of saved tensors for one; what is never freed and nothing in Python saw; and
+        of that what threads of collectives have freed, which no tape sees: it is taken to go at once.
     """
     copies: set[int] = set()
+    lost: set[int] = set()
     unseen: dict[int, int] = {}  # by address, the place of its allocation
     live: dict[int, int] = {}
     aside = False
     for place, event in enumerate(run.events):
         if event.kind == "alloc":
+            lost.update([unseen[event.key]] if event.key in unseen else [])
             live[event.key] = unseen[event.key] = place
             copies.update([place] if aside else [])
         elif event.kind == "free":
             unseen.pop(event.key, None)
         else:
             mark = run.marks[event.key]
-            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held"))
+            aside = mark.kind == "aside" or (aside and mark.kind in ("release", "ready", "held", "gathered"))
             if mark.kind == "unpack":
                 copies.update(live[key] for key in mark.keys if key in live)
             for key in mark.keys:
                 unseen.pop(key, None)
-    return copies, {*unseen.values()}
+    return (copies, set(), lost | {*unseen.values()}) if run.threads else (copies, {*unseen.values()}, lost)

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Device, rounded
+from .._ranks.units import parameters_at_rest
 from ..solvers.units import shown
 from .shadow import shadow_step, state_tensors, twin_of
 
@@ -122,7 +123,7 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
 def _by_name(name: str, model: torch.nn.Module) -> Chosen:
     """Build the optimizer of that name with its defaults, over twins of the trainable parameters."""
     kind = _class_named(name)
-    twins = [twin_of(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    twins = [twin_of(parameter) for parameter in parameters_at_rest(model) if parameter.requires_grad]
     try:
         optimizer = kind(twins)
     except Exception as error:
@@ -155,7 +156,7 @@ def _given(optimizer: Optimizer, model: torch.nn.Module) -> Chosen:
     inner = [value for value in vars(optimizer).values() if isinstance(value, Optimizer)]
     if "param_groups" not in vars(optimizer) and inner:  # a wrapper that passes on another's groups
         return _given(inner[0], model)
-    name, owned = type(optimizer).__name__, {id(parameter) for parameter in model.parameters()}
+    name, owned = type(optimizer).__name__, {id(parameter) for parameter in parameters_at_rest(model)}
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(id(parameter) not in owned for parameter in trained)
     if foreign == len(trained):
@@ -163,7 +164,7 @@ def _given(optimizer: Optimizer, model: torch.nn.Module) -> Chosen:
             f"{name} trains {foreign} parameters, and none of them is one of the {len(owned)} of "
             f"{type(model).__name__}. Give the optimizer that trains this model."
         )
-    leaves = {id(p): i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+    leaves = {id(p): i for i, p in enumerate(p for p in parameters_at_rest(model) if p.requires_grad)}
     note = f"{foreign} of the {len(trained)} parameters that {name} trains are not the model's; its state counts whole"
     return Chosen(optimizer=optimizer, leaves=leaves, notes=(note,) if foreign else ())
 
@@ -215,7 +216,7 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
         coming = [each for each in group["params"] if each.requires_grad]
         if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
             coming = [each for each in coming if id(each) not in exists]
-        total += moments * sum(rounded(device, parameter.nbytes) for parameter in coming)
+        total += moments * sum(rounded(device, each.nbytes) for each in private.parts(coming))
     found = sum(rounded(device, size) for size in storages.values())
     return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
 

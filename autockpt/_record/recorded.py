@@ -8,6 +8,7 @@ import torch
 
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._ranks.refuse import COVERS_UNITS
 from .._watch.marks import Run
 from ..solvers.units import format_bytes
 from .optimizer import OptimizerMemory
@@ -40,8 +41,16 @@ class Recorded:
 
     @property
     def operators(self) -> list[tuple[str, str]]:
-        """Name of each operator, and class of the module whose call ran it."""
-        return [(op.name, self.run.calls[op.call].class_name if op.call >= 0 else "") for op in self.run.ops]
+        """Name of each operator that a replay might run, and class of the module whose call ran it."""
+        calls = self.run.calls
+        around = {number for number, call in enumerate(calls) if COVERS_UNITS in call.reasons}
+        ops = (op for op in self.run.ops if op.call not in around)
+        return [(op.name, calls[op.call].class_name if op.call >= 0 else "") for op in ops]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether calls are units of FSDP2, of which no larger step can be foretold."""
+        return any(call.alone for call in self.run.calls)
 
     @property
     def backwards(self) -> int:

@@ -22,13 +22,14 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._frames.install import set_aside
+from .._ranks.refuse import refuse_foretold, refuse_own_step
+from .._ranks.units import parameters_at_rest
 from .._stash import open_stash
 from .._stash.base import Spill
 from .._watch.marks import Run, SeenCall
 from .flow import Flow
 from .lifetimes import lifetimes
 from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
-from .ranks import refuse_own_step, refuse_sharded
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes
 from .step import Loss, TrainingStep, refuse_unseen, training_step
@@ -94,7 +95,7 @@ def profile(
     if mode == "fake":
         from .fake import profile_fake
 
-        refuse_sharded(model)
+        refuse_foretold(model)
         with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
             step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
             return profile_fake(step, choose_optimizers(optimizer, model), device)
@@ -260,11 +261,12 @@ def static_bytes(
         gradients: that are there.
     """
     counted = partial(storage_bytes, device)
-    own = {*map(private.storage_key, private.parts((*inputs, *model.parameters(), *model.buffers())))}
+    parameters = parameters_at_rest(model)
+    own = {*map(private.storage_key, private.parts((*inputs, *parameters, *model.buffers())))}
     held = private.parts(each for _, each in contents.tensors) if contents is not None else []
     others = [each for each in held if private.storage_key(each) not in own]
     return Static(
-        parameter_bytes=counted(model.parameters()),
+        parameter_bytes=counted(parameters),
         buffer_bytes=counted(model.buffers()),
         input_bytes=counted(inputs),
         gradient_bytes=counted(each for each in gradients if each is not None),

@@ -33,6 +33,7 @@ def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
     results = (seen.unreadable or (UNTRACED if seen.untraced else "") for seen in flow.run.functions)
     alone = (next(filter(None, _of_function(flow, function)), "") for function in functions)
     yield from (RefusedPart("call", i, reason) for i, reason in enumerate(calls) if reason)
+    yield from (RefusedPart("run", i, seen.alone) for i, seen in enumerate(flow.run.calls) if seen.alone)
     yield from (RefusedPart("result", i, reason) for i, reason in enumerate(results) if reason)
     yield from (RefusedPart("function", i, reason) for i, reason in enumerate(alone) if reason)
 

@@ -72,8 +72,9 @@ def shadow_step(
 
 
 def twin_of(parameter: torch.Tensor) -> torch.nn.Parameter:
-    """Return a parameter of the same shape without memory."""
-    shape, strides = private.geometry(parameter)
+    """Return a parameter of the same shape without memory; of one that lies on several ranks what is here."""
+    (here,) = private.parts([parameter]) if private.is_distributed(parameter) else [parameter]
+    shape, strides = private.geometry(here)
     hollow = torch.empty_strided(shape, strides, dtype=parameter.dtype, device="meta")
     return torch.nn.Parameter(hollow, requires_grad=parameter.requires_grad)
 
@@ -163,6 +164,8 @@ def _shadow_group(
 
 def _hollow(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
     """A tensor like this one without memory, on a storage of the same size, shared where that is."""
+    if private.is_distributed(tensor):
+        (tensor,) = private.parts([tensor])
     if tensor.layout != torch.strided:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     key = private.storage_key(tensor)

@@ -86,7 +86,7 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
                 enter_seconds=at["enter", index],
                 exit_seconds=at["exit", index],
                 arguments=_arguments(flow, span, seen.ways),
-                outputs=tuple(each for each in span.last.storages if each >= 0),
+                outputs=tuple(filter(flow.is_activation, span.last.storages)),
                 signature=signature,
                 draws=seen.draws or any(flow.run.ops[op].draws for op in ops),
                 buffers=tuple(sorted({*flow.buffer_names(changed, seen.name), *seen.bound})),
@@ -145,7 +145,7 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
     hollow = [flow.looks_at_shapes(function) for function in range(len(seen))]
     reads: list[dict[int, None]] = []
     for looks, span in zip(hollow, spans, strict=True):
-        came = [] if looks else [each for each in span.first.storages if each >= 0]
+        came = [] if looks else filter(flow.is_activation, span.first.storages)
         reads.append(dict.fromkeys(each for each in came if each not in flow.casts))
     for op, each in enumerate(flow.run.ops):
         # A function may get at what it was not given: an attribute, a closure.

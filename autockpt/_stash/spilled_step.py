@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 from .. import _torch_private as private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
+from .._ranks.units import gathered_parameters
 from . import open_stash
 from .base import Spill, SpilledTensor, Stash
 
@@ -53,7 +55,7 @@ class SpilledStep:
         self, model: torch.nn.Module, device: torch.device, arguments: object, stash: Stash | None = None
     ) -> None:
         self.device, self.model, self.foreign, self.unhooked, self.inside = device, model, False, False, False
-        held = [*tensors(arguments), *model.parameters(), *model.buffers()]
+        held = [*tensors(arguments), *model.parameters(), *gathered_parameters(model), *model.buffers()]
         self.spill = Spill(stash or open_stash(device), device, held)
 
     def forward(self, arguments: object, run: Callable[[], Any], name: str = "") -> Any:
@@ -116,10 +118,11 @@ class SpilledStep:
         """
         self.spill.close()
 
-    def _as_backward_ends(self, method: Callable[[], None]) -> None:
+    def _as_backward_ends(self, method: Callable[[], None], *, late: bool = False) -> None:
         """Have a method of this step called as the backward that is running ends.
 
-        The thread of a device may hold what is called for a while longer, and with it must not hold the step.
+        The thread of a device may hold what is called for a while longer, and with it must not hold the step. FSDP2
+        reduces its last gradients then as well, and is to have done so: it is called `late`, after all that others ask.
         """
         weak = weakref.WeakMethod(method)
 
@@ -127,7 +130,7 @@ class SpilledStep:
             if (alive := weak()) is not None:
                 alive()
 
-        private.after_backward(call)
+        private.after_backward(functools.partial(private.after_backward, call) if late else call)
 
     def _yield(self) -> None:
         self.unhooked = True

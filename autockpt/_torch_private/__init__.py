@@ -97,5 +97,24 @@ from .recorder import (
     quiet_fake_tensors,
     sleep_on,
 )
+from .sharded import (
+    buffers_of,
+    default_store,
+    gather,
+    has_rebuilt_buckets,
+    is_distributed,
+    is_offloaded,
+    let_go,
+    lies_on_several,
+    move,
+    own_rank,
+    parameters_of,
+    process_group,
+    ranks_in,
+    unit_of,
+    unit_ranks,
+    unit_switches,
+    waiting_gradients,
+)
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of
 from .yielding import yielding_hooks

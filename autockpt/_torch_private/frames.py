@@ -102,7 +102,8 @@ def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
         if flatten is None:
             found.append(tensor)
         else:
-            found += parts([getattr(tensor, name) for name in flatten()[0]])
+            inside = (getattr(tensor, name) for name in flatten()[0])  # a DTensor's mesh is among them
+            found += parts(each for each in inside if isinstance(each, Tensor))
     return found
 
 

@@ -15,8 +15,9 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from .._device import device_of
-from ..solvers.errors import Infeasible, TooCostly
+from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from . import said
+from .agreement import Agreement, Left
 from .batch import Forward
 from .decision import Decision
 from .history import MOST_KINDS
@@ -37,20 +38,22 @@ class Acting:
         ways: makes ways.
         optimizers: those that have taken steps.
         said: what the user was told.
+        agreement: with other ranks.
 
     Attributes:
         idle: whether steps run as they come from now on.
     """
 
-    def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said) -> None:
+    def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said, agreement: Agreement) -> None:
         self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
-        self.idle = False
+        self._agreement, self.idle = agreement, False
         self._put: list[Ready] = []  # plans that were on the model; the newest is last. Kinds of steps take turns
 
     def rest(self) -> None:
         """Let steps run as they come from now on."""
         self.idle = True
         self._ways.stashes.let_go()
+        self._agreement.leave("trains without a plan")
 
     def on(
         self,
@@ -78,7 +81,22 @@ class Acting:
         Raises:
             Infeasible, TooCostly: as for `Plans.make`; where no first plan is found the model is left as it was.
             NotApplicable, NoRoom: as for `Ways`.
+            AutockptError: as for `Agreement`; the model is left as it was.
         """
+        able = decision.what == "Replan" or self._plans.history.timed
+        try:
+            follows = self._agreement.begins(begins.model, able=able)
+        except Left as left:
+            self.rest()
+            self._said.once(str(left))
+            return decision, self._ways.planned(installed, None, None)
+        except AutockptError:
+            self._give_up(begins.model, installed)
+            raise
+        if follows == "plan" and decision.what != "Replan":  # the first plan of all ranks, though not for this step
+            self._made(begins, installed, gradient_bytes, "the other ranks plan")
+        if follows == "wait":
+            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
         if decision.what == "Record":
             return decision, self._ways.recorded(begins, end, is_first=is_first)
         if decision.what == "Time":
@@ -92,11 +110,15 @@ class Acting:
         """Make a plan for the step that begins; where no first one is found the model is left as it was."""
         try:
             return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
-        except (Infeasible, TooCostly) as error:
-            self.rest()
-            with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
-                installed.remove(begins.model)
-            raise error.carrying(kept=True) from None
+        except AutockptError as error:
+            self._give_up(begins.model, installed)
+            raise (error.carrying(kept=True) if isinstance(error, (Infeasible, TooCostly)) else error) from None
+
+    def _give_up(self, model: nn.Module, installed: Installed) -> None:
+        """Leave the model as it was."""
+        self.rest()
+        with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
+            installed.remove(model)
 
     def _planned(self, decision: Decision, begins: Forward, installed: Installed, gradient_bytes: int) -> Way:
         """Run the step under the plan that was decided on."""

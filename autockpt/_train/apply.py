@@ -19,8 +19,8 @@ from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._frames import Checking
 from .._frames.install import govern, install, installed_plan, uninstall
+from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
 from .._record.optimizer import Optimizers
-from .._record.ranks import refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
@@ -250,7 +250,10 @@ def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
 def _refuse_unplannable(model: torch.nn.Module, goal: Goal, inputs: object, loss: object, plan_for: object) -> None:
     """Refuse a model of which no step can be planned, and what says what one model is given where several are."""
     _look_at_devices(model, goal)
-    refuse_sharded(model)
+    if inputs is None and not plan_for:
+        refuse_sharded(model)
+    else:
+        refuse_foretold(model)
     if isinstance(model, Together) and (inputs is not None or loss is not None or plan_for):
         raise NotApplicable(
             "inputs=, loss= and plan_for= say what one model is given, and several were. Leave them out: your own "

@@ -15,6 +15,8 @@ from torch import nn
 from .._calls.roots import WHOLE, roots
 from .._calls.values import encode, kept_whole
 from .._device.present import kinds
+from .._ranks.units import parameters_at_rest, switches, waiting_gradients
+from .._torch_private import parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
 """Arguments that make a model do something else."""
@@ -156,8 +158,12 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
 def gradient_bytes(model: nn.Module) -> int:
     """Bytes of the parameters to whose gradients a step that begins now adds its own."""
     # What stands for a parameter for a while (torch.func.functional_call) is no leaf, and has none.
-    held = {id(each): each for each in _parameters(_modules(model)) if each.is_leaf and each.grad is not None}
-    return sum(each.nbytes for each in held.values() if each.requires_grad)
+    own: Iterable[nn.Parameter] = parameters_at_rest(model) if process_group() else _parameters(_modules(model))
+    held = {id(each): each for each in own if each.is_leaf and each.grad is not None}
+    trained: list[torch.Tensor] = [each for each in held.values() if each.requires_grad]
+    if process_group():
+        trained = [*parts(trained), *waiting_gradients(model)]
+    return sum(each.nbytes for each in trained)
 
 
 def _state_of(model: nn.Module) -> tuple[object, ...]:
@@ -165,7 +171,8 @@ def _state_of(model: nn.Module) -> tuple[object, ...]:
     modules = _modules(model)
     parameters = tuple([(parameter.requires_grad, parameter.dtype) for parameter in _parameters(modules)])
     autocast = tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds())
-    return parameters, tuple([(id(module), module.training) for module in modules]), autocast
+    trains = tuple([(id(module), module.training) for module in modules])
+    return (parameters, trains, autocast, switches(model)) if process_group() else (parameters, trains, autocast)
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:

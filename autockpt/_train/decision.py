@@ -3,7 +3,7 @@
 a plan covers it                                              Keep
 one of its kind is recorded, but no seconds yet               Time, whatever its sizes
 no recording covers it, or the last step made other calls     Record
-recorded and timed, or measured above the budget              Replan
+recorded and timed, or measured above the budget              Replan; or Wait, for ranks that cannot plan yet
 planned, and no plan fits                                     Lowest
 """
 
@@ -40,12 +40,13 @@ class Decision:
 
     Attributes:
         what: ``Keep`` the plan that covers it; ``Record`` the step, spilled; ``Time`` it, spilled; ``Replan`` before
-            it; run it under the ``Lowest`` plan, which does not hold it to the budget, and say so.
+            it; run it under the ``Lowest`` plan, which does not hold it to the budget, and say so; ``Wait``, spilled,
+            until other ranks can plan.
         reason: why, where that is to be said.
         ready: the plan, where there is one.
     """
 
-    what: Literal["Keep", "Record", "Time", "Replan", "Lowest"]
+    what: Literal["Keep", "Record", "Time", "Replan", "Lowest", "Wait"]
     reason: str = ""
     ready: Ready | None = None
 

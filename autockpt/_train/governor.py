@@ -24,6 +24,7 @@ from .._torch_private import transforms_active
 from . import said
 from .account import Account
 from .acting import Acting
+from .agreement import Agreement
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
 from .decision import Situation, decide
@@ -61,9 +62,10 @@ class Governor:
     def __init__(self, request: Request, together: Together | None = None) -> None:
         self._request, self._surprises, self._said = request, Surprises(), Said()
         self._ways = Ways(self._said)
-        self._plans = Plans(request, self._ways.stashes)
+        self._agreement = Agreement(request)
+        self._plans = Plans(request, self._ways.stashes, self._agreement)
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
-        self._acting = Acting(self._plans, self._ways, self._optimizers, self._said)
+        self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
         self._lessons = Lessons(request.goal.budget_bytes, self._plans, self._surprises, self._optimizers, self._said)
         self._evaluations = Evaluations()
         self._together, self.company, self.what = together, Company(), "a model"
@@ -128,8 +130,9 @@ class Governor:
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
-            except BaseException:
+            except BaseException as error:
                 self._ways.stashes.let_go()
+                self._agreement.leave("has failed as a step began", error)
                 raise
             if step is None:
                 return self._installed.forward(begins)
@@ -170,6 +173,7 @@ class Governor:
 
     def close(self) -> None:
         """Let go of everything: the plan is taken off the model."""
+        self._agreement.leave("has had the budget taken off its model")
         self._drop()
         self._ways.put_back()
         self._optimizers.close()

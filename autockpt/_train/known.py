@@ -26,7 +26,7 @@ class Known:
         reached: which of the trainable parameters get a gradient, by their number.
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
-        tight: whether no plan holds a larger step to the budget.
+        tight: whether no plan holds a larger step to the budget, or no larger step can be foretold.
         stood: sizes of what was there before the recorded step and counts.
         before_bytes: of what else the loop makes before such a step, which stands in all of it.
     """
@@ -53,6 +53,7 @@ class Known:
             backwards=recorded.backwards,
             reached=recorded.reached,
             recorded=recorded,
+            tight=recorded.sharded,
             stood=recorded.stood,
             before_bytes=max(0, *(unlike_bytes(each, recorded.stood) for each in (recorded.made, made))),
         )

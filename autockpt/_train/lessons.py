@@ -7,7 +7,7 @@ import math
 
 from .._data.errors import ProfilingError
 from .._device import device_of
-from .._record.ranks import refuse_collectives
+from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
 from . import said
 from .batch import Forward, gradient_bytes

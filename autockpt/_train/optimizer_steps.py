@@ -11,6 +11,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from .._ranks.units import parameters_at_rest
+
 FOREIGN = -1
 """What is remembered of an optimizer that trains no parameter of the model."""
 
@@ -74,7 +76,7 @@ class OptimizerSteps:
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has a parameter of the model's in groups of its own: wrappers pass on another's."""
         model = self.model
-        own = set() if model is None else {id(parameter) for parameter in model.parameters()}
+        own = set() if model is None else {id(parameter) for parameter in parameters_at_rest(model)}
         groups = vars(optimizer).get("param_groups", ())
         return any(id(parameter) in own for group in groups for parameter in group["params"])
 

@@ -16,6 +16,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
 from .._frames import Nets
+from .._ranks.refuse import refuse_foretold
 from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.recorded import Recorded
 from .._record.recorder import record_step
@@ -25,6 +26,7 @@ from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_like
 from .account import Account
+from .agreement import Agreement
 from .alike import MOST_OTHERS, shared
 from .batch import Forward, Kind, gradient_bytes
 from .headroom import enlarged, grown
@@ -43,14 +45,15 @@ class Plans:
     Args:
         request: what the user asked for.
         stashes: opens stashes for the rehearsals of plans.
+        agreement: with other ranks.
 
     Attributes:
         history: what is known.
         account: what has become of steps.
     """
 
-    def __init__(self, request: Request, stashes: HeldStashes) -> None:
-        self._request, self._stashes = request, stashes
+    def __init__(self, request: Request, stashes: HeldStashes, agreement: Agreement) -> None:
+        self._request, self._stashes, self._agreement = request, stashes, agreement
         self.history, self.account = History(), Account(request.goal)
 
     def prepare(self, model: torch.nn.Module, inputs: object) -> Ready:
@@ -71,7 +74,12 @@ class Plans:
         )
         self.history = History(known=(known,), slower=1.0, counted=memory, given=True)
         _, profile = self._standing(begins, known, memory, self._request.optimizers())
-        ready = self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device)))
+        self._agreement.begins(model, able=True)
+        ready = self._agreement.plan(
+            profile.plain_peak_bytes,
+            lambda: self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device))),
+            lambda plan: self._adopted(begins, known, profile, plan),
+        )
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
         self.account.planned(ready.plan, "a batch was given")
         return ready
@@ -124,7 +132,11 @@ class Plans:
 
         Raises:
             Infeasible, TooCostly: no plan keeps it to what was asked for, and it is the first, or `strict` was.
+            NotApplicable: larger shapes are to be foretold of a sharded model.
+            AutockptError: as for `Agreement`, of the first.
         """
+        if self._request.plan_for:
+            refuse_foretold(begins.model)
         began, first = time.perf_counter(), self.history.counted is None
         batch = begins.batch(numbers=self.history.numbers)
         known = self.history.recording(batch, gradient_bytes) or self.history.known[0]
@@ -132,7 +144,11 @@ class Plans:
         self.history = dataclasses.replace(self.history, counted=memory, stepped=bool(optimizers))
         known, profile = self._standing(begins, known, memory, optimizers)
         try:
-            ready = self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile, first)
+            ready = self._agreement.plan(
+                profile.plain_peak_bytes,
+                lambda: self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile, first),
+                lambda plan: self._adopted(begins, known, profile, plan),
+            )
         except (Infeasible, TooCostly) as error:
             if first or self._request.strict:
                 raise
@@ -184,6 +200,13 @@ class Plans:
         """Plan for batches as large as were recorded."""
         plan = self._request.solve(profile, device_of(begins.device), bounded=bounded)
         return self._ready_for(known.kind, profile, plan)
+
+    def _adopted(self, begins: Forward, known: Known, profile: Profile, plan: Plan) -> Ready | None:
+        """Take a plan of another rank's for batches as large as were recorded; None where it does not do for them."""
+        if self._request.plan_for or self.history.roomy(known) != known.kind:
+            return None
+        mine = self._request.restated(plan, profile, device_of(begins.device))
+        return None if mine is None else self._ready_for(known.kind, profile, mine)
 
     def _memory(self, begins: Forward, known: Known, optimizers: Sequence[Optimizer]) -> OptimizerMemory:
         """What optimizers need that have been seen to step, or else the one that was told."""

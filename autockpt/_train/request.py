@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .._choose.solve import choose
+from .._choose.solve import choose, restate
 from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
@@ -89,6 +89,10 @@ class Request:
         except Infeasible as error:
             asked = self.goal.budget if isinstance(self.goal.budget, str) else ""
             raise error.carrying(asked=asked, margin=device.margin) from None
+
+    def restated(self, plan: Plan, profile: Profile, device: Device) -> Plan | None:
+        """Return a plan that was made for a like step, as one for this; None where it does not do for it."""
+        return restate(plan, profile, self._asked(less_margin(self.goal, device)))
 
     def _asked(self, goal: Goal) -> Asked:
         return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)

@@ -19,8 +19,8 @@ from .. import _torch_private as private
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
 from .._frames import Nets
+from .._ranks.refuse import refuse_sharded
 from .._record.in_place import RecordedStep
-from .._record.ranks import refuse_sharded
 from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
 from .._stash.held import HeldStashes

@@ -8,6 +8,7 @@ marks.py        what the markers stand for, and all that was seen of a run
 checks.py       what objects tell of a call: generators, containers, buffers, attributes
 returned.py     who returned which tensor
 on_ctx.py       tensors that a Function keeps on its context
+gathered.py     units of FSDP2, whose parameters come and go
 stamps.py       stamps at the places that a forward passes, where only seconds are wanted
 storage_tape.py allocations and frees where tensors have no memory
 """

@@ -34,6 +34,7 @@ MarkKind = Literal[
     "release",
     "ready",
     "held",
+    "gathered",
     "forward_end",
     "backward_again",
     "backward_end",
@@ -62,7 +63,8 @@ class Mark:
             release), the parameter (ready) or the holder (held).
         stamp: a reading of the clock, for the kinds that happen in forward.
         keys: storages of the arguments (enter, begin, start), outputs (exit, end, stop), of the tensor saved (pack),
-            of the one brought back (unpack, where saves were spilled), of the gradient (ready) or held (held).
+            of the one brought back (unpack, where saves were spilled), of the gradient (ready) or held (held), and of
+            parameters that were gathered for the call that begins (gathered).
     """
 
     kind: MarkKind
@@ -88,6 +90,7 @@ class SeenCall:
         nested: whether a nested tensor was saved inside it.
         reasons: why it cannot be replayed exactly, as far as objects tell.
         checkpointed: whether a torch.utils.checkpoint region of the model's own runs it.
+        alone: why it can be in no segment with other calls; empty where it can.
     """
 
     name: str
@@ -102,6 +105,7 @@ class SeenCall:
     nested: bool = False
     reasons: list[str] = field(default_factory=list)
     checkpointed: bool = False
+    alone: str = ""
 
 
 @dataclass(slots=True)
@@ -192,6 +196,7 @@ class Run:
         holders: who else holds tensors after forward, in words.
         events: the tape, once it is closed.
         reached: which of the step's leaves get a gradient.
+        threads: whether threads that no tape sees may free memory: those of collectives on a CPU.
         sets_itself_up: whether forward changed attributes of modules, as many do in their first and never again.
     """
 
@@ -207,6 +212,7 @@ class Run:
     holders: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     reached: frozenset[int] = frozenset()
+    threads: bool = False
     sets_itself_up: bool = False
 
     def in_order(self) -> list[Mark]:

@@ -16,9 +16,11 @@ from .._calls.roots import WHOLE, called_by_loops
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
+from .._ranks.units import parameters_at_rest
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .checks import Checks
+from .gathered import Gathered
 from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
 from .on_ctx import kept_on_ctx
 from .returned import Returned
@@ -61,14 +63,14 @@ class Observer:
                 names[key] = (*names.get(key, ()), name)
         constants = self.keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)
         self.run = Run(
-            parameters=frozenset(self.keys(private.parts(model.parameters()))),
+            parameters=frozenset(self.keys(private.parts(parameters_at_rest(model)))),
             buffer_names=names,
             constants=frozenset(constants),
             roots=frozenset(called_by_loops(model)),
         )
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()
-        self._checks = Checks(model, fake=self._fake)
+        self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []
         self._function = -1
         self._counts: Counter[tuple[int, str]] = Counter()  # of calls, and of functions by their call
@@ -180,6 +182,8 @@ class Observer:
         with self._own_work() as stamp:
             call.ways, keys = self._returned.given(arguments)
             check = self._checks.of_call(call, module, arguments)
+            if self._gathered.any:
+                self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
             self.mark("enter", index, stamp, keys)
         try:
             output = run()
@@ -205,7 +209,7 @@ class Observer:
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
         here = self._in_forward and self._open and not self._aside and threading.get_ident() == self._thread
-        if not here or private.transforms_active():
+        if not here or private.transforms_active() or self._gathered.around(self.run.calls[self._open[-1]].name):
             return run()
         index, call = len(self.run.functions), self._open[-1]
         function = SeenFunction(name, self._counts[call, name], call)
@@ -270,7 +274,7 @@ class Observer:
     def _pack(self, tensor: torch.Tensor) -> object:
         with private.no_torch_functions():
             key = self._tape.key(tensor)
-        if key in self._static:
+        if key in self._static or self._gathered.has(tensor):
             return tensor
         with self._own_work() as stamp:
             index, node = len(self.run.saves), private.saving_node()

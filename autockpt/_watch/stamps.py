@@ -10,6 +10,8 @@ import torch
 from .. import _torch_private as private
 from .._device import Clock
 from .._device.tape import storage_address
+from .._ranks.units import parameters_at_rest
+from .gathered import Gathered
 
 
 class Stamps:
@@ -23,8 +25,10 @@ class Stamps:
     def __init__(self, clock: Clock, model: torch.nn.Module) -> None:
         self.kinds: list[str] = []
         self.readings: list[object] = []
-        self._clock, self._open = clock, 0
-        self._static = {storage_address(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._clock = clock
+        self._static = {storage_address(tensor) for tensor in (*parameters_at_rest(model), *model.buffers())}
+        self._gathered = Gathered(model)
+        self._inside: list[str] = []  # calls that are open
 
     def add(self, kind: str) -> None:
         """Stamp a place."""
@@ -34,24 +38,24 @@ class Stamps:
     def on_save(self, tensor: torch.Tensor) -> None:
         """Stamp where a tensor is saved."""
         with private.no_torch_functions():
-            if storage_address(tensor) not in self._static:
+            if storage_address(tensor) not in self._static and not self._gathered.has(tensor):
                 self.add("pack")
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
         """Stamp where a call begins and ends."""
         if not torch.is_grad_enabled() or private.transforms_active():
             return run()
-        self._open += 1
+        self._inside.append(name)
         self.add("enter")
         try:
             return run()
         finally:
             self.add("exit")
-            self._open -= 1
+            self._inside.pop()
 
     def on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
         """Stamp where a torch function that a call makes begins and ends."""
-        if not self._open or private.transforms_active():
+        if not self._inside or private.transforms_active() or self._gathered.around(self._inside[-1]):
             return run()
         self.add("begin")
         try:

@@ -36,6 +36,7 @@ class Index:
         children: by node, the calls that it makes.
         functions: by torch function of the profile, its node; in ascending order.
         refused: why a node cannot run again, by node.
+        lonely: why a call can be in no run with others, by node.
         refused_results: why the results of a function cannot be handed out by a replay, by node.
         bytes: by tensor, its size.
         birth: by tensor, the tick of its allocation.
@@ -62,6 +63,7 @@ class Index:
         refused = {what: profile.refused(what) for what in ("call", "function", "result")}
         self.refused = {self.call_nodes[i]: reason for i, reason in refused["call"].items()}
         self.refused |= {self.functions[i]: reason for i, reason in refused["function"].items()}
+        self.lonely = {self.call_nodes[i]: reason for i, reason in profile.refused("run").items()}
         self.refused_results = {self.functions[i]: reason for i, reason in refused["result"].items()}
         columns = (tensors.bytes, tensors.birth, tensors.natural)
         self.bytes, self.birth, self.natural = (np.array(column, np.int64) for column in columns)
@@ -257,6 +259,8 @@ class Index:
         for member in members:
             if member in self.refused:
                 return self.refused[member]
+            if len(members) > 1 and member in self.lonely:
+                return self.lonely[member]
             if any(each.mutated and not self.handed_on(each, members) for each in self.nodes[member].arguments):
                 return "one of its arguments is changed in place later"
         return ""

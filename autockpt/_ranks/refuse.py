@@ -13,14 +13,20 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
+from .units import units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """How the names of operators begin that run on all ranks together."""
 
 SHARDED = (
-    "{0} is sharded over ranks (FSDP, or DTensor parameters), and a step of such a model can neither be recorded nor "
-    "foretold yet. Write a plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), or wrap in "
-    "DistributedDataParallel."
+    "{0} is sharded over ranks ({1}), and a step of such a model can neither be recorded nor foretold yet. Write a "
+    "plan by hand with one sharded unit a segment, apply(model, plan=Plan.of([...])), shard by fully_shard (FSDP2), or "
+    "wrap in DistributedDataParallel."
+)
+
+ONLY_IN_TRAINING = (
+    "{0} is sharded over ranks (FSDP2), and a step of autockpt's own would run forward more often on one rank than on "
+    "another. Leave inputs= and plan_for= out: apply(model, budget) records the training itself."
 )
 
 TOGETHER = (
@@ -40,6 +46,10 @@ UNITS = (
     "replay runs. Make each unit a segment of its own."
 )
 
+COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
+
+IS_A_UNIT = "is a unit of FSDP, whose parameters are away again when a replay of several calls runs"
+
 
 def ranks() -> int:
     """Return how many processes train together: 1 where there is no process group."""
@@ -48,28 +58,46 @@ def ranks() -> int:
 
 
 def refuse_sharded(model: nn.Module) -> None:
-    """Refuse a model whose parameters lie on several ranks, and layers whose forward needs all ranks.
+    """Refuse a model that lies on several ranks in another way than by FSDP2, and layers whose forward needs all ranks.
 
     Raises:
         NotApplicable: it is such a model.
     """
-    if unit := next(_units(model), None):
-        raise NotApplicable(SHARDED.format(unit or type(model).__name__))
+    found = units(model)
+    for name, unit in found.items():
+        if private.lies_on_several(unit):
+            raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 over tensor parallelism"))
+        if private.is_offloaded(unit):
+            raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with shards on the host"))
+    for name in _of_fsdp(model, "FullyShardedDataParallel"):
+        raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP1"))
+    own = {id(each) for unit in found.values() for pair in private.parameters_of(unit) for each in pair}
     for name, parameter in model.named_parameters():
-        if type(parameter.data).__name__ == "DTensor" or type(parameter).__name__ == "DTensor":
-            raise NotApplicable(SHARDED.format(name))
+        if private.is_distributed(parameter) and id(parameter) not in own:
+            raise NotApplicable(SHARDED.format(name, "DTensor parameters"))
     together = [name for name, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm)]
     if together and ranks() > 1:
         raise NotApplicable(TOGETHER.format(together[0], ranks()))
+
+
+def refuse_foretold(model: nn.Module) -> None:
+    """Refuse a sharded model of which a step is wanted that is no part of the training.
+
+    Raises:
+        NotApplicable: see `refuse_sharded`; or it has units of FSDP2.
+    """
+    refuse_sharded(model)
+    for name in units(model):
+        raise NotApplicable(ONLY_IN_TRAINING.format(name or type(model).__name__))
 
 
 def refuse_own_step(model: nn.Module) -> None:
     """Refuse a step of our own where its forwards would wait for those of other ranks.
 
     Raises:
-        NotApplicable: see `refuse_sharded`; or the model is one whose forward broadcasts buffers.
+        NotApplicable: see `refuse_foretold`; or the model is one whose forward broadcasts buffers.
     """
-    refuse_sharded(model)
+    refuse_foretold(model)
     for name, module in model.named_modules():
         broadcasts = isinstance(module, nn.parallel.DistributedDataParallel) and module.broadcast_buffers
         if broadcasts and ranks() > 1 and next(module.buffers(), None) is not None:
@@ -80,7 +108,7 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
     """Refuse a recorded step in which a module's own code ran collectives.
 
     Args:
-        operators: name of each operator, and class of the module whose call ran it.
+        operators: name of each operator that a replay might run, and class of the module whose call ran it.
 
     Raises:
         NotApplicable: it did, and there are other ranks.
@@ -100,28 +128,16 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
     Raises:
         NotApplicable: there is such a segment.
     """
-    units = set(_units(model))
-    for calls in segments if units else ():
+    every = {*units(model), *_of_fsdp(model, "FullyShardedDataParallel")}
+    for calls in segments if every else ():
         names = {call.partition("#")[0] for call in calls}
-        covered = {unit for unit in units for name in names if unit == name or unit.startswith(f"{name}.")}
+        covered = {unit for unit in every for name in names if unit == name or unit.startswith(f"{name}.")}
         if len(covered) > 1:
             raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered)))
 
 
-def bucket_bytes(model: nn.Module) -> int:
-    """Return the bytes of the buckets in which DistributedDataParallel, around the model or over it, adds gradients."""
-    active = private.active_data_parallel()
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel) or (
-        active is not None and any(module is model for module in active.modules())
-    )
-    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad) if wrapped else 0
-
-
-def _units(model: nn.Module) -> Iterator[str]:
-    """Names of the modules whose parameters FSDP shards, either edition."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None:
-        return iter(())
-    # Another thread may be in the midst of importing it: then no module is of such a kind yet.
-    kinds = tuple(getattr(fsdp, kind) for kind in ("FSDPModule", "FullyShardedDataParallel") if hasattr(fsdp, kind))
-    return (name for name, module in model.named_modules() if isinstance(module, kinds))
+def _of_fsdp(model: nn.Module, kind: str) -> Iterator[str]:
+    """Names of the modules of a class of FSDP's."""
+    # Another thread may be in the midst of importing it: then no module is of such a class yet.
+    found = getattr(sys.modules.get("torch.distributed.fsdp"), kind, None)
+    return (name for name, module in model.named_modules() if found is not None and isinstance(module, found))

@@ -1,0 +1,36 @@
+"""Several processes that train one model: what they agree on, and which memory is this one's own.
+
+base.py      `Ranks`: what the rest of the library asks; `One` is a process by itself, which runs none of it
+group.py     ranks that agree, through the store of their process group
+buckets.py   buckets of DistributedDataParallel
+units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
+refuse.py    what does not go with several ranks yet, refused by name
+
+A segment is silent where its replay runs no collective: then plans may differ from rank to rank, and nothing is asked
+of the others while it trains. Only such segments are planned.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import _torch_private as private
+from .base import One, Ranks
+from .group import Group
+from .units import units
+
+__all__ = ["One", "Ranks", "ranks_of"]
+
+
+def ranks_of(model: nn.Module) -> Ranks:
+    """Return the ranks that train a model together, as it is wrapped or sharded now: `One` where it is neither."""
+    if not private.process_group():
+        return One()
+    members: set[int] = set()
+    for module in (model, private.active_data_parallel()):
+        if isinstance(module, DistributedDataParallel) and (module is model or model in set(module.modules())):
+            members.update(private.ranks_in(module.process_group))
+    for unit in units(model).values():
+        members.update(private.unit_ranks(unit))
+    return Group(tuple(sorted(members))) if len(members) > 1 else One()

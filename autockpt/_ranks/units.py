@@ -1,0 +1,83 @@
+"""Units of FSDP2 (`fully_shard`): which parameters are at rest and which are gathered, and whose code gathers.
+
+    forward of a block      its hooks gather ─▶ forward, where our patch sits ─▶ its hooks let go
+    parent's own code       ├──────────────────────────────────────────────────────────────────┤
+
+So a segment of one unit, or inside one, needs no gather of its own: the unit's hook on its outputs has gathered before
+backward reads what the segment saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from .. import _torch_private as private
+
+
+def units(model: nn.Module) -> dict[str, Any]:
+    """Return the units of a model, by the names of their modules; none where this process has no process group."""
+    if not private.process_group():
+        return {}
+    named = ((name, private.unit_of(module)) for name, module in model.named_modules())
+    return {name: unit for name, unit in named if unit is not None}
+
+
+def each_unit(model: nn.Module) -> list[Any]:
+    """Return the units of a model, each once."""
+    return list({id(unit): unit for unit in units(model).values()}.values())
+
+
+def around_units(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of the modules in whose own code units may gather: all that have one of these inside."""
+    found: set[str] = set()
+    for name in names:
+        while name:
+            name = name.rpartition(".")[0]
+            found.add(name)
+    return frozenset(found)
+
+
+def parameters_at_rest(model: nn.Module) -> list[nn.Parameter]:
+    """Return a model's parameters; of those that are gathered now the shards, which optimizers train."""
+    found = list(model.parameters())
+    shards: dict[int, Any] = {
+        id(gathered): shard
+        for unit in each_unit(model)
+        for shard, gathered in private.parameters_of(unit)
+        if gathered is not None
+    }
+    return [shards.get(id(each), each) for each in found] if shards else found
+
+
+def gathered_parameters(model: nn.Module) -> list[Tensor]:
+    """Return the parameters of units as they are while they are gathered, as far as they have ever been.
+
+    Their storages stay, and have no bytes in between.
+    """
+    pairs = (pair for unit in each_unit(model) for pair in private.parameters_of(unit))
+    return [gathered for _, gathered in pairs if gathered is not None]
+
+
+def gathered_now(model: nn.Module) -> list[Tensor]:
+    """Return those that are gathered now, and what collectives have brought for them or for the next."""
+    found = [each for each in gathered_parameters(model) if each.untyped_storage().nbytes()]
+    return [*found, *arriving(model)]
+
+
+def arriving(model: nn.Module) -> list[Tensor]:
+    """Return what collectives have brought that units have not let go of yet."""
+    found = {id(each): each for unit in each_unit(model) for each in private.buffers_of(unit)}
+    return list(found.values())
+
+
+def waiting_gradients(model: nn.Module) -> list[Tensor]:
+    """Return the whole gradients that units hold until they are to reduce them."""
+    return [each for unit in each_unit(model) for each in private.waiting_gradients(unit)]
+
+
+def switches(model: nn.Module) -> tuple[object, ...]:
+    """Return what of the units decides how much a step holds, beside the model and its batch."""
+    return tuple(private.unit_switches(unit) for unit in each_unit(model))

@@ -1,0 +1,146 @@
+"""What lies on several ranks: the store of a process group, and the units of FSDP2, whose parameters come and go.
+
+at rest     sharded_param      a DTensor, whose local tensor has this rank's bytes
+gathered    _unsharded_param   the same object each time; its storage has no bytes in between
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+
+def process_group() -> bool:
+    """Whether this process has a process group."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def default_store() -> Any:
+    """Return the store through which the processes of the default group found each other."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def unit_of(module: nn.Module) -> Any:
+    """Return the state of the unit of FSDP2 that a module is, or is a part of; None for any other module."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)  # another thread may be in the midst of importing it
+    return module._get_fsdp_state() if kind is not None and isinstance(module, kind) else None
+
+
+def param_groups(unit: Any) -> list[Any]:
+    """Return the groups of parameters that a unit gathers together."""
+    groups = getattr(unit, "_fsdp_param_groups", None)
+    if groups is None:  # torch 2.11 and before
+        groups = [unit._fsdp_param_group]
+    return [each for each in groups if each is not None]
+
+
+def unit_ranks(unit: Any) -> set[int]:
+    """Return the ranks over which the parameters of a unit lie."""
+    return {rank for group in param_groups(unit) for rank in group.mesh_info.mesh.mesh.flatten().tolist()}
+
+
+def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the parameters of a unit as they are at rest and as they are gathered; None where they never were."""
+    for group in param_groups(unit):
+        for each in group.fsdp_params:
+            yield each.sharded_param, getattr(each, "_unsharded_param", None)
+
+
+def waiting_gradients(unit: Any) -> list[Tensor]:
+    """Return the whole gradients that a unit holds until it is to reduce them (`set_requires_gradient_sync`)."""
+    found: list[Tensor] = []
+    for group in param_groups(unit):
+        for each in group.fsdp_params:
+            gathered = getattr(each, "_unsharded_param", None)
+            found += [] if gathered is None or gathered.grad is None else [gathered.grad]
+            found += [] if each.unsharded_accumulated_grad is None else [each.unsharded_accumulated_grad]
+    return found
+
+
+def buffers_of(unit: Any) -> list[Tensor]:
+    """Return what a unit's collectives have brought and its parameters were not filled with yet, or just were."""
+    states = [unit._comm_ctx.all_gather_state] if getattr(unit._comm_ctx, "all_gather_state", None) else []
+    results = [each.all_gather_result for each in states]
+    results += [group._all_gather_result for group in param_groups(unit)]
+    return [each.all_gather_output for each in results if each is not None and each.all_gather_output is not None]
+
+
+def unit_switches(unit: Any) -> tuple[object, ...]:
+    """Return what decides how much a unit holds in a step: whether it reduces, and when it lets go of parameters."""
+    return tuple(
+        (group.reduce_grads, group.all_reduce_grads, group.reshard_after_backward, group._reshard_after_forward)
+        for group in param_groups(unit)
+    )
+
+
+def is_offloaded(unit: Any) -> bool:
+    """Whether the shards of a unit lie on the host."""
+    return any(each.offload_to_cpu for group in param_groups(unit) for each in group.fsdp_params)
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Whether a tensor lies on several ranks (DTensor)."""
+    return type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor"
+
+
+def move(tensor: Tensor) -> None:
+    """Have a tensor's whole storage in another place, with the same bytes: who watches the allocator sees it come.
+
+    Nobody may read it meanwhile, and it counts as no change.
+    """
+    storage = tensor.untyped_storage()
+    size_bytes = storage.nbytes()
+    # A row of numpy's is no memory of torch's. The tensor's own must not become numpy's: it could not be resized then.
+    held = torch.from_numpy(numpy.empty(size_bytes, numpy.uint8))
+    held.copy_(_row_of(tensor))
+    storage.resize_(0)
+    storage.resize_(size_bytes)
+    _row_of(tensor).copy_(held)
+
+
+def _row_of(tensor: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def gather(unit: Any) -> bool:
+    """Gather the parameters of a unit; whether they were away and nobody had asked for them."""
+    asked = False
+    for group in param_groups(unit):
+        if not group.is_unsharded:
+            asked = asked or group._all_gather_result is None
+            group.unshard()
+            group.wait_for_unshard()
+    return asked
+
+
+def let_go(unit: Any) -> None:
+    """Let go of what `gather` gathered."""
+    for group in param_groups(unit):
+        group._to_sharded()
+
+
+def own_rank() -> int:
+    """Return the number of this process in the default group."""
+    return torch.distributed.get_rank()
+
+
+def ranks_in(group: Any) -> list[int]:
+    """Return the numbers of the processes of a group."""
+    return torch.distributed.get_process_group_ranks(group)
+
+
+def lies_on_several(unit: Any) -> bool:
+    """Whether the parameters of a unit lie on several ranks while they are gathered, too (tensor parallelism)."""
+    return any(each.is_dtensor for group in param_groups(unit) for each in group.fsdp_params)
+
+
+def has_rebuilt_buckets(wrapper: torch.nn.parallel.DistributedDataParallel) -> bool:
+    """Whether the buckets of DistributedDataParallel were laid out anew, as they are once, in its second step."""
+    return wrapper._has_rebuilt_buckets

@@ -1,0 +1,42 @@
+"""Units of FSDP2 in a step that is watched: which parameters are gathered, and whose code gathers them."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _torch_private as private
+from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT
+from .._ranks.units import around_units, gathered_parameters, units
+from .marks import SeenCall
+
+
+class Gathered:
+    """The gathered parameters of a model, which are static though they come and go; nothing where there are no units.
+
+    Args:
+        model: the model.
+
+    Attributes:
+        any: whether there are units.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._units = frozenset(units(model))
+        self.any, self._around = bool(self._units), around_units(self._units)
+        self._keys = {private.storage_key(each) for each in gathered_parameters(model)}
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of them, or a view of one."""
+        return self.any and private.storage_key(tensor) in self._keys
+
+    def around(self, name: str) -> bool:
+        """Whether units gather in the own code of a module: torch functions there are theirs, others in each step."""
+        return name in self._around
+
+    def begins(self, call: SeenCall, module: torch.nn.Module) -> list[torch.Tensor]:
+        """Note which replays of a call that begins would have to gather; return what is gathered for it."""
+        call.reasons += [COVERS_UNITS] if call.name in self._around else []
+        call.alone = IS_A_UNIT if call.name in self._units else ""
+        own = [each for each in module._parameters.values() if each is not None and not private.is_distributed(each)]
+        self._keys.update(map(private.storage_key, own))
+        return [*own]

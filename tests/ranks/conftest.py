@@ -1,0 +1,32 @@
+"""Two processes for all tests of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from .world import World
+
+Both = Callable[..., list[Any]]
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[World]]:
+    found: list[World] = []
+    yield found
+    for each in found:
+        each.close()
+
+
+@pytest.fixture
+def both(worlds: list[World], tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """Have two ranks run a function of `tests.ranks.works`; a world in which one has hung or died is not used again."""
+    if not worlds or not worlds[-1].alive:
+        worlds.append(World(tmp_path_factory.mktemp("world")))
+
+    def run(name: str, **given: object) -> list[Any]:
+        return worlds[-1].run("tests.ranks.works", name, **given)
+
+    return run

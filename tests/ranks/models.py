@@ -1,0 +1,246 @@
+"""A small transformer, in the ways in which two ranks share it; and loops that train it, told by what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+WORDS = 128
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, with dropout."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows, length, width = hidden.shape
+        parts = self.qkv(self.first(hidden)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = parts.unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        hidden = hidden + functional.dropout(mixed, self.dropout, self.training)
+        wide = functional.gelu(self.up(self.second(hidden)))
+        return hidden + functional.dropout(self.down(wide), self.dropout, self.training)
+
+
+class Writer(nn.Module):
+    """A small language model; with statistics that forward moves, if there is a norm."""
+
+    def __init__(self, width: int = 64, depth: int = 4, dropout: float = 0.1, *, norm: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, width)
+        self.statistics = nn.BatchNorm1d(width) if norm else None
+        self.blocks = nn.ModuleList(Block(width, 4, dropout) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, WORDS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.words(tokens)
+        if self.statistics is not None:
+            hidden = self.statistics(hidden.transpose(1, 2)).transpose(1, 2)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(self.norm(hidden))  # type: ignore[no-any-return]
+
+
+def writer(**given: Any) -> Writer:
+    torch.manual_seed(0)
+    return Writer(**given)
+
+
+def tokens(rank: int, step: int, rows: int = 8, length: int = 64) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    return torch.randint(0, WORDS, (rows, length), generator=generator)
+
+
+def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+    logits = model(batch)
+    return functional.cross_entropy(logits[:, :-1].reshape(-1, WORDS), batch[:, 1:].reshape(-1))
+
+
+class Quiet:
+    """Collectives of a unit, by gloo, over memory of which torch's allocator knows nothing.
+
+    gloo's own threads let go of what they have copied at some moment, and no profiler sees that. Where bytes are
+    compared there must be none; so it is on a GPU, where collectives take nothing from the allocator.
+
+    Args:
+        log: is told of each.
+    """
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class Gathers(Quiet):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        self._log.append(f"gather {output_tensor.numel()}")
+        rank, size = distributed.get_rank(group), input_tensor.nbytes
+        here = numpy.zeros(output_tensor.nbytes, numpy.uint8)
+        here[rank * size : (rank + 1) * size] = _octets(input_tensor)
+        distributed.all_reduce(torch.from_numpy(here), group=group)
+        _octets(output_tensor)[:] = here
+
+
+class Scatters(Quiet):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        self._log.append(f"scatter {input_tensor.numel()}")
+        rank, ranks = distributed.get_rank(group), distributed.get_world_size(group)
+        assert input_tensor.dtype is torch.float32 and op == distributed.ReduceOp.AVG
+        every = numpy.zeros((ranks, input_tensor.numel()), numpy.float32)
+        every[rank] = input_tensor.numpy()
+        distributed.all_reduce(torch.from_numpy(every.view(numpy.uint8)), group=group)
+        mean = numpy.array_split(every, ranks, axis=1)[rank].sum(0) / numpy.float32(ranks)
+        _octets(output_tensor)[:] = mean.view(numpy.uint8)
+
+
+def _octets(tensor: Tensor) -> Any:
+    return tensor.detach().view(torch.uint8).numpy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A way in which two ranks share a model.
+
+    Attributes:
+        by: ``ddp``, or ``fsdp``, whose root is a unit too.
+        per_block: whether each block is a unit of FSDP's.
+        quiet: whether collectives of FSDP take nothing from torch's allocator.
+        bf16: whether FSDP computes in bfloat16.
+        reshard: given to `fully_shard` as `reshard_after_forward`.
+    """
+
+    by: str
+    per_block: bool = True
+    quiet: bool = True
+    bf16: bool = False
+    reshard: bool | None = None
+
+    def wrap(self, model: Writer, log: list[str]) -> nn.Module:
+        """Share a model; collectives of FSDP that are quiet are logged."""
+        if self.by == "ddp":
+            return DistributedDataParallel(model)
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
+        mesh = init_device_mesh("cpu", (2,))
+        for unit in (*(model.blocks if self.per_block else ()), model):
+            sharded: Any = fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=self.reshard)
+            if self.quiet:
+                sharded.set_custom_all_gather(Gathers(log))
+                sharded.set_custom_reduce_scatter(Scatters(log))
+        return model
+
+    def bucket_bytes(self, model: nn.Module) -> int:
+        """Bytes of buckets that `measure` sees come as they are laid out anew; it does not see the old ones go."""
+        rebuilt = isinstance(model, DistributedDataParallel) and model._has_rebuilt_buckets
+        return sum(each.nbytes for each in model.parameters()) if rebuilt else 0
+
+
+def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> int:
+    """Bytes that stand as a step begins: the model's, of shards those that are here, its optimizer's, and the batch.
+
+    And the buckets of DistributedDataParallel, which no instrument sees.
+    """
+    parameters = list(model.parameters())
+    state = [each for values in optimizer.state.values() for each in values.values()]
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    here = [
+        each.to_local() if hasattr(each, "to_local") else each
+        for each in (*parameters, *model.buffers(), *state, *gradients, *batch)
+    ]
+    sizes: dict[int, int] = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in here}
+    bucket_bytes = sum(each.nbytes for each in parameters) if isinstance(model, DistributedDataParallel) else 0
+    return sum(sizes.values()) + bucket_bytes
+
+
+def bits(tensor: Tensor | None) -> str:
+    """Tell a tensor's bits, of a shard those that are here, by a text; takes nothing from torch's allocator."""
+    if tensor is None:
+        return ""
+    here: Any = tensor.detach()
+    here = here.to_local() if hasattr(here, "to_local") else here
+    return hashlib.sha256(
+        here.contiguous().view(torch.uint8).numpy().tobytes() if here.dim() else str(here.item()).encode()
+    ).hexdigest()[:16]
+
+
+def told(tensors: Mapping[str, Tensor | None]) -> dict[str, str]:
+    """Tell tensors by name."""
+    return {name.removeprefix("module."): bits(each) for name, each in tensors.items()}
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Tensor], seed: int) -> dict[str, str]:
+    """Train on some batches, with one step of the optimizer; tell the losses and the gradients."""
+    torch.manual_seed(seed)
+    optimizer.zero_grad()
+    found: dict[str, Tensor | None] = {}
+    said: dict[str, str] = {}
+    for number, batch in enumerate(batches):
+        if len(batches) > 1:
+            _sync(model, on=number + 1 == len(batches))
+        loss = loss_of(model, batch)
+        loss.backward()
+        said[f"loss {number}"] = bits(loss)
+        del loss
+    found.update((name, each.grad) for name, each in model.named_parameters())
+    said.update(told(found))
+    del found
+    optimizer.step()
+    return said
+
+
+def _sync(model: nn.Module, *, on: bool) -> None:
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = on
+    else:
+        model.set_requires_gradient_sync(on)  # type: ignore[operator]
+
+
+def trained(model: nn.Module, step_once: Callable[[int], dict[str, str]], count: int) -> list[dict[str, str]]:
+    """Train for some steps; tell each, and all that the model has at the end."""
+    found = [step_once(number) for number in range(count)]
+    state: dict[str, Tensor | None] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return [*found, told(state)]
+
+
+@contextmanager
+def collectives(log: list[str]) -> Iterator[None]:
+    """Log the collectives that FSDP2's units run by themselves inside the block, in order."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as own
+
+    before = {kind: kind.__call__ for kind in (own.DefaultAllGather, own.DefaultReduceScatter)}
+
+    def logged(kind: Any, plain: Any) -> Any:
+        def call(self: Any, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            log.append(f"{kind.__name__} {output_tensor.numel()} {input_tensor.numel()}")
+            return plain(self, output_tensor, input_tensor, *args, **kwargs)
+
+        return call
+
+    for kind, plain in before.items():
+        kind.__call__ = logged(kind, plain)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for kind, plain in before.items():
+            kind.__call__ = plain  # type: ignore[method-assign]

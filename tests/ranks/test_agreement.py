@@ -1,0 +1,91 @@
+"""Errors come on all ranks or on none, and name one; nobody waits for ever."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import distributed, nn
+
+from tests.doors import One, ranks_of
+
+from .conftest import Both
+from .models import Shared
+
+pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
+
+DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
+EITHER = pytest.mark.parametrize("shared", [DDP, FSDP], ids=["ddp", "fsdp"])
+
+
+def test_one_rank_agrees_with_itself() -> None:
+    ranks, model = ranks_of(nn.Linear(2, 2)), nn.Linear(2, 2)
+    assert isinstance(ranks, One)
+    assert ranks.agree(3, sum) == 3
+    assert ranks.local(model.weight) is model.weight
+    with ranks.gathered(model):
+        assert torch.equal(model.weight, ranks.local(model.weight))
+
+
+def test_ranks_agree_round_by_round(both: Both) -> None:
+    found = both("rounds")
+    for rank, each in enumerate(found):
+        assert each == {
+            "members": [0, 1],
+            "own": rank,
+            "highest": [1, 5],
+            "again": [0, 1],
+            "local": [2, 4],
+            "whole": [4, 4],
+            "away": False,
+        }
+
+
+@EITHER
+def test_unequal_budgets_are_one_error(both: Both, shared: Shared) -> None:
+    found = both("unequal", shared=shared)
+    for each in found:
+        assert (each["error"], each["steps"]) == ("BudgetError", 0)
+        assert "budget 8000000 bytes on rank 0, budget 8000001 bytes on rank 1" in each["words"]
+
+
+@EITHER
+def test_a_budget_that_is_too_small_for_one_rank_is_so_for_all(both: Both, shared: Shared) -> None:
+    first, second = both("one_infeasible", shared=shared)
+    assert [first["error"], second["error"]] == ["Infeasible"] * 2
+    assert first["steps"] == second["steps"]
+    assert "rank 1 says so" in first["words"] and "rank 1" not in second["words"]
+    assert first["words"].splitlines()[0] == second["words"].splitlines()[0]
+
+
+def test_an_error_of_later_steps_would_be_one_ranks_own(both: Both) -> None:
+    assert [each["error"] for each in both("strict", shared=FSDP)] == ["NotApplicable"] * 2
+
+
+@EITHER
+def test_ranks_that_meet_other_sizes_wait_until_all_can_plan(both: Both, shared: Shared) -> None:
+    for each in both("ragged", shared=shared):
+        assert each["tight"]["segments"]
+        assert each["tight"]["told"] == each["loose"]["told"]
+
+
+@EITHER
+def test_a_rank_that_does_not_come_is_named(both: Both, shared: Shared) -> None:
+    first, second = both("absent", shared=shared, timeout_seconds=3)
+    assert first["error"] == "NotApplicable"
+    assert first["words"].startswith("rank 1 did not come within 3 s")
+    assert second.get("error", "RuntimeError") in ("RuntimeError", "DistNetworkError", "DistBackendError")
+
+
+@EITHER
+def test_where_one_rank_trains_without_a_plan_all_do(both: Both, shared: Shared) -> None:
+    first, second = both("taken_off", shared=shared)
+    assert not first["planned"] and not second["planned"]
+    assert len(first["told"]) == len(second["told"])
+
+
+@EITHER
+def test_where_planning_fails_on_one_rank_all_hear_of_it(both: Both, shared: Shared) -> None:
+    first, second = both("failing", shared=shared)
+    assert second == {"error": "ZeroDivisionError", "words": "planned by nobody"}
+    assert first["error"] == "NotApplicable"
+    assert first["words"].startswith("rank 1 has failed as it planned (ZeroDivisionError: planned by nobody)")

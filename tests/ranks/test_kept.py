@@ -1,0 +1,77 @@
+"""Two ranks under a budget: bit for bit the plain training, the same collectives, and no byte above the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from .conftest import Both
+from .models import Shared
+
+pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
+
+DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
+
+WAYS: dict[str, dict[str, Any]] = {
+    "ddp": {"shared": DDP},
+    "ddp, planned before": {"shared": DDP, "before": True},
+    "ddp, accumulating": {"shared": DDP, "accumulate": 2},
+    "fsdp": {"shared": FSDP},
+    "fsdp, planned before": {"shared": FSDP, "before": True},
+    "fsdp in bfloat16": {"shared": Shared(by="fsdp", bf16=True)},
+    "fsdp, kept gathered": {"shared": Shared(by="fsdp", reshard=False)},
+    "fsdp, root let go": {"shared": Shared(by="fsdp", reshard=True)},
+    "fsdp of the root alone": {"shared": Shared(by="fsdp", per_block=False)},
+    "fsdp, accumulating": {"shared": FSDP, "accumulate": 3},
+    "fsdp with statistics": {"shared": FSDP, "norm": True},
+}
+
+FIRST = {
+    ("ddp", 0.6),
+    ("ddp, planned before", 0.4),
+    ("fsdp", 0.6),
+    ("fsdp, planned before", 0.4),
+    ("fsdp in bfloat16", 0.6),
+    ("fsdp, kept gathered", 0.8),
+    ("fsdp of the root alone", 0.6),
+    ("fsdp, accumulating", 0.6),
+}
+"""What `make test` runs; `make sweep` runs all."""
+
+ROWS = [
+    pytest.param(way, share, marks=() if (way, share) in FIRST else pytest.mark.sweep, id=f"{way}, {share:.0%}")
+    for way in WAYS
+    for share in (0.8, 0.6, 0.4)
+]
+
+
+def refuse_wrong(found: list[dict[str, Any]]) -> None:
+    for each in found:
+        assert each["differ"] == []
+        assert each["log"] == each["plain_log"] == found[0]["log"]
+
+
+@pytest.mark.parametrize(("way", "share"), ROWS)
+def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share: float) -> None:
+    found = both("kept", share=share, **WAYS[way])
+    if any("infeasible" in each for each in found):
+        assert all("infeasible" in each for each in found)
+        return
+    refuse_wrong(found)
+    for each in found:
+        assert each["segments"], "nothing is recomputed, so nothing is shown"
+        assert max(each["peaks"]) <= each["budget"]
+        assert each["peaks"][-1] <= each["predicted"] <= 1.01 * each["peaks"][-1]
+        assert abs(each["plain_predicted"] - each["plain"]) <= 0.01 * each["plain"]
+        assert each["grown"][-2:] == [0, 0]
+    assert found[0]["segments"] == found[1]["segments"]
+
+
+@pytest.mark.parametrize("shared", [Shared(by="fsdp", quiet=False), DDP], ids=["fsdp", "ddp"])
+def test_with_collectives_of_gloo_itself(both: Both, shared: Shared) -> None:
+    """Its threads let go of memory at moments of their own, so that no byte is asked for here."""
+    found = both("kept", shared=shared, share=0.6, norm=True)
+    refuse_wrong(found)
+    assert all(each["segments"] for each in found)

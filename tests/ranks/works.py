@@ -1,0 +1,207 @@
+"""What two ranks do, side by side: plain, and then under a plan; each returns what the other is compared with."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import distributed
+
+import autockpt
+from tests.doors import governor_of
+
+from .models import Shared, collectives, standing_bytes, step, tokens, trained, writer
+
+STEPS = 6
+
+
+def measured(step_once: Any) -> int:
+    gc.collect()
+    return autockpt.measure(step_once).peak_bytes
+
+
+def kept(
+    rank: int,
+    *,
+    shared: Shared,
+    share: float,
+    before: bool = False,
+    accumulate: int = 1,
+    width: int = 64,
+    length: int = 64,
+    norm: bool = False,
+) -> dict[str, Any]:
+    """Train plainly and under a budget that leaves a share of what the plain step adds."""
+    gc.freeze()  # what was there before is looked through by every measurement
+    batches = [[tokens(rank, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
+
+    def run(budget: int | str | None) -> tuple[Any, ...]:
+        log: list[str] = []
+        model = writer(width=width, norm=norm)
+        applied = [model]
+        if budget is not None and before:
+            autockpt.apply(model, budget)
+        wrapped = shared.wrap(model, log)
+        if budget is not None and not before:
+            applied = [autockpt.apply(wrapped, budget)]  # type: ignore[list-item]
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        peaks: list[int] = []
+        starts: list[int] = []
+        grown: list[int] = []
+
+        def step_once(number: int) -> dict[str, str]:
+            said: list[dict[str, str]] = []
+            gc.collect()
+            stood, laid_out = standing_bytes(wrapped, optimizer, batches[number][:1]), shared.bucket_bytes(wrapped)
+            found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, batches[number], 100 + number)))
+            starts.append(stood)
+            peaks.append(stood + found.step_bytes - shared.bucket_bytes(wrapped) + laid_out)
+            grown.append(found.end_bytes - found.start_bytes)
+            return said[0]
+
+        with collectives(log):
+            told = trained(wrapped, step_once, STEPS)
+        governor: Any = governor_of(applied[0])
+        plans = [] if budget is None else [made.plan for made in governor.account.plans]
+        return told, log, peaks, starts, grown, plans
+
+    plain, plain_log, plain_peaks, plain_starts, *_ = run(None)
+    gc.collect()
+    budget = int(plain_starts[-1] + share * (plain_peaks[-1] - plain_starts[-1]))
+    agreed = torch.tensor([budget])
+    distributed.all_reduce(agreed, op=distributed.ReduceOp.MAX)
+    budget = int(agreed)
+    result: dict[str, Any] = {"budget": budget, "plain": plain_peaks[-1], "start": plain_starts[-1]}
+    try:
+        told, log, peaks, _, grown, plans = run(budget)
+    except autockpt.Infeasible as error:
+        return {**result, "infeasible": str(error)}
+    plan = plans[-1]
+    return {
+        **result,
+        "differ": [
+            (number, name)
+            for number, (one, other) in enumerate(zip(plain, told, strict=True))
+            for name in one
+            if one[name] != other.get(name)
+        ][:8],
+        "log": log,
+        "plain_log": plain_log,
+        "peaks": peaks,
+        "grown": grown,
+        "predicted": max(each.peak_bytes for each in plans),
+        "plain_predicted": max(each.plain_peak_bytes for each in plans),
+        "segments": [list(segment.calls) for segment in plan.segments],
+        "refused": sorted({each.reason for each in plan.refused}),
+    }
+
+
+def _loop(
+    rank: int, budget: int | str, lengths: list[int], *, shared: Shared, steps: int = STEPS, **asked: Any
+) -> dict[str, Any]:
+    """Train under a budget on batches of these lengths, in turn; tell what came of it."""
+    model = writer()
+    model = shared.wrap(autockpt.apply(model, budget, **asked), [])  # type: ignore[assignment]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    said: list[Any] = []
+    try:
+        for number in range(steps):
+            batch = tokens(rank, number, length=lengths[number % len(lengths)])
+            said.append(step(model, optimizer, [batch], 100 + number))
+    except (autockpt.BudgetError, autockpt.Infeasible, autockpt.NotApplicable) as error:
+        return {"error": type(error).__name__, "words": str(error), "steps": len(said)}
+    inner = model.module if shared.by == "ddp" else model
+    plan = autockpt.plan_of(inner)  # type: ignore[arg-type]
+    return {"told": said, "segments": None if plan is None else [list(each.calls) for each in plan.segments]}
+
+
+def unequal(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Ask for another budget on each rank."""
+    return _loop(rank, 8_000_000 + rank, [64], shared=shared)
+
+
+def one_infeasible(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Give one rank alone batches that no plan holds to the budget."""
+    return _loop(rank, 7_000_000, [32 if rank == 0 else 128], shared=shared)
+
+
+def strict(rank: int, *, shared: Shared) -> dict[str, Any]:
+    return _loop(rank, 8_000_000, [64], shared=shared, strict=True)
+
+
+def ragged(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Train on other lengths on each rank, plainly and under a budget."""
+    lengths = [[64, 48, 32], [32, 64, 48]][rank]
+    loose = _loop(rank, 10**9, lengths, shared=shared, steps=9)
+    tight = _loop(rank, 9_000_000, lengths, shared=shared, steps=9)
+    return {"loose": loose, "tight": tight}
+
+
+def absent(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Have one rank train without a budget: it never comes to where a plan is agreed on."""
+    if rank == 0:
+        return _loop(rank, 8_000_000, [64], shared=shared)
+    wrapped = shared.wrap(writer(), [])
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    try:
+        step(wrapped, optimizer, [tokens(rank, 0)], 100)
+    except RuntimeError as error:  # the other rank does not come to its collectives any more
+        return {"error": type(error).__name__}
+    return {}
+
+
+def taken_off(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Have one rank take its budget off before there is a plan: the others train on, plainly."""
+    model = writer()
+    wrapped = shared.wrap(autockpt.apply(model, 8_000_000), [])
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    told = []
+    for number in range(STEPS):
+        if (rank, number) == (1, 2):
+            autockpt.remove(model)
+        told.append(step(wrapped, optimizer, [tokens(rank, number)], 100 + number))
+    return {"told": told, "planned": autockpt.plan_of(model) is not None}
+
+
+def failing(rank: int, *, shared: Shared) -> dict[str, Any]:
+    """Have planning fail on one rank, by an error that is none of the library's."""
+    if rank == 1:
+        from tests.doors import Request
+
+        def solve(*given: object, **more: object) -> None:
+            raise ZeroDivisionError("planned by nobody")
+
+        with mock.patch.object(Request, "solve", solve), mock.patch.object(Request, "restated", solve):
+            try:
+                return _loop(rank, 8_000_000, [64], shared=shared)
+            except ZeroDivisionError as error:
+                return {"error": type(error).__name__, "words": str(error)}
+    return _loop(rank, 8_000_000, [64], shared=shared)
+
+
+def rounds(rank: int) -> dict[str, Any]:
+    """Agree by itself, through the store, and have what lies on several ranks here."""
+    from torch.distributed.fsdp import fully_shard
+
+    from tests.doors import One, ranks_of
+
+    assert isinstance(ranks_of(torch.nn.Linear(2, 2)), One)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    fully_shard(model[0])
+    model(torch.zeros(1, 4))
+    ranks = ranks_of(model)
+    weight: Any = model[0].weight
+    with ranks.gathered(model[0]):
+        whole = list(vars(model[0])["_parameters"]["weight"].shape)
+        away = model[0].weight is weight
+    return {
+        "members": list(ranks.members),
+        "own": ranks.own,
+        "highest": [ranks.agree(value, max) for value in (rank, 5 - rank)],
+        "again": ranks_of(model).agree(rank, list),
+        "local": list(ranks.local(weight).shape),
+        "whole": whole,
+        "away": away or model[0].weight is not weight,
+    }

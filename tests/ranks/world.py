@@ -1,0 +1,90 @@
+"""Two processes that train together, and a way to have both run a function: a hang fails, and says where each was."""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import importlib
+import multiprocessing
+import queue
+import traceback
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_SECONDS = 120
+"""After which a work that is not done fails; all of its waits end before, since its process group waits for less."""
+
+GROUP_SECONDS = 40
+
+
+class World:
+    """Two processes, which run one function after the other.
+
+    Args:
+        folder: where their process groups find each other, through files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder, self._works = folder, 0
+        self._asked: list[Any] = [context.Queue() for _ in range(2)]
+        self._said: Any = context.Queue()
+        self._processes = [
+            context.Process(target=_serve, args=(rank, asked, self._said), daemon=True)
+            for rank, asked in enumerate(self._asked)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def run(self, module: str, name: str, **given: object) -> list[Any]:
+        """Have both ranks call a function of a module with the rank, and what is given; return what they return."""
+        self._works += 1
+        store = f"file://{self._folder}/store{self._works}"
+        for asked in self._asked:
+            asked.put((self._works, store, module, name, given))
+        found: dict[int, Any] = {}
+        while len(found) < 2:
+            try:
+                work, rank, error, value = self._said.get(timeout=TIMEOUT_SECONDS)
+            except queue.Empty:
+                self.close()
+                raise AssertionError(f"{name}: only {sorted(found)} came back: {found}") from None
+            if work == self._works:
+                found[rank] = (error, value)
+        errors = {rank: error for rank, (error, _) in found.items() if error}
+        assert not errors, "\n".join(f"rank {rank}: {error}" for rank, error in sorted(errors.items()))
+        return [value for _, (_, value) in sorted(found.items())]
+
+    @property
+    def alive(self) -> bool:
+        return all(process.is_alive() for process in self._processes)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _serve(rank: int, asked: Any, said: Any) -> None:
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    faulthandler.enable()
+    while True:
+        work, store, module, name, given = asked.get()
+        try:
+            distributed.init_process_group(
+                "gloo",
+                init_method=store,
+                rank=rank,
+                world_size=2,
+                timeout=datetime.timedelta(seconds=given.pop("timeout_seconds", GROUP_SECONDS)),
+            )
+            try:
+                value = getattr(importlib.import_module(module), name)(rank, **given)
+            finally:
+                distributed.destroy_process_group()
+            said.put((work, rank, "", value))
+        except BaseException:
+            said.put((work, rank, traceback.format_exc(), None))
