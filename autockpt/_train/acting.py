@@ -110,9 +110,12 @@ class Acting:
         """Make a plan for the step that begins; where no first one is found the model is left as it was."""
         try:
             return self._plans.make(begins, gradient_bytes, self._optimizers.optimizers, reason)
-        except AutockptError as error:
+        except (Infeasible, TooCostly) as error:
             self._give_up(begins.model, installed)
-            raise (error.carrying(kept=True) if isinstance(error, (Infeasible, TooCostly)) else error) from None
+            raise error.carrying(kept=True) from None
+        except AutockptError:
+            self._give_up(begins.model, installed)
+            raise
 
     def _give_up(self, model: nn.Module, installed: Installed) -> None:
         """Leave the model as it was."""

@@ -134,8 +134,7 @@ def apply(
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
-    _refuse_compiled(whole, given=plan is not None)
-    refuse_part(whole)
+    _refuse_as_it_is(whole, given=plan is not None)
     if plan is not None:
         _apply_plan(whole, plan, check, pinned=(keep, recompute))
         return model
@@ -283,11 +282,15 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
         )
 
 
-def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
-    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made."""
+def _refuse_as_it_is(model: torch.nn.Module, *, given: bool) -> None:
+    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made.
+
+    So is a part of a model that is held to a budget.
+    """
     compiled = [root for root in roots(model).values() if private.is_compiled(root)]
     if any(not given or hasattr(root, "_orig_mod") for root in compiled):
         raise NotApplicable(
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
             "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
         )
+    refuse_part(model)
