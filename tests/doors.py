@@ -121,12 +121,13 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.witness import all_same as all_witnesses_same
     from autockpt._frames.witness import on_device, witness_of
     from autockpt._frames.witness import same as same_witness
+    from autockpt._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
+    from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of
     from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
-    from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import record_step
     from autockpt._record.step import Arguments, training_step
@@ -150,7 +151,6 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.headroom import enlarged
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
-    from autockpt._train.optimizer_steps import OptimizerSteps
     from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
     from autockpt._watch import observer

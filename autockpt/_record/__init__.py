@@ -17,8 +17,6 @@ timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run
 fake.py         clock and model where nothing runs
-optimizer.py    which optimizer is meant, what it holds and what its step needs
-shadow.py       a step of an optimizer that changes and computes nothing
 
 `_watch` puts down what a step does. `_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls`
 has what Python objects held (contents.py). In `_stash` saved tensors wait.

@@ -24,6 +24,7 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
@@ -33,7 +34,6 @@ from .alive import beside
 from .prelude import alike, made_since, unlike_bytes
 from .recorded import Recorded
 from .recorder import static_bytes
-from .shadow import state_tensors
 from .timing import recorded_seconds
 
 

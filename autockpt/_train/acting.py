@@ -15,6 +15,7 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from .._device import device_of
+from .._optimizer.steps import OptimizerSteps
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from . import said
 from .agreement import Agreement, Left
@@ -22,7 +23,6 @@ from .batch import Forward
 from .decision import Decision
 from .history import MOST_KINDS
 from .known import Ready
-from .optimizer_steps import OptimizerSteps
 from .planned import Measured
 from .plans import Plans
 from .said import Said

@@ -19,8 +19,8 @@ from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._frames import Checking
 from .._frames.install import govern, install, installed_plan, uninstall
+from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
-from .._record.optimizer import Optimizers
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError, Infeasible, TooCostly

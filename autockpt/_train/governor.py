@@ -19,6 +19,7 @@ from .._calls.roots import Together, title
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
+from .._optimizer.steps import OptimizerSteps
 from .._record.switches import CACHE, keeps_cache
 from .._torch_private import transforms_active
 from . import said
@@ -31,7 +32,6 @@ from .decision import Situation, decide
 from .evaluations import Evaluations
 from .known import LoopState, Ready
 from .lessons import Lessons
-from .optimizer_steps import OptimizerSteps
 from .plans import Plans
 from .request import Request
 from .said import Said

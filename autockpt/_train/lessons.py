@@ -7,12 +7,12 @@ import math
 
 from .._data.errors import ProfilingError
 from .._device import device_of
+from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
 from . import said
 from .batch import Forward, gradient_bytes
 from .known import Ready
-from .optimizer_steps import OptimizerSteps
 from .planned import Measured
 from .plans import Plans
 from .refusing import told

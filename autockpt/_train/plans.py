@@ -16,8 +16,8 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
 from .._frames import Nets
+from .._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold
-from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.recorded import Recorded
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step

@@ -15,7 +15,7 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
 from .._frames import Checking
-from .._record.optimizer import Optimizers, refuse_no_optimizer
+from .._optimizer.memory import Optimizers, refuse_no_optimizer
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
 from ..solvers.units import alike, format_like, shown

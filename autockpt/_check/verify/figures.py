@@ -23,10 +23,10 @@ from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._device import device_of
-from ..._record.optimizer import Optimizers
+from ..._optimizer.memory import Optimizers
+from ..._optimizer.shadow import state_tensors
 from ..._record.recorder import record_step, storage_bytes
 from ..._record.sandbox import Sandbox
-from ..._record.shadow import state_tensors
 from ..._record.step import TrainingStep
 from ..._train.known import LoopState
 from ...solvers.errors import AutockptError

@@ -23,9 +23,9 @@ from ..._device import device_of
 from ..._frames import watching_replays
 from ..._frames.install import as_applied, install, set_aside, uninstall
 from ..._frames.patches import governor_of
+from ..._optimizer.memory import Optimizers
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
-from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
 from ..._record.step import TrainingStep, training_step
 from ..._record.switches import switched_off
