@@ -27,6 +27,7 @@ from .patches import (
     patch_new,
     patch_root,
     patched,
+    patched_behind,
     patched_parts,
     unpatch,
     unwrapped,
@@ -100,10 +101,10 @@ def cover(model: nn.Module, governor: Governor) -> bool:
 def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 
-    What wraps the root's forward, and says so, stays; what it wraps is the forward as it was.
+    What wraps a patched forward, and says so, stays; what it wraps is the forward as it was.
 
     Raises:
-        NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
+        NotApplicable: what was put over a patched forward since does not say so, or the model is a part of one that has the
             plan, or one of several that have it together; nothing is changed then.
     """
     own = roots(model)
@@ -131,9 +132,9 @@ def _plan_on(root: nn.Module) -> tuple[str, Handle] | None:
     Raises:
         NotApplicable: see `uninstall`.
     """
-    known = patched(root) or known_to(patch_behind(root))
+    known = patched_behind(root)
     if known is None:
-        strays = any((each := patched(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
+        strays = any((each := patched_behind(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
         if strays and "forward" in root.__dict__:
             raise NotApplicable(f"{_REPLACED}.")
     elif known[0] not in known[1].roots:

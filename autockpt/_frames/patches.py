@@ -41,18 +41,23 @@ def governor_of(module: nn.Module) -> Governor | None:
     return governor
 
 
-def patch_behind(root: nn.Module) -> functools.partial[Any] | None:
-    """Return the patch that is on a root, also behind what says that it wraps it; None where there is none.
+def patch_behind(module: nn.Module) -> functools.partial[Any] | None:
+    """Return the patch that is on a module, also behind what says that it wraps it; None where there is none.
 
-    Libraries for training put wrappers over the forward. A copy of the model has its wrapper in common with it, a model
-    may wrap the forward of another, and one of which a plan was taken off behind a wrapper still has its patch there.
+    Libraries for training put wrappers over forwards. A copy of a model has its wrapper in common with it, a model may
+    wrap the forward of another, and one of which a plan was taken off behind a wrapper still has its patch there.
     """
-    forward = unwrapped(root)
+    forward = unwrapped(module)
     known = known_to(forward)
-    if known is None or forward.args[1] is not root or known[0] not in known[1].patched:
+    if known is None or forward.args[1] is not module or known[0] not in known[1].patched:
         return None
     patch: functools.partial[Any] = forward
     return patch
+
+
+def patched_behind(module: nn.Module) -> tuple[str, Handle] | None:
+    """Return the name and the handle behind the patch that is on a module, also behind wrappers; None where none is."""
+    return patched(module) or known_to(patch_behind(module))
 
 
 def unwrapped(module: nn.Module) -> Any:
@@ -85,13 +90,14 @@ def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
     """Patch the modules that have not been yet; roots are left alone.
 
     Raises:
-        NotApplicable: another plan covers one of them, or something else was put over a patch; nothing is changed then.
+        NotApplicable: another plan covers one of them, or something else was put over a patch and does not say that it
+            wraps it; nothing is changed then.
     """
     new, foreign, covered = {}, [], []
     for name, module in modules.items():
         if not name or name in handle.roots:
             continue
-        known = patched(module)
+        known = patched_behind(module)
         if known is None and name in handle.patched and "forward" in module.__dict__:
             covered.append(name)
         elif known is None:
@@ -133,11 +139,11 @@ def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str,
         handle: that of the plan.
 
     Raises:
-        NotApplicable: something else was put over one of them.
+        NotApplicable: something else was put over one of them, and does not say that it wraps it.
     """
     ours, covered = [], []
     for inner, module in root.named_modules(prefix=name, remove_duplicate=False):
-        known = patched(module)
+        known = patched_behind(module)
         if module is root:
             continue
         if known is not None and known[1] is handle:

@@ -81,3 +81,22 @@ def test_a_report_behind_a_wrapper_is_that_of_the_budget() -> None:
     train(model, 5)
     report = autockpt.report(model)
     assert report.steps >= 2 and report.plan is not None and report.asked
+
+
+def test_a_larger_batch_is_planned_where_parts_were_wrapped_since() -> None:
+    def loop(model: nn.Module) -> list[Tensor]:
+        for step in range(9):
+            if step == 4:
+                for part in model:  # type: ignore[attr-defined]
+                    wrap(part)
+            model.zero_grad()
+            model(torch.cat([BATCH, BATCH]) if step > 4 else BATCH).float().square().mean().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    plain, model = stack(), autockpt.apply(stack(), "min")
+    assert all(map(torch.equal, loop(plain), loop(model)))
+    report = autockpt.report(model)
+    assert len(report.plans) == 2, report.plans
+    autockpt.remove(model)
+    assert autockpt.plan_of(model) is None
+    assert all(map(torch.equal, loop(plain), loop(model)))
