@@ -17,8 +17,10 @@ BLUE, YELLOW = "#4477aa", "#ccbb44"  # they can be read on white and on black
 MOST_ROWS = 30
 _LEAST_SHORTENED = 12
 _GLUE = "\u00a0"
-_APART = re.compile(r"(?<=\d) (?=(?:[KMGT]?i?B|µs|ms|s)\b)|(?<=\d) (?=[×%])|(?<=×) (?=\d)|(?<= --budget) (?=\S)")
-"""Where a line is not broken: between a figure and its unit."""
+_APART = re.compile(
+    r"(?<=\d) (?=(?:[KMGT]?i?B|µs|ms|s)\b)|(?<=\d) (?=[×%])|(?<=×) (?=\d)|(?<= --budget) (?=\S)|(?<=\w) (?=\d+\.\d+\.)"
+)
+"""Where a line is not broken: between a figure and its unit, a name and its version."""
 _LINE = "1px solid rgba(128,128,128,.35)"
 
 
