@@ -101,6 +101,7 @@ from .sharded import (
     buffers_of,
     default_store,
     gather,
+    gathers_by_itself,
     has_rebuilt_buckets,
     is_distributed,
     is_offloaded,

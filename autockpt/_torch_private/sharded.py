@@ -14,6 +14,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from .frames import parts
+
 
 def process_group() -> bool:
     """Whether this process has a process group."""
@@ -83,6 +85,12 @@ def unit_switches(unit: Any) -> tuple[object, ...]:
 def is_offloaded(unit: Any) -> bool:
     """Whether the shards of a unit lie on the host."""
     return any(each.offload_to_cpu for group in param_groups(unit) for each in group.fsdp_params)
+
+
+def gathers_by_itself(unit: Any) -> bool:
+    """Whether shards of a unit are gathered in a way of their own, as those of float8 are."""
+    shards = parts(shard for shard, _ in parameters_of(unit))
+    return any(hasattr(each, "fsdp_pre_all_gather") for each in shards)
 
 
 def is_distributed(tensor: Tensor) -> bool:

@@ -19,7 +19,7 @@ from .._optimizer.steps import OptimizerSteps
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from . import said
 from .agreement import Agreement, Left
-from .batch import Forward
+from .batch import Forward, gathered_bytes
 from .decision import Decision
 from .history import MOST_KINDS
 from .known import Ready
@@ -134,7 +134,8 @@ class Acting:
             self._put_on(begins.model, installed, ready)
         measured = None
         if rehearsed and not lowest:  # that one is known to stand above the budget
-            measured = Measured(device_of(begins.device), ready, gradient_bytes)
+            held_bytes = gradient_bytes + gathered_bytes(begins.model)
+            measured = Measured(device_of(begins.device), ready, held_bytes)
         return self._ways.planned(installed, self._plans.history.current, measured)
 
     def _put_on(self, model: nn.Module, installed: Installed, ready: Ready) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from .._calls.roots import WHOLE, roots
 from .._calls.values import encode, kept_whole
 from .._device.present import kinds
-from .._ranks.units import parameters_at_rest, switches, waiting_gradients
+from .._ranks.units import gathered_now, parameters_at_rest, switches, waiting_gradients
 from .._torch_private import parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
@@ -164,6 +164,11 @@ def gradient_bytes(model: nn.Module) -> int:
     if process_group():
         trained = [*parts(trained), *waiting_gradients(model)]
     return sum(each.nbytes for each in trained)
+
+
+def gathered_bytes(model: nn.Module) -> int:
+    """Bytes of parameters that FSDP2 has gathered as a step begins, and lets go of within it."""
+    return sum(each.untyped_storage().nbytes() for each in gathered_now(model)) if process_group() else 0
 
 
 def _state_of(model: nn.Module) -> tuple[object, ...]:

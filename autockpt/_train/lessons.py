@@ -11,7 +11,7 @@ from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
 from . import said
-from .batch import Forward, gradient_bytes
+from .batch import Forward, gathered_bytes, gradient_bytes
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
@@ -127,6 +127,7 @@ class Lessons:
         if current is None or current.unfit or history.given or budget_bytes is None or self._surprises.exhausted:
             return 0
         room_bytes, held_bytes = budget_bytes - current.plan.peak_bytes, gradient_bytes(begins.model)
+        held_bytes += gathered_bytes(begins.model)
         new_bytes = Measured(device, current, held_bytes).new_bytes
         if new_bytes > max(room_bytes, 0):
             device.wait()  # autograd's thread may hold the last gradient of the step before

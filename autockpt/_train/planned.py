@@ -93,18 +93,18 @@ class Measured:
     Args:
         device: where it runs.
         ready: the plan that it runs under.
-        gradient_bytes: of the gradients with which it begins.
+        held_bytes: with which it begins, and which do not stand in all of it: gradients, gathered parameters.
 
     Attributes:
         new_bytes: of what stands as it begins and did not when its plan was made.
     """
 
-    def __init__(self, device: Device, ready: Ready, gradient_bytes: int) -> None:
+    def __init__(self, device: Device, ready: Ready, held_bytes: int) -> None:
         self._device, self._began = device, device.level()
         self._ended: Level | None = None
         self.new_bytes = 0
         if self._began is not None:
-            self.new_bytes = max(self._began.allocated_bytes - ready.begin_bytes - gradient_bytes, 0)
+            self.new_bytes = max(self._began.allocated_bytes - ready.begin_bytes - held_bytes, 0)
 
     def ends(self) -> None:
         """Note that the step may be over."""

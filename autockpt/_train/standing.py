@@ -15,7 +15,7 @@ from .._calls.values import tensors
 from .._device import device_of
 from .._optimizer.shadow import state_tensors
 from .._record.recorder import static_bytes, storage_bytes
-from .batch import Forward, gradient_bytes
+from .batch import Forward, gathered_bytes, gradient_bytes
 
 
 def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int) -> int:
@@ -34,4 +34,5 @@ def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_by
     own_bytes = static_bytes(begins.model, device, tensors(begins.arguments)).total_bytes
     state_bytes = storage_bytes(device, (each for one in optimizers for each in state_tensors(one)))
     allocated_bytes = level.allocated_bytes if level is not None else 0
-    return max(allocated_bytes - own_bytes - state_bytes - gradient_bytes(begins.model) - counted_bytes, 0)
+    held_bytes = gradient_bytes(begins.model) + gathered_bytes(begins.model)
+    return max(allocated_bytes - own_bytes - state_bytes - held_bytes - counted_bytes, 0)

@@ -36,7 +36,7 @@ def test_ranks_agree_round_by_round(both: Both) -> None:
             "again": [0, 1],
             "local": [2, 4],
             "whole": [4, 4],
-            "away": False,
+            "again sharded": True,
         }
 
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import autockpt
@@ -87,12 +89,14 @@ def refused(work: Callable[[], object], said: str) -> None:
 
 def sharded_parameters(rank: int) -> None:
     model = sharded(blocks())
-    refused(lambda: autockpt.apply(model, "1MB"), "is sharded over ranks")
+    refused(lambda: autockpt.apply(model, "1MB", inputs=batch(rank)), "is sharded over ranks")
+    refused(lambda: autockpt.apply(model, "1MB", plan_for={"input": (512, 32)}), "is sharded over ranks")
     refused(lambda: autockpt.profile(model, batch(rank)), "is sharded over ranks")
     refused(lambda: autockpt.profile(model, batch(rank), mode="fake"), "is sharded over ranks")
-    later = autockpt.apply(blocks(), "1MB")
-    assert isinstance(later, nn.Sequential)
-    refused(lambda: train(sharded(later), rank), "is sharded over ranks")
+    older = FullyShardedDataParallel(blocks(), device_id=torch.device("cpu"))
+    refused(lambda: autockpt.apply(older, "1MB"), "is sharded over ranks .FSDP1")
+    parts = parallelize_module(blocks(), init_device_mesh("cpu", (2,)), {"0.0": ColwiseParallel()})
+    refused(lambda: autockpt.apply(parts, "1MB"), "is sharded over ranks .DTensor parameters")
     segments = autockpt.Plan.of([["0", "1"]])
     refused(lambda: autockpt.apply(sharded(blocks()), plan=segments), "covers 2 units that are sharded")
     autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
