@@ -69,16 +69,3 @@ def test_a_recipe_of_a_trainer_trains(title: str, caplog: pytest.LogCaptureFixtu
 
         given["tokenizer"] = tokenizer()
     trained(title, blocks_of(THEIRS[title], f"python needs {needs}"), caplog, **given)
-
-
-def test_a_budget_is_refused_for_fsdp2_as_the_recipe_says() -> None:
-    """The refusal that it quotes; where the budget is taken one day, the recipe is to be written anew."""
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("needs gloo")
-    pytest.importorskip("transformers")
-    (text,) = blocks_of(OURS["FSDP2"], "python")
-    sharded, _, _ = text.partition("plan = ")
-    found: Any = run([TOY, sharded], PAGE, {})
-    assert "is sharded over ranks" in OURS["FSDP2"]
-    with pytest.raises(autockpt.NotApplicable, match="is sharded over ranks"):
-        autockpt.apply(found["model"], budget="20MB")

@@ -19,7 +19,7 @@ from .. import _torch_private as private
 
 def units(model: nn.Module) -> dict[str, Any]:
     """Return the units of a model, by the names of their modules; none where this process has no process group."""
-    if not private.process_group():
+    if not (private.process_group() and private.any_units()):
         return {}
     named = ((name, private.unit_of(module)) for name, module in model.named_modules())
     return {name: unit for name, unit in named if unit is not None}

@@ -98,6 +98,7 @@ from .recorder import (
     sleep_on,
 )
 from .sharded import (
+    any_units,
     buffers_of,
     default_store,
     gather,

@@ -28,11 +28,21 @@ def default_store() -> Any:
     return torch.distributed.distributed_c10d._get_default_store()
 
 
+def any_units() -> bool:
+    """Whether any module of this process is, or was, a unit of FSDP2: each has a class of its own then."""
+    kind = _kind_of_units()
+    return kind is not None and bool(type.__subclasses__(kind))
+
+
 def unit_of(module: nn.Module) -> Any:
     """Return the state of the unit of FSDP2 that a module is, or is a part of; None for any other module."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", None)  # another thread may be in the midst of importing it
+    kind = _kind_of_units()
     return module._get_fsdp_state() if kind is not None and isinstance(module, kind) else None
+
+
+def _kind_of_units() -> Any:
+    # Another thread may be in the midst of importing it: then there is none yet.
+    return getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
 
 
 def param_groups(unit: Any) -> list[Any]:
@@ -57,13 +67,14 @@ def parameters_of(unit: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
 
 def waiting_gradients(unit: Any) -> list[Tensor]:
     """Return the whole gradients that a unit holds until it is to reduce them (`set_requires_gradient_sync`)."""
-    found: list[Tensor] = []
+    found: dict[int, Tensor] = {}  # by storage: torch 2.15 has them under both names
     for group in param_groups(unit):
         for each in group.fsdp_params:
             gathered = getattr(each, "_unsharded_param", None)
-            found += [] if gathered is None or gathered.grad is None else [gathered.grad]
-            found += [] if each.unsharded_accumulated_grad is None else [each.unsharded_accumulated_grad]
-    return found
+            for gradient in (None if gathered is None else gathered.grad, each.unsharded_accumulated_grad):
+                if gradient is not None:
+                    found[gradient.untyped_storage()._cdata] = gradient
+    return list(found.values())
 
 
 def buffers_of(unit: Any) -> list[Tensor]:
@@ -95,7 +106,7 @@ def gathers_by_itself(unit: Any) -> bool:
 
 def is_distributed(tensor: Tensor) -> bool:
     """Whether a tensor lies on several ranks (DTensor)."""
-    return type(tensor).__name__ == "DTensor" or type(tensor.data).__name__ == "DTensor"
+    return type(tensor).__name__ == "DTensor"
 
 
 def move(tensor: Tensor) -> None:

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from autockpt import Plan
-from tests.doors import install
+from tests.doors import install, torch_private
 from tests.frames.comparing import counted_replays, steps
 from tests.frames.models import Tower, summed
 
@@ -74,3 +74,47 @@ def test_fully_sharded_units_as_segments(planned_first: bool, policy: MixedPreci
             found.append([loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)])
     assert count() == 3
     assert len(found[0]) > 1 and all(map(torch.equal, *found))
+
+
+def test_what_is_asked_of_units_of_fsdp2_is_what_torch_has() -> None:
+    """At rest and gathered; whole gradients that wait; what decides how much they hold; and nothing elsewhere."""
+    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    assert torch_private.unit_of(model[0]) is None
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+    unit = torch_private.unit_of(model[0])
+    assert torch_private.any_units() and torch_private.unit_ranks(unit) == {0}
+    shards = [shard for shard, gathered in torch_private.parameters_of(unit) if gathered is None]
+    assert len(shards) == 2 and all(map(torch_private.is_distributed, shards))
+    assert not torch_private.is_distributed(model[1].weight)
+    assert [list(each.shape) for each in torch_private.parts(shards)] == [[4, 4], [4]]
+    model(torch.ones(2, 4)).sum().backward()
+    (gathered, _) = [each for _, each in torch_private.parameters_of(unit)]
+    assert gathered is not None and not gathered.untyped_storage().nbytes()
+    assert torch_private.gather(unit) and not torch_private.gather(unit)
+    before, version = gathered.detach().clone(), gathered._version
+    torch_private.move(gathered)
+    assert torch.equal(before, gathered) and gathered._version == version
+    torch_private.let_go(unit)
+    assert not gathered.untyped_storage().nbytes()
+    assert torch_private.waiting_gradients(unit) == [] and torch_private.buffers_of(unit) == []
+    before_switch = torch_private.unit_switches(unit)
+    model[0].set_requires_gradient_sync(False)
+    assert torch_private.unit_switches(unit) != before_switch
+    model(torch.ones(2, 4)).sum().backward()
+    assert [list(each.shape) for each in torch_private.waiting_gradients(unit)] == [[4, 4], [4]]
+    assert not (torch_private.is_offloaded(unit) or torch_private.lies_on_several(unit))
+    assert not torch_private.gathers_by_itself(unit)
+
+
+def test_what_is_asked_of_a_process_group_is_what_torch_has() -> None:
+    assert torch_private.process_group() and torch_private.own_rank() == 0
+    wrapper = DistributedDataParallel(nn.Linear(2, 2))
+    assert torch_private.ranks_in(wrapper.process_group) == [0]
+    found = []
+    for _ in range(2):
+        found.append(torch_private.has_rebuilt_buckets(wrapper))
+        wrapper(torch.ones(1, 2)).sum().backward()
+    assert found == [False, False] and torch_private.has_rebuilt_buckets(wrapper)
+    store = torch_private.default_store()
+    store.set("word", b"said")
+    assert store.get("word") == b"said" and store.timeout.total_seconds() > 0

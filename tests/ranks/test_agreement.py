@@ -61,7 +61,7 @@ def test_an_error_of_later_steps_would_be_one_ranks_own(both: Both) -> None:
     assert [each["error"] for each in both("strict", shared=FSDP)] == ["NotApplicable"] * 2
 
 
-@EITHER
+@pytest.mark.parametrize("shared", [pytest.param(DDP, marks=pytest.mark.sweep), FSDP], ids=["ddp", "fsdp"])
 def test_ranks_that_meet_other_sizes_wait_until_all_can_plan(both: Both, shared: Shared) -> None:
     for each in both("ragged", shared=shared):
         assert each["tight"]["segments"]
