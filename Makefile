@@ -145,7 +145,7 @@ $(OLD)/.installed: $(VENV)/.installed
 	rm -rf $(OLD) && $(PYTHON) -m venv --without-pip $(OLD)
 	mkdir $(OLD)/source && git archive $(OLD_COMMIT) | tar -x -C $(OLD)/source
 	$(VENV)/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(OLD) $(OLD)/source
-	$(VENV)/bin/python -m pip --python $(OLD)/bin/python install --quiet --no-deps $(OLD)/autockpt-*.whl
+	$(VENV)/bin/python -m pip --python $(OLD)/bin/python install --quiet --no-deps --ignore-installed $(OLD)/autockpt-*.whl
 	$(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])' \
 		> "$$($(OLD)/bin/python -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
 	rm -rf $(OLD)/source && touch $(OLD)/.installed

@@ -125,6 +125,22 @@ def is_decimal(amount: object) -> bool:
     return isinstance(amount, str) and re.search(r"[kmgt]b\s*$", amount, re.IGNORECASE) is not None
 
 
+def alike(n_bytes: int, amount: object) -> int | str:
+    """Return bytes as a budget that is written as `amount` is: to the byte in its unit of ten, or as a number.
+
+    Example:
+        >>> from autockpt.solvers.units import alike
+        >>> alike(23_280_000_000, "24GB"), alike(23_280_000_000, "22GiB")
+        ('23.28GB', 23280000000)
+    """
+    if not is_decimal(amount):
+        return n_bytes
+    unit = str(amount).strip()[-2:]
+    size = _UNITS[unit.lower()]
+    whole, rest = divmod(n_bytes, size)
+    return f"{whole}.{rest:0{len(str(size)) - 1}d}".rstrip("0").rstrip(".") + unit
+
+
 def format_bytes(n_bytes: int, *, decimal: bool = False) -> str:
     """Write bytes for people, in the largest unit that leaves at least 1 in front.
 
@@ -141,6 +157,17 @@ def format_bytes(n_bytes: int, *, decimal: bool = False) -> str:
         if abs(n_bytes) >= _UNITS[unit.lower()]:
             return f"{n_bytes / _UNITS[unit.lower()]:.2f} {unit}"
     return f"{n_bytes} B"
+
+
+def format_like(n_bytes: int, amount: object) -> str:
+    """Write bytes for people, in powers of ten where `amount`, as a user wrote it, is.
+
+    Example:
+        >>> from autockpt.solvers.units import format_like
+        >>> format_like(1610612736, "8GB"), format_like(1610612736, "8GiB")
+        ('1.61 GB', '1.50 GiB')
+    """
+    return format_bytes(n_bytes, decimal=is_decimal(amount))
 
 
 def at_least(n_bytes: int, *, decimal: bool = False) -> str:

@@ -73,6 +73,7 @@ from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
 from autockpt._show.page import Bar, Page, Table
 from autockpt._show.pictures.course import follow as follow_course
+from autockpt.solvers.names import NAMES as SOLVER_NAMES
 
 if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room
@@ -120,13 +121,13 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.witness import all_same as all_witnesses_same
     from autockpt._frames.witness import on_device, witness_of
     from autockpt._frames.witness import same as same_witness
+    from autockpt._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
+    from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of
-    from autockpt._record import observer, recorder, timing
+    from autockpt._record import alive, in_place, recorder, timing
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
-    from autockpt._record.observer import Observer
-    from autockpt._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
     from autockpt._record.recorder import Mode as RecordMode
     from autockpt._record.recorder import record_step
     from autockpt._record.step import Arguments, training_step
@@ -150,6 +151,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._train.headroom import enlarged
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
-    from autockpt._train.optimizer_steps import OptimizerSteps
     from autockpt._train.request import Request
     from autockpt._train.step import MOST_FORWARDS
+    from autockpt._watch import observer
+    from autockpt._watch.observer import Observer

@@ -1,8 +1,9 @@
 """Which room of the library imports which: arrows run one way, whether at module level, in functions, or for types.
 
-            solvers ◀─────── choose ◀─┐
-                        data ◀─┤      run ◀── check ◀── show ◀── cli
-    torch_private ◀── device ◀─ record ◀─┘
+            solvers ◀───────── choose ◀─┐
+                         data ◀─┤    train ◀── check ◀── show ◀── cli
+    torch_private ◀── device ◀── watch ◀── record ◀─┤
+                                 └─▶ stash ◀── frames ◀─┘
 
 Each room may import those that an arrow leads to, however far. All may import the leaves.
 """
@@ -31,7 +32,9 @@ LEFT_OF = {
     "_calls": {"_data", "_torch_private", "_device"},
     "_ranks": {"_data", "_torch_private"},
     "_stash": {"_data", "_torch_private", "_device", "_calls", "_ranks"},
-    "_record": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
+    "_watch": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
+    "_optimizer": {"_data", "_torch_private", "_device", "_ranks", "_watch"},
+    "_record": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash", "_watch", "_optimizer"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
@@ -42,6 +45,8 @@ LEFT_OF = {
         "_calls",
         "_ranks",
         "_stash",
+        "_watch",
+        "_optimizer",
         "_record",
         "solvers",
         "_choose",
@@ -54,6 +59,8 @@ LEFT_OF = {
         "_calls",
         "_ranks",
         "_stash",
+        "_watch",
+        "_optimizer",
         "_record",
         "solvers",
         "_choose",
@@ -61,7 +68,7 @@ LEFT_OF = {
         "_train",
     },
     "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_train", "_check"},
-    "_cli": {"_data", "_device", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
+    "_cli": {"_data", "_device", "_optimizer", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
     "profiles": set(),
 }
 
@@ -83,7 +90,19 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {"_torch_private", "_device", "_calls", "_ranks", "_stash", "_record", "_frames", "_train", "_check"}
+WITH_TORCH = {
+    "_torch_private",
+    "_device",
+    "_calls",
+    "_ranks",
+    "_stash",
+    "_watch",
+    "_optimizer",
+    "_record",
+    "_frames",
+    "_train",
+    "_check",
+}
 """Rooms that may import torch at module level."""
 
 

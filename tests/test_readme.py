@@ -43,7 +43,7 @@ def test_the_python_blocks_run(
         assert re.search(r"^Recomputed: .*^Exact", printed, re.DOTALL | re.MULTILINE)
     if page in ("index.md", "start.md"):  # of what is printed, the figures agree, and no alarm is raised
         assert "above" not in printed
-        rows = dict(re.findall(r"^(budget|predicted peak|measured peak)  .* ([0-9.]+) MiB$", printed, re.MULTILINE))
+        rows = dict(re.findall(r"^(budget|predicted peak|measured peak)  .* ([0-9.]+) MB$", printed, re.MULTILINE))
         assert rows["predicted peak"] == rows["measured peak"]
         assert float(rows["measured peak"]) <= float(rows["budget"])
     if page == "start.md":

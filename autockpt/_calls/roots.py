@@ -2,11 +2,12 @@
 
 one         root ""            h.0.mlp          the model's own names
 several     root unet          unet.down.0      no code of its own is around them: the user's loop calls each
+one step    root ""            unet.down.0      the same names, and what stands for the loop calls each
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import nn
@@ -34,19 +35,39 @@ class Together(nn.Module):
             self.add_module(name, module)
 
 
+class OneStep(nn.Module):
+    """Several models and what a loop does with them in one step, as one module that calls them.
+
+    Args:
+        members: the models, by the names that they have in plans.
+        step: is given the batch, calls the models, and returns the loss.
+    """
+
+    def __init__(self, members: Mapping[str, nn.Module], step: Callable[..., Any]) -> None:
+        super().__init__()
+        for name, module in members.items():
+            self.add_module(name, module)
+        self.training = any(module.training for module in members.values())
+        self._step = step
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step up to the loss."""
+        return self._step(*args, **kwargs)
+
+
 def roots(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules whose forwards the user's loop calls, by name."""
     return dict(model.named_children()) if isinstance(model, Together) else {WHOLE: model}
 
 
+def called_by_loops(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the same where a module stands for the loop, whose own code is in no plan."""
+    return dict(model.named_children()) if isinstance(model, OneStep) else roots(model)
+
+
 def title(model: nn.Module) -> str:
     """Name a model, or several, by class."""
-    return " + ".join(type(module).__name__ for module in roots(model).values())
-
-
-def trains(model: nn.Module) -> bool:
-    """Whether a model, or one of several, is in train mode."""
-    return any(module.training for module in roots(model).values())
+    return " + ".join(type(module).__name__ for module in called_by_loops(model).values())
 
 
 def as_one(models: Any) -> nn.Module:

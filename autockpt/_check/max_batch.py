@@ -19,8 +19,8 @@ from .._data.goal import Patterns, refuse_no_number
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of, planned_device
+from .._optimizer.memory import Optimizers
 from .._record import profile
-from .._record.optimizer import Optimizers
 from .._record.recorder import Mode
 from .._record.step import refuse_other
 from .._train.apply import goal_for

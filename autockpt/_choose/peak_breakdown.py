@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import bisect
+import functools
 
 import numpy as np
 
 from .._data.keys import label
 from .._data.profile import Profile
 from .._data.timeline import PeakParts
-from ..solvers import format_bytes, simulate
+from ..solvers import simulate
 from ..solvers.common import Plan as Chosen
+from ..solvers.units import format_like
 from .candidates import Candidates
 from .candidates.profile_index import Index
 from .timeline import split_levels
@@ -115,32 +117,38 @@ def _segment(candidates: Candidates, chosen: Chosen, step: int) -> str:
 
 
 def advise(
-    parts: PeakParts, budget_bytes: int, *, unpinned_bytes: int | None = None, solver: str = "auto"
+    parts: PeakParts,
+    budget_bytes: int,
+    *,
+    unpinned_bytes: int | None = None,
+    solver: str = "auto",
+    asked: object = None,
 ) -> list[str]:
     """Say what would help where even the lowest peak is above a budget, surest first; only what the figures bear out.
 
-    Pins are a lever where the lowest peak without them is lower.
+    Pins are a lever where the lowest peak without them is lower. Bytes are in the unit of what was `asked`.
     """
-    minimum, budget = parts.peak_bytes, format_bytes(budget_bytes)
+    in_unit = functools.partial(format_like, amount=asked)
+    minimum, budget = parts.peak_bytes, in_unit(budget_bytes)
     missing = minimum - budget_bytes
     lines = [f"Ask for at least {minimum:,} bytes, or for 'min': the error carries the plan that keeps to them."]
     if parts.parameter_bytes > budget_bytes:
-        alone = f"The parameters alone, {format_bytes(parts.parameter_bytes)}, are above the budget of {budget}"
+        alone = f"The parameters alone, {in_unit(parts.parameter_bytes)}, are above the budget of {budget}"
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
     grows = parts.input_bytes + parts.output_bytes + parts.activation_bytes + parts.boundary_bytes
     grows += parts.restored_bytes + (parts.transient_bytes if parts.phase != "optimizer" else 0)
-    grown, lacks = f"{format_bytes(grows)} of the peak grow with", format_bytes(missing)
+    grown, lacks = f"{in_unit(grows)} of the peak grow with", in_unit(missing)
     if fixed > budget_bytes:
-        stands = f"{format_bytes(fixed)} of parameters, buffers and optimizer state"
+        stands = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
         lines.append(f"What stands before the batch comes, {stands}, is above the budget of {budget}: no batch fits.")
     if unpinned_bytes is not None and unpinned_bytes < minimum:
-        enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {format_bytes(unpinned_bytes)}"
+        enough = "fits" if unpinned_bytes <= budget_bytes else f"reaches {in_unit(unpinned_bytes)}"
         lines.append(f"Lift pins: without them the same solver {enough}.")
     if solver not in ("auto", "ilp"):
         lines.append(f"Solver {solver!r} looks at few plans: 'auto' may get lower.")
     if parts.optimizer_bytes >= missing:
-        left = format_bytes(parts.optimizer_bytes - missing)
+        left = in_unit(parts.optimizer_bytes - missing)
         lines.append(f"Take an optimizer that holds less: with a state of at most {left} it fits.")
     elif parts.optimizer_bytes > SMALL * missing:
         lines.append(
@@ -154,20 +162,20 @@ def advise(
     elif fixed <= budget_bytes:
         lines.append(f"A smaller batch alone does not help: {grown} it, and {lacks} are missing.")
     if parts.phase == "optimizer" and parts.transient_bytes > SMALL * missing:
-        size = format_bytes(parts.transient_bytes)
+        size = in_unit(parts.transient_bytes)
         lines.append(f"The peak stands in the optimizer's own step, which no plan changes: its temporaries are {size}.")
     if parts.callers_bytes > SMALL * missing:
-        size = format_bytes(parts.callers_bytes)
+        size = in_unit(parts.callers_bytes)
         lines.append(f"Return less, or let go of outputs before backward: those that the caller holds are {size}.")
-    lines += [_let_go(who, size) for who, size in parts.holders if who != LOSS and size > SMALL * missing]
+    lines += [_let_go(who, in_unit(size)) for who, size in parts.holders if who != LOSS and size > SMALL * missing]
     refused = (each for each in parts.refused[:1] if each[1] > SMALL * missing)
-    lines += [f"Calls that cannot run again keep {format_bytes(size)}: {which}." for which, size in refused]
+    lines += [f"Calls that cannot run again keep {in_unit(size)}: {which}." for which, size in refused]
     return lines
 
 
-def _let_go(who: str, size: int) -> str:
+def _let_go(who: str, size: str) -> str:
     """Say what to do about tensors that somebody holds."""
-    held = f"{format_bytes(size)} are held {who}"
+    held = f"{size} are held {who}"
     if who == ELSEWHERE:
         return f"{held} (an attribute, a list, a cache): let go of them before backward."
     return (

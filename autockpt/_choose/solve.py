@@ -160,7 +160,7 @@ def _solution(
     found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
 ) -> Solution:
     """The solver's choice among candidates that pins may have left of those found; its errors carry what would help."""
-    problem, budget_bytes = candidates.problem, asked.goal.budget_bytes
+    problem, budget_bytes, budget = candidates.problem, asked.goal.budget_bytes, asked.goal.budget
     try:
         if budget_bytes is None:
             return least_peak_until(problem, most_seconds=most_seconds, solver=asked.solver, deadline=deadline)
@@ -179,7 +179,8 @@ def _solution(
             pins=tuple(asked.pins),
             unpinned_minimum_bytes=unpinned_bytes,
             parts=parts,
-            advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver)),
+            advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver, asked=budget)),
+            asked=budget if isinstance(budget, str) else "",
         ) from None
 
 

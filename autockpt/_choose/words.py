@@ -89,7 +89,7 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
     number = len(kind.segments)
     kept = [dict.fromkeys(filter(None, map(_unit, segment.keep))) for segment in kind.segments]
     parts = sum(map(bool, kept))
-    how = "whole" if not parts else "in part" if parts == number else f"{number - parts} whole, {parts} in part"
+    how = "whole" if not parts else "in part" if parts == number else f"({number - parts} whole, {parts} in part)"
     noun = "block" if number == 1 else "blocks"
     of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
     if not kind.layers:

@@ -17,6 +17,7 @@ import msgspec
 
 from .. import __version__
 from .._data.host import physical_bytes
+from .._show.page import filled
 from ..solvers.units import format_bytes
 from .screen import progress
 from .verb import Result, verb
@@ -110,7 +111,7 @@ def doctor() -> Result:
     failures = [f"recording on {each.device} sees no allocations" for each in report.tried if not each.seen_bytes]
     return Result(
         report,
-        lambda _: "\n".join([*lines(report), ""]),
+        lambda columns: filled("\n".join(lines(report)), max(columns, 20)) + "\n",
         "; ".join(failures) if report.torch else "torch is not installed",
     )
 

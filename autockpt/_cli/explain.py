@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
-from .._choose.solve import solve
 from .._data.document import require_matplotlib
 from .._data.door import door
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
 from ..solvers.units import at_least
 from . import options, solving
 from .screen import progress
@@ -55,6 +55,9 @@ def explain(
     a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that fits. Imports no
     torch but to record.
     """
+    from .._choose.solve import solve  # with numpy, which help does without
+    from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
+
     asked = options.at_most_one(budget=budget, max_overhead=max_overhead)
     if not asked and solver != "auto":
         raise click.UsageError("--solver goes with --budget or --max-overhead")
@@ -86,20 +89,14 @@ def explain(
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
     if verbose:
         return Result(page.document, page.text)
-    wanted = budget if asked else _half(shown)
-    again = options.command(
-        *("solve", source), budget=wanted, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
-    )
     if isinstance(shown, Profile):
-        return Result(page.document, brief_profile(shown, then=again).brief)
+        return Result(page.document, brief_profile(shown, then=f"autockpt frontier {shlex.quote(source)}").brief)
     if isinstance(shown, Frontier):
-        return Result(
-            page.document, brief_frontier(shown, then=f"autockpt explain {source} --budget {_half(shown)}").brief
-        )
+        half = at_least(max(shown.plain_peak_bytes // 2, shown.minimum_bytes))
+        then = f"autockpt explain {shlex.quote(source)} --budget {half}"
+        return Result(page.document, brief_frontier(shown, then=then).brief)
+    again = options.command(
+        *("solve", source), budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
+    )
     then = again if asked else f'autockpt.apply(model, plan="{source}")'
-    return Result(page.document, brief_plan(shown, profile, then=then).brief)
-
-
-def _half(shown: Profile | Frontier | Plan) -> str:
-    """Return a budget that saves about half: one to begin with."""
-    return at_least(shown.plain_peak_bytes // 2)
+    return Result(page.document, brief_plan(shown, profile, then=then, drawn=True).brief)

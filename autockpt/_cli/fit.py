@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from .._data.devices import DEVICES, UnknownDevice, named
+from .._data.devices import DEVICES, UnknownDevice, named, of_memory
 from .._data.profile import Profile
 from . import options
 from .screen import progress, working
@@ -24,7 +24,7 @@ def _gpus(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
     if value and not names:
         raise click.BadParameter(f"{value[0]!r} names no device, such as rtx4090", ctx, param)
     try:
-        return list(dict.fromkeys(map(named, names)))
+        return list(dict.fromkeys(each for name in names for each in of_memory(name) or [named(name)]))
     except UnknownDevice as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -44,6 +44,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 @verb(
+    "autockpt fit gpt2-xl --gpu 24GB",
     "autockpt fit gpt2-xl --gpu rtx4090,a100-80gb,h100",
     "autockpt fit train.py:build --gpu rtx4090 --batch 4,8",
 )
@@ -55,7 +56,8 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     metavar="NAMES",
     callback=_gpus,
     shell_complete=_complete,
-    help=f"Devices, separated by commas: {', '.join(DEVICES)}. All of them, where none is given.",
+    help=f"Devices, separated by commas: {', '.join(DEVICES)}; or an amount, as 24GB, for those that have so much. "
+    "All of them, where none is given.",
 )
 @click.option(
     "--batch",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .._choose.frontier import frontier as find_frontier
 from .._data.document import require_matplotlib
 from .._data.profile import Profile
-from ..solvers.units import format_bytes, parse_bytes
+from ..solvers.units import at_least, format_like, parse_bytes
 from . import options, solving
 from .screen import progress, tell
 from .source import load
@@ -40,6 +39,7 @@ from .verb import Result, verb, write
 )
 @options.output
 @options.plot
+@options.verbose
 def frontier(
     source: str,
     solver: str,
@@ -48,6 +48,7 @@ def frontier(
     seconds: float,
     output: str | None,
     plot: str | None,
+    verbose: bool,
 ) -> Result:
     """Show what each budget costs for a recorded step, down to the lowest peak that can be reached.
 
@@ -55,18 +56,28 @@ def frontier(
     file.py:function, of whose model a step is recorded as `autockpt profile` does. Needs no GPU, and imports no torch
     but to record.
 
-    Prints a row for each plan that no other beats in both predicted peak and recompute seconds. `autockpt explain`
-    shows the one for a budget, from the file that -o writes.
+    Prints a row for each plan that no other beats in both predicted peak and recompute seconds; -v shows who found
+    each, and how far it is from the least. `autockpt explain` shows the one for a budget, from the file that -o writes.
     """
+    from .._choose.frontier import frontier as find_frontier  # with numpy, which help does without
+    from .._show.explain.brief import brief_frontier
+
     if plot is not None:
         require_matplotlib()
     profile = load(source, Profile)
     n_budgets = len(budgets) + 2 if budgets else points
     with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
         found = find_frontier(profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
+    asked = next(iter(budgets), None)
     for budget in budgets:
         if parse_bytes(budget) < found.minimum_bytes:
-            tell(f"{budget} is left out: {solver!r} found no plan below {format_bytes(found.minimum_bytes)}")
+            tell(f"{budget} is left out: {solver!r} found no plan below {format_like(found.minimum_bytes, budget)}")
     write(output, found.save)
     write(plot, lambda path: found.plot().savefig(path, dpi=options.DPI))
-    return Result(found, found._page().text)
+    if verbose:
+        return Result(found, found._page().text)
+    budget = asked or at_least(max(found.plain_peak_bytes // 2, found.minimum_bytes))
+    then = f"autockpt solve {source} --budget {budget} -o plan.json"
+    if output is not None:
+        then = f"autockpt explain {output} --budget {budget}"
+    return Result(found, brief_frontier(found, then=then, most=len(found.plans), asked=asked).brief)

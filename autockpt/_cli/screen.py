@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +34,9 @@ def show(text: str) -> None:
 def tell(line: str) -> None:
     """Say something on stderr in one line; on a terminal in as many as it takes without breaking words."""
     if _is_terminal(sys.stderr):
-        line = textwrap.fill(line, max(width(), 20), break_on_hyphens=False)
+        from .._show.page import filled  # help does without
+
+        line = filled(line, max(width(), 20))
     click.echo(line, err=True)
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import click
 
-from .._choose.solve import solve as find_plan
 from .._data.door import door
 from .._data.profile import Profile
-from .._show.explain.brief import brief_plan
 from . import options, solving
 from .screen import progress
 from .source import load
@@ -42,6 +40,9 @@ def solve(
     Prints what the plan does in a few lines; -v shows it call by call. Where no plan meets the budget the exit status
     is 1, and what the lowest reachable peak consists of takes the place of the plan, with --json as a document.
     """
+    from .._choose.solve import solve as find_plan  # with numpy, which help does without
+    from .._show.explain.brief import brief_plan
+
     if not options.at_most_one(budget=budget, max_overhead=max_overhead):
         raise click.UsageError("give either --budget or --max-overhead")
     profile = load(source, Profile)

@@ -1,16 +1,16 @@
-"""The option that names a solver, by itself: knowing the solvers takes importing them, which help need not wait for."""
+"""The option that names a solver."""
 
 from __future__ import annotations
 
 import click
 
-from ..solvers.registry import SOLVERS
+from ..solvers.names import NAMES
 
 solver = click.option(
     "--solver",
-    type=click.Choice(sorted(SOLVERS)),
+    type=click.Choice(NAMES),
     default="auto",
     show_default=True,
     metavar="NAME",
-    help=f"One solver by name: {', '.join(sorted(SOLVERS))}.",
+    help=f"One solver by name: {', '.join(NAMES)}.",
 )

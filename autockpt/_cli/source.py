@@ -26,7 +26,7 @@ from .verb import Misuse
 if TYPE_CHECKING:
     import torch
 
-    from .._record.optimizer import Optimizers
+    from .._optimizer.memory import Optimizers
 
 D = TypeVar("D", bound=Plan | Frontier | Profile)
 

@@ -40,6 +40,8 @@ def verify(target: str, plan_file: str | None, optimizer: str | None, **asked: A
     Compares outputs, loss, gradients, buffers, parameters and generators. The plain step runs twice, so that its own
     noise is not blamed on the plan. The exit status is 1 where the verdict is not "exact".
     """
+    if (asked["budget"] or "").isdecimal():
+        asked["budget"] = int(asked["budget"])
     options.at_most_one(plan=plan_file, budget=asked["budget"], max_overhead=asked["max_overhead"])
     plan = None if plan_file is None else load(plan_file, Plan)
     require_torch()

@@ -1,4 +1,4 @@
-"""The types of bytes and seconds in what is written down: never negative."""
+"""The types of bytes and seconds in what is written down: never negative, nor more than there can be."""
 
 from __future__ import annotations
 
@@ -6,5 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-Bytes = Annotated[int, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+MOST_BYTES = 2**48
+"""More than any memory has."""
+
+MOST_SUM = 2**60
+"""Of all tensors of a step: solvers count below 2⁶³."""
+
+MOST_SECONDS = 1e9
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from ..solvers.units import shown
+from .amounts import MOST_SUM
 from .errors import InvalidFile
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
+MOST_TICKS = 20
+"""Ticks for each row: a step has fewer than two, and more where operators take many buffers of their own."""
+
 INDEXED = TENSORS | CALLS | FUNCTIONS | {"op": "operator"}
 """What the numbers in a column are indices of, by the name of the column."""
 
@@ -36,6 +41,7 @@ def validate(profile: Profile) -> None:
             raise InvalidFile(f"{name!r} of {what} names a {kind} that is not in the profile")
         if name.endswith("seconds") and not all(0 <= seconds < math.inf for seconds in column):
             raise InvalidFile(f"{name!r} of {what} is below 0 s or no number: record the step again")
+    _check_sizes(profile)
     _check_tree(profile)
     for what, begins in (("tensors", profile.tensors.birth), ("functions", functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
@@ -50,12 +56,23 @@ def validate(profile: Profile) -> None:
     )
     twice = next((key for key, count in Counter(keys).items() if count > 1), None)
     if twice is not None:
-        raise InvalidFile(f"{twice!r} stands in the profile twice")
+        raise InvalidFile(f"{shown(twice)} stands in the profile twice")
     if any(op >= 0 and ops.function[op] != function for op, function in zip(saves.op, saves.function, strict=True)):
         raise InvalidFile("a save names an operator of another function than its own")
     for call in profile.calls:
         if any(name not in profile.buffer_bytes for name in call.buffers):
-            raise InvalidFile(f"call {call.key!r} changes a buffer of which the profile does not say the bytes")
+            raise InvalidFile(f"call {shown(call.key)} changes a buffer of which the profile does not say the bytes")
+
+
+def _check_sizes(profile: Profile) -> None:
+    """Check that the clock and the bytes are of a step, before anything is laid out over them."""
+    rows = len(profile.calls) + len(profile.functions) + len(profile.ops) + len(profile.tensors) + len(profile.saves)
+    if profile.ticks > MOST_TICKS * (rows + 100):
+        raise InvalidFile(f"the clock has {profile.ticks:,} ticks, for {rows:,} rows of calls, tensors and saves")
+    if profile.static.total_bytes + sum(profile.tensors.bytes) > MOST_SUM:
+        raise InvalidFile("the tensors of the step are more bytes than any memory has")
+    if profile.static.total_bytes < 0:
+        raise InvalidFile(f"{profile.static.total_bytes:,} bytes stand before the step")
 
 
 def _columns(profile: Profile) -> Iterator[tuple[str, str, Sequence[Any]]]:
@@ -86,9 +103,11 @@ def _check_tree(profile: Profile) -> None:
             parent = calls[parent].parent
         end = calls[parent].stop if i else len(calls)
         if call.parent != parent or not i < call.stop <= end or (i > 0) != (parent >= 0):
-            raise InvalidFile(f"call {call.key!r} at {i} has parent {call.parent} and stop {call.stop}: not a tree")
+            raise InvalidFile(
+                f"call {shown(call.key)} at {i} has parent {call.parent} and stop {call.stop}: not a tree"
+            )
         if not call.enter_seconds <= call.exit_seconds:
-            raise InvalidFile(f"call {call.key!r} ends at {call.exit_seconds} s, before it begins")
+            raise InvalidFile(f"call {shown(call.key)} ends at {call.exit_seconds} s, before it begins")
 
 
 def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
@@ -100,11 +119,13 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
     for call in calls:
         # The root's goes on in every further forward.
         until = end if call.parent < 0 and late else profile.forward_until(call.enter)
-        yield f"call {call.key!r} runs outside forward", (call.enter, call.exit, until)
+        yield f"call {shown(call.key)} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
         yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
     for pack, unpack, release in zip(saves.pack, saves.unpack, saves.release, strict=True):
         yield from (("a tensor is let go of before it is saved", (pack, late, end)) for late in (unpack, release))
+        if unpack < end:
+            yield "a tensor is let go of before it is read", (pack, unpack, release - 1)
     yield "a backward pass begins in forward or after the step", (profile.forward_ticks, *profile.backward_ticks, end)
     for save, tick in profile.rereads:
         yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
@@ -114,10 +135,10 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
         zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
         zip(ops.name, ops.call, ops.start, ops.stop, strict=True),
     ):
-        yield f"{name!r} runs outside its call", (calls[within].enter, start, stop, calls[within].exit)
+        yield f"{shown(name)} runs outside its call", (calls[within].enter, start, stop, calls[within].exit)
     for name, makes, enter, leave in zip(functions.name, functions.makes, functions.enter, functions.exit, strict=True):
         for tensor in makes:
             yield (
-                f"function {name!r} makes a tensor that is not born in it",
+                f"function {shown(name)} makes a tensor that is not born in it",
                 (enter + 1, tensors.birth[tensor], leave - 1),
             )

@@ -253,6 +253,25 @@ def named(name: str) -> str:
     raise UnknownDevice(f"no device is known as {name!r}; {hint}There are {', '.join(DEVICES)}")
 
 
+def of_memory(text: str) -> list[str]:
+    """Return the names in `DEVICES` of what has so much memory, as its vendor states it: ``24GB``, ``80 gib``.
+
+    Empty where this is no amount of memory.
+
+    Raises:
+        UnknownDevice: none has so much.
+    """
+    amount = re.fullmatch(r"\s*([0-9]{1,4})\s*gi?b\s*", text, re.IGNORECASE | re.ASCII)
+    if amount is None:
+        return []
+    found = [name for name, gpu in DEVICES.items() if gpu.memory.startswith(f"{int(amount[1])} GB ")]
+    if not found:
+        sizes = sorted({int(gpu.memory.partition(" ")[0]) for gpu in DEVICES.values()})
+        there = ", ".join(f"{size}GB" for size in sizes)
+        raise UnknownDevice(f"no device is known that has {text.strip()}; there are some with {there}")
+    return found
+
+
 def _bare(name: str) -> str:
     """Return a name without makers, families and what stands between letters."""
     return re.sub(r"nvidia|geforce|amd|instinct|tesla|sxm\d?|[^a-z0-9]", "", name.lower())

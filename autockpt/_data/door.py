@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ..solvers.errors import AutockptError, Infeasible
@@ -43,8 +44,21 @@ def _told(
     return error.carrying(asked=budget) if isinstance(budget, str) else error
 
 
-def bare(error: E) -> E:
-    """Return an error without the frames that it has come through, where it is one of autockpt's own."""
-    if not isinstance(error, AutockptError):
+def bare(error: E, *, but_theirs: bool = False) -> E:
+    """Return an error without the frames that it has come through, where it is one of autockpt's own.
+
+    Args:
+        error: the error.
+        but_theirs: whether the frames from the first on that is not ours stay: a user's forward may have raised it.
+    """
+    if not isinstance(error, AutockptError) or os.environ.get(VARIABLE, "").strip().lower() == "debug":
         return error
-    return error if os.environ.get(VARIABLE, "").strip().lower() == "debug" else error.with_traceback(None)
+    trace = error.__traceback__ if but_theirs else None
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_globals.get("__name__", "")
+    return isinstance(name, str) and (name == "contextlib" or name.partition(".")[0] == __name__.partition(".")[0])

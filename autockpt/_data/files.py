@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ..solvers.units import shown
 from .document import Document
 from .errors import InvalidFile
 
@@ -20,6 +21,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 MAXIMUM_UNPACKED_BYTES = 256 * 2**20
 """A profile of a thousand layers takes a tenth of that; a small file that unpacks to more is a mistake or a trap."""
+
+
+MOST_SAID = 300
+"""Letters of what a decoder says: it quotes names of any length."""
 
 
 class Stored(Document, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="schema"):
@@ -86,11 +91,13 @@ def decode(data: bytes, *kinds: type[S], source: str) -> S:
         if found != schema_of(kind):
             cure = "Record or solve it again." if same else "Give a file of that kind."
             raise InvalidFile(
-                f"{source} has schema {found!r}; this version of autockpt reads {schema_of(kind)!r} here. {cure}"
+                f"{source} has schema {shown(found)}; this version of autockpt reads {schema_of(kind)!r} here. {cure}"
             )
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # damaged bytes; lists in lists in lists
-        raise InvalidFile(f"{source} is not a valid {schema_of(kind)} file: {error}") from None
+        said = str(error)
+        said = said if len(said) <= MOST_SAID else f"{said[:MOST_SAID]}…"
+        raise InvalidFile(f"{source} is not a valid {schema_of(kind)} file: {said}") from None
 
 
 def _unpacked(data: bytes, source: str) -> bytes:

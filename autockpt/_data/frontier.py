@@ -94,6 +94,7 @@ class Frontier(Stored, frozen=True, kw_only=True, tag="autockpt.frontier/1"):
             solver=self.solver,
             dominated_by=self.dominated_by,
             plan=self.plans[-1],
+            asked=budget if isinstance(budget, str) else "",
         )
 
     def plot(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import msgspec
 
-from ..solvers.errors import BudgetError
+from ..solvers.errors import MEANT_BYTES, BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
+from .amounts import Bytes
 from .errors import PinError
 
 _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
@@ -40,7 +42,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     budget: int | str | None = None
     max_overhead: float | None = None
-    total_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    total_bytes: Bytes | None = None
     memory: str = "memory"
 
     def __post_init__(self) -> None:
@@ -178,6 +180,22 @@ def refuse_no_seconds(given: object) -> None:
     """
     if not (_is_number(given) and given >= 0):
         raise BudgetError(f"a solver searches for a number of seconds such as 3.0, and not for {shown(given)}")
+
+
+def refuse_slip(budget: object) -> None:
+    """Refuse a budget for a model that is a slip: text without a unit, and fewer bytes than any model has.
+
+    Raises:
+        BudgetError: it is one.
+    """
+    if isinstance(budget, str) and re.fullmatch(r"\s*[0-9]{1,20}(\.[0-9]{0,9})?\s*", budget, re.ASCII):
+        number = budget.strip()
+        raise BudgetError(
+            f"budget {budget!r} has no unit: write '{number}GB' (10⁹ bytes each), '{number}GiB' (2³⁰), or bytes as an "
+            "int, such as 8_000_000_000"
+        )
+    if type(budget) is int and 0 < budget < MEANT_BYTES:
+        raise BudgetError(f"budget {budget} is {budget} bytes, and no model fits: did you mean '{budget}GB'?")
 
 
 def refuse_no_number(what: str, given: object, least: int) -> None:

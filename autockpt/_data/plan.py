@@ -115,12 +115,12 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
                 raise InvalidFile("a segment of the plan has no calls")
             for call in segment.calls:
                 if call in seen:
-                    raise InvalidFile(f"call {call!r} stands in the plan twice")
+                    raise InvalidFile(f"call {shown(call)} stands in the plan twice")
                 seen.add(call)
             functions = {call for call in segment.calls if split_key(call)[1]}
             for unit in (*segment.keep, *segment.skip):
                 if unit in seen - functions:
-                    raise InvalidFile(f"{unit!r} stands in the plan twice: as a segment, kept, or skipped")
+                    raise InvalidFile(f"{shown(unit)} stands in the plan twice: as a segment, kept, or skipped")
                 seen.add(unit)
                 functions.discard(unit)
 

@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .amounts import Bytes, Seconds
+from .amounts import MOST_BYTES, Bytes, Seconds
 
-Index = Annotated[int, msgspec.Meta(ge=0)]
-MaybeIndex = Annotated[int, msgspec.Meta(ge=-1)]
+MOST = 2**31
+"""No table has so many rows, and no clock so many ticks."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST)]
+MaybeIndex = Annotated[int, msgspec.Meta(ge=-1, lt=MOST)]
 Column = tuple[Index, ...]
 MaybeColumn = tuple[MaybeIndex, ...]
 
@@ -39,7 +42,7 @@ class Static(Part, frozen=True, kw_only=True):
     input_bytes: Bytes
     gradient_bytes: Bytes = 0
     optimizer_bytes: Bytes = 0
-    other_bytes: int = 0
+    other_bytes: Annotated[int, msgspec.Meta(ge=-MOST_BYTES, le=MOST_BYTES)] = 0
 
     @property
     def total_bytes(self) -> int:
@@ -232,7 +235,7 @@ class TensorTable(Columns, frozen=True, kw_only=True):
         death: tick at which it was gone in the recorded step.
     """
 
-    bytes: Column
+    bytes: tuple[Bytes, ...]
     birth: Column
     natural: Column
     death: Column

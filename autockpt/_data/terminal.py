@@ -49,10 +49,13 @@ class Terminal(logging.Handler):
 def install() -> None:
     """Say on a terminal what goes on from now on, where nobody has configured logging; again, it has no effect."""
     if _terminal() is None and not _configured(None):
-        asked = LEVELS.get(os.environ.get(VARIABLE, "").strip().lower())
+        word = os.environ.get(VARIABLE, "").strip()
+        asked = LEVELS.get(word.lower())
         if asked is not None:
             _log.setLevel(asked)
         _log.addHandler(Terminal(asked))
+        if word and asked is None:
+            _log.warning("%s=%.40s says nothing: it can be %s", VARIABLE, word, ", ".join(LEVELS))
 
 
 def say(text: str) -> None:

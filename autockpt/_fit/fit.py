@@ -20,6 +20,7 @@ from .._data.frontier import Frontier
 from .._data.goal import Asked, Goal
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._data.rooflines import host_seconds, is_host_bound
 from .._data.timeline import PeakParts
 from ..solvers import simulate
 from .sized import Batches
@@ -53,6 +54,8 @@ class Row:
         samples: of the batch; None where the profile does not say.
         plan: the cheapest that was found to fit; None where none does.
         overhead: recompute seconds over the plain step's, on this device.
+        plain_seconds: those of the plain step.
+        host_seconds: what a host takes about to launch it, where the seconds are those of a roofline.
         minimum_bytes: the lowest peak of any plan.
         largest: the most samples with which some plan fits, and without any; None where that is not known.
     """
@@ -61,6 +64,8 @@ class Row:
     samples: int | None
     plan: Plan | None
     overhead: float
+    plain_seconds: float
+    host_seconds: float
     minimum_bytes: int
     largest: int | None
     largest_plain: int | None
@@ -69,6 +74,11 @@ class Row:
     def device(self) -> Gpu:
         """The device."""
         return DEVICES[self.gpu]
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host sets the pace, so that the overhead says nothing."""
+        return self.plain_seconds < self.host_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +106,7 @@ class Fit:
         rows: by device, in the order asked for, and by batch.
         switches: on the first batch, with the seconds of one device.
         timed_for: that device.
+        host_bound: whether on that device the host sets the pace, so that their overheads say nothing.
         by_roofline: whether overheads are those of each device; else they are those of the one that was recorded.
         lowest: what the lowest peak of the first batch consists of; None where every device has room for it.
     """
@@ -105,6 +116,7 @@ class Fit:
     rows: tuple[Row, ...]
     switches: tuple[SwitchRow, ...]
     timed_for: str
+    host_bound: bool
     by_roofline: bool
     lowest: PeakParts | None
 
@@ -160,6 +172,7 @@ def fit(
         rows=tuple(rows),
         switches=tuple(beside),
         timed_for=timed_for,
+        host_bound=is_host_bound(priced(timed_for, asked[0])),
         by_roofline=timed is not None or is_carried(profile),
         lowest=_lowest(first, lowest) if lowest.peak_bytes > least_room else None,
     )
@@ -172,14 +185,16 @@ def _row(
     peaks: _Peaks | None,
     priced: Callable[[str, int | None], Profile],
 ) -> Row:
-    usable = DEVICES[gpu].usable_bytes
+    usable, own = DEVICES[gpu].usable_bytes, priced(gpu, size)
     plan = next((plan for plan in plans.plans if plan.peak_bytes <= usable), None)
     fits, fits_plain = size if plan is not None else 0, size if plan is not None and not plan.segments else 0
     return Row(
         gpu=gpu,
         samples=size,
         plan=plan,
-        overhead=_overhead(priced(gpu, size), plan) if plan is not None and plan.segments else 0.0,
+        overhead=_overhead(own, plan) if plan is not None and plan.segments else 0.0,
+        plain_seconds=own.plain_seconds,
+        host_seconds=host_seconds(own),
         minimum_bytes=plans.minimum_bytes,
         largest=max(peaks.largest(usable, plans.plans[-1]), fits or 0) if peaks else None,
         largest_plain=max(largest(peaks.plain, usable), fits_plain or 0) if peaks else None,

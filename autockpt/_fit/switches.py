@@ -1,6 +1,6 @@
 """What the switches that others have would do to a recorded step, as plans on its profile. No torch.
 
-every block        ▓|▓|▓|▓|▓|▓      ``gradient_checkpointing_enable()``, ``--recompute-granularity full``
+every block        ▓|▓|▓|▓|▓|▓      ``activation_checkpointing_enable()``, ``--recompute-granularity full``
 every second       ▓|░|▓|░|▓|░      torchtitan's ``selective_ac_option = "2"``
 attention core     ░▒░|░▒░|░▒░      Megatron's ``--recompute-granularity selective``: scores, softmax, their product
 """

@@ -23,13 +23,17 @@ from .patches import (
     governor_of,
     known_to,
     patch,
+    patch_behind,
     patch_new,
     patch_root,
     patched,
+    patched_behind,
     patched_parts,
     unpatch,
     unwrapped,
 )
+
+_REPLACED = "the model's forward was replaced after the plan was applied. Undo that first"
 
 
 def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
@@ -97,9 +101,11 @@ def cover(model: nn.Module, governor: Governor) -> bool:
 def uninstall(model: nn.Module) -> None:
     """Take the plan off `model`, leaving no attribute behind. No effect if there is none.
 
+    What wraps a patched forward, and says so, stays; what it wraps is the forward as it was.
+
     Raises:
-        NotApplicable: something else was put over a patched forward since, or the model is a part of one that has the
-            plan, or one of several that have it together; nothing is changed then.
+        NotApplicable: what was put over a patched forward since does not say so, or the model is a part of one that
+            has the plan, or one of several that have it together; nothing is changed then.
     """
     own = roots(model)
     found = {name: known for name, root in own.items() if (known := _plan_on(root))}
@@ -126,11 +132,11 @@ def _plan_on(root: nn.Module) -> tuple[str, Handle] | None:
     Raises:
         NotApplicable: see `uninstall`.
     """
-    known = patched(root)
+    known = patched_behind(root)
     if known is None:
-        strays = any((each := patched(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
-        if (strays and "forward" in root.__dict__) or installed_plan(root) is not None:
-            raise NotApplicable("the model's forward was replaced after the plan was applied. Undo that first.")
+        strays = any((each := patched_behind(inner)) and _is_in(name, *each) for name, inner in root.named_modules())
+        if strays and "forward" in root.__dict__:
+            raise NotApplicable(f"{_REPLACED}.")
     elif known[0] not in known[1].roots:
         raise NotApplicable(
             f"a plan applied to another module, in which this one is {known[0]!r}, has patched it. Remove it from "
@@ -145,16 +151,11 @@ def _is_in(inner: str, name: str, handle: Handle) -> bool:
 
 
 def installed_plan(model: nn.Module) -> Plan | None:
-    """Return the plan on `model`, None if there is none; of several, the one that is on all of them together.
-
-    Libraries for training put wrappers over the forward; those that say what they wrap do not hide the plan.
-    """
+    """Return the plan on `model`, None if there is none; of several, the one that is on all of them together."""
     handles: dict[Handle, set[str]] = {}
     for root in roots(model).values():
-        forward = unwrapped(root)
-        known = known_to(forward)
-        # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
-        if known is None or known[0] not in known[1].roots or forward.args[1] is not root:
+        known = known_to(patch_behind(root))
+        if known is None or known[0] not in known[1].roots:
             return None
         handles.setdefault(known[1], set()).add(known[0])
     (handle, names), *others = handles.items()
@@ -167,9 +168,13 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     """Take the plan off `model` inside the block, and put the same one back after it; yields it, None if there is none.
 
     Raises:
-        NotApplicable: see `uninstall`.
+        NotApplicable: see `uninstall`; or something wraps the forward of a root, under which it could not be put back.
     """
-    first = next(iter(roots(model).values()))
+    model = as_applied(model)
+    own = roots(model).values()
+    if any(patched(root) is None and patch_behind(root) is not None for root in own):
+        raise NotApplicable(f"{_REPLACED}, or take the plan off with autockpt.remove.")
+    first = next(iter(own))
     plan, governor, known = installed_plan(model), governor_of(first), patched(first)
     uninstall(model)
     try:
@@ -180,6 +185,17 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
             govern(model, governor, plan, table.nets, table.strangers.calls)
             if governor is not None:
                 governor.resume(model)
+
+
+def as_applied(model: nn.Module) -> nn.Module:
+    """Return several models by the names that they have in the plan that is on them; else the same."""
+    if not isinstance(model, Together):
+        return model
+    known = {name: patched(root) for name, root in roots(model).items()}
+    names = {name: found[0] for name, found in known.items() if found is not None and found[0] in found[1].roots}
+    if len(set(names.values())) < len(known):
+        return model  # there is none, or several
+    return Together({names[name]: root for name, root in roots(model).items()})
 
 
 def _refuse_governed_parts(root: nn.Module) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from .._data.errors import NotApplicable
-from . import Governor, Handle, governed_forward, patched_forward
+from . import Governor, Handle, Table, governed_forward, patched_forward
 from .patch_targets import listed
 
 
@@ -33,12 +33,31 @@ def patched(module: nn.Module) -> tuple[str, Handle] | None:
 
 
 def governor_of(module: nn.Module) -> Governor | None:
-    """Return who holds a model, or several with it, to a budget; None if nobody does."""
-    patch = module.__dict__.get("forward")
-    if not isinstance(patch, functools.partial) or patch.func is not governed_forward:
+    """Return who holds a model, or several with it, to a budget, behind wrappers too; None if nobody does."""
+    patch = patch_behind(module)
+    if patch is None or patch.func is not governed_forward:
         return None
     governor: Governor = patch.args[3]
     return governor
+
+
+def patch_behind(module: nn.Module) -> functools.partial[Any] | None:
+    """Return the patch that is on a module, also behind what says that it wraps it; None where there is none.
+
+    Libraries for training put wrappers over forwards. A copy of a model has its wrapper in common with it, a model may
+    wrap the forward of another, and one of which a plan was taken off behind a wrapper still has its patch there.
+    """
+    forward = unwrapped(module)
+    known = known_to(forward)
+    if known is None or forward.args[1] is not module or known[0] not in known[1].patched:
+        return None
+    patch: functools.partial[Any] = forward
+    return patch
+
+
+def patched_behind(module: nn.Module) -> tuple[str, Handle] | None:
+    """Return the name and the handle behind the patch that is on a module, also behind wrappers; None where none is."""
+    return patched(module) or known_to(patch_behind(module))
 
 
 def unwrapped(module: nn.Module) -> Any:
@@ -71,13 +90,14 @@ def patch_new(modules: Mapping[str, nn.Module], handle: Handle) -> None:
     """Patch the modules that have not been yet; roots are left alone.
 
     Raises:
-        NotApplicable: another plan covers one of them, or something else was put over a patch; nothing is changed then.
+        NotApplicable: another plan covers one of them, or something else was put over a patch and does not say that it
+            wraps it; nothing is changed then.
     """
     new, foreign, covered = {}, [], []
     for name, module in modules.items():
         if not name or name in handle.roots:
             continue
-        known = patched(module)
+        known = patched_behind(module)
         if known is None and name in handle.patched and "forward" in module.__dict__:
             covered.append(name)
         elif known is None:
@@ -119,11 +139,11 @@ def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str,
         handle: that of the plan.
 
     Raises:
-        NotApplicable: something else was put over one of them.
+        NotApplicable: something else was put over one of them, and does not say that it wraps it.
     """
     ours, covered = [], []
     for inner, module in root.named_modules(prefix=name, remove_duplicate=False):
-        known = patched(module)
+        known = patched_behind(module)
         if module is root:
             continue
         if known is not None and known[1] is handle:
@@ -136,9 +156,15 @@ def patched_parts(root: nn.Module, name: str, handle: Handle) -> list[tuple[str,
 
 
 def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
-    """Give the modules of a plan back the forward that they had. Frames have what was over it."""
+    """Give the modules of a plan back the forward that they had. Frames have what was over it.
+
+    A patch that something else wraps stays where it is, and hands on to the forward that it is over.
+    """
     for name, module in dict.fromkeys(parts):
-        _unpatch_one(module, own=handle.patched.get(name, False))
+        if patched(module) is not None:
+            _unpatch_one(module, own=handle.patched.get(name, False))
+        else:
+            handle.table = Table()
     handle.patched.clear()
 
 

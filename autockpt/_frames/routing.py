@@ -13,8 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import _torch_private
 from .._calls.values import tensors
+from .._data.door import bare
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
+from ..solvers.errors import AutockptError
 from .leaves import Function, FunctionWatch
 from .recording import Recording
 from .state import ModuleState
@@ -113,14 +115,17 @@ def governed_forward(
     if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
         return forward(*args, **kwargs)
     if _trains(module, (args, kwargs)):
-        return governor.train(module, name, forward, args, kwargs)
+        try:
+            return governor.train(module, name, forward, args, kwargs)
+        except AutockptError as error:  # where no plan is found, users see the line that called their model
+            raise bare(error, but_theirs=True) from error.__cause__
     if thread.scope is None and not thread.replays and not is_compiling():
         governor.pause(name, (args, kwargs))
     return patched_forward(forward, module, name, governor.handle, *args, **kwargs)
 
 
 def _trains(module: nn.Module, arguments: object) -> bool:
-    """Whether a forward is one of training: of parameters, or through frozen ones, in whatever mode those are."""
+    """Whether a forward may be one of training: of parameters, or through frozen ones, in whatever mode those are."""
     return (
         torch.is_grad_enabled()
         and thread.scope is None  # else another plan's member calls the model
@@ -129,9 +134,8 @@ def _trains(module: nn.Module, arguments: object) -> bool:
         and not _torch_private.transforms_active()
         and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
         and (
-            module.training
-            if any(parameter.requires_grad for parameter in module.parameters())
-            else any(tensor.requires_grad for tensor in tensors(arguments))
+            any(parameter.requires_grad for parameter in module.parameters())
+            or any(tensor.requires_grad for tensor in tensors(arguments))
         )
     )
 

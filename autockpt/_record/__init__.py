@@ -1,19 +1,12 @@
 """Recording: from a model and a batch to a profile.
 
-    a step ── runs.py ──▶ events ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
+    a step ── `_watch` ──▶ Run ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
 step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace
 runs.py         the watched step
-storage_tape.py allocations and frees where tensors have no memory
-marks.py        what the markers stand for
-observer.py     calls, functions, operators and saves, as markers
-returned.py     who returned which tensor
-routing.py      standing around forwards, torch functions and operators
-gathered.py     units of FSDP2, whose parameters come and go
-checks.py       what objects tell of a call: generators, containers, buffers, attributes
 lifetimes.py    from the tape to births and deaths in the plain step
 flow.py         what calls, functions and operators read, make and change
 refusals.py     why calls and functions cannot be replayed
@@ -23,13 +16,10 @@ in_place.py     a user's own step, recorded; recorded.py is what it was
 timed.py        a user's own step, timed
 prelude.py      what a loop makes before it calls the model
 alive.py        what is alive of a class, found while other threads run
-stamps.py       stamps at the places that a forward passes
 fake.py         clock and model where nothing runs
-optimizer.py    which optimizer is meant, what it holds and what its step needs
-shadow.py       a step of an optimizer that changes and computes nothing
 
-`_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls` has what Python objects held
-(contents.py). In `_stash` saved tensors wait.
+`_watch` puts down what a step does. `_device` has the tape of an allocator (tape.py) and clocks (clock.py). `_calls`
+has what Python objects held (contents.py). In `_stash` saved tensors wait.
 """
 
 from __future__ import annotations

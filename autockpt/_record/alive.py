@@ -11,8 +11,8 @@ import torch
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._optimizer.shadow import state_tensors
 from .._ranks.units import gathered_now, parameters_at_rest
-from .shadow import state_tensors
 
 T = TypeVar("T")
 

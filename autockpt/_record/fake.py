@@ -21,16 +21,16 @@ from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
 from .._device import Clock, planned_device
+from .._optimizer.memory import Chosen, optimizer_memory
 from .._stash import open_stash
 from .._stash.base import Spill
+from .._watch.routing import Given, routed_operators, tensors_in
+from .._watch.storage_tape import StorageTape
 from .left_over import nothing_left_over
-from .optimizer import Chosen, optimizer_memory
 from .recorder import build_profile, static_bytes
-from .routing import Given, routed_operators, tensors_in
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step
-from .storage_tape import StorageTape
 from .timing import recorded_seconds
 
 NOTES = (

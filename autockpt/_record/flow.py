@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from .._watch.marks import Run
+from .._watch.routing import MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
-from .marks import Run
-from .routing import MOVES_STATISTICS
 
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""

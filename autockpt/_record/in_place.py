@@ -24,16 +24,16 @@ from .._calls.roots import WHOLE, roots
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
+from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
+from .._watch.observer import Observer
 from .alive import beside
-from .observer import Observer
 from .prelude import alike, made_since, unlike_bytes
 from .recorded import Recorded
 from .recorder import static_bytes
-from .shadow import state_tensors
 from .timing import recorded_seconds
 
 
@@ -73,8 +73,8 @@ class RecordedStep(SpilledStep):
         self._reached: set[int] = set()
         self._given: dict[int, dict[int, int]] = {}  # by marker, bytes of what a further forward is given
         self._gone: dict[int, int] = {}
+        self._on.forget_workspaces()  # waits for autograd's threads too: nobody may look around while they end tensors
         self._look_around(private.parts((*tensors(arguments), *parameters_at_rest(model), *model.buffers())))
-        self._on.forget_workspaces()
         _start(self._tape)
         for each in gathered_parameters(model):
             if each.untyped_storage().nbytes():  # as the root's are before its forward: they go within the step

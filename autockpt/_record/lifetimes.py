@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .marks import Mark, MarkKind, Run
+from .._watch.marks import Mark, MarkKind, Run
 
 
 @dataclass(frozen=True, slots=True)

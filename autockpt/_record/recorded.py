@@ -8,10 +8,10 @@ import torch
 
 from .._data.profile import Profile
 from .._data.tables import Static
+from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS
+from .._watch.marks import Run
 from ..solvers.units import format_bytes
-from .marks import Run
-from .optimizer import OptimizerMemory
 from .recorder import build_profile
 from .timing import Seconds
 

@@ -22,14 +22,14 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._frames.install import set_aside
+from .._optimizer.memory import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._ranks.units import parameters_at_rest
 from .._stash import open_stash
 from .._stash.base import Spill
+from .._watch.marks import Run, SeenCall
 from .flow import Flow
 from .lifetimes import lifetimes
-from .marks import Run, SeenCall
-from .optimizer import Chosen, OptimizerMemory, Optimizers, choose_optimizers, optimizer_memory
 from .runs import watch_step
 from .sandbox import Sandbox, compile_notes
 from .step import Loss, TrainingStep, refuse_unseen, training_step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._data.tables import RefusedPart
+from .._watch.checks import CHANGES_PARAMETER, DRAWS, DRAWS_ELSEWHERE
 from .flow import Flow
 
 RRELU = ("aten.rrelu_with_noise.", "aten.rrelu_with_noise_.")
@@ -17,17 +18,9 @@ UNTRACED = "returns an empty or sparse tensor, of which it is not known what rea
 
 CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 
-CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
-
 CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would do again"
 
 GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
-
-MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths of its own"
-"""Torch tells lengths apart by the tensor that they were given in."""
-
-DRAWS = "draws random numbers on a device"
-DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
 IS_THE_ROOT = "is the model itself, called inside its own forward: nothing outside it would hold a boundary"
 IS_A_ROOT = "is one of the models, called by the loop: nothing outside it would hold a boundary"

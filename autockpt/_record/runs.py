@@ -10,10 +10,10 @@ import torch
 from .. import _torch_private as private
 from .._device import Clock, device_of
 from .._stash.base import Spill
-from .marks import Run
-from .observer import Observer
+from .._watch.marks import Run
+from .._watch.observer import Observer
+from .._watch.storage_tape import Tape
 from .step import TrainingStep
-from .storage_tape import Tape
 
 
 def watch_step(

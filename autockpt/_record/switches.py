@@ -16,12 +16,14 @@ CHECKPOINTING = (
 
 RECORDED = (
     "gradient_checkpointing is on, and is switched off while a step is recorded: so is it under apply with a budget, "
-    "which recomputes less. Beside a plan that is given, switch it off: model.gradient_checkpointing_disable()"
+    "which recomputes less. Beside a plan that is given, switch it off: model.activation_checkpointing_disable(), or "
+    "before transformers 5.23 gradient_checkpointing_disable()"
 )
 
 BESIDE = (
     "gradient_checkpointing is on, and its regions are recomputed whole beside the plan that is given: "
-    "model.gradient_checkpointing_disable() switches it off"
+    "model.activation_checkpointing_disable() switches it off; before transformers 5.23 that was "
+    "gradient_checkpointing_disable()"
 )
 
 CACHE = (

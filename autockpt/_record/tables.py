@@ -9,9 +9,9 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from .._data.tables import Argument, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
+from .._watch.marks import Sources
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
-from .marks import Sources
 from .refusals import refused_parts
 from .timing import Place, Seconds
 

@@ -13,9 +13,9 @@ from .._calls.roots import WHOLE, roots
 from .._device import device_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
-from .marks import Run
-from .routing import patched_forwards, routed_functions
-from .stamps import Stamps
+from .._watch.marks import Run
+from .._watch.routing import patched_forwards, routed_functions
+from .._watch.stamps import Stamps
 from .timing import STAMPED, Place, Seconds
 
 SPILLING = "spilling"

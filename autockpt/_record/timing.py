@@ -21,9 +21,9 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Clock, device_of
-from .marks import Mark, Run
-from .routing import patched_forwards, routed_functions
-from .stamps import Stamps
+from .._watch.marks import Mark, Run
+from .._watch.routing import patched_forwards, routed_functions
+from .._watch.stamps import Stamps
 from .step import TrainingStep
 
 REPEATS = 5

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DEFAULT_WIDTH = 100
-MINIMUM_WIDTH = 60
+MINIMUM_WIDTH = 40
 BRIEF = 80
 
 BLUE, YELLOW = "#4477aa", "#ccbb44"  # they can be read on white and on black
 MOST_ROWS = 30
 _LEAST_SHORTENED = 12
+_GLUE = "\u00a0"
+_APART = re.compile(
+    r"(?<=\d) (?=(?:[KMGT]?i?B|µs|ms|s)\b)|(?<=\d) (?=[×%])|(?<=×) (?=\d)|(?<= --budget) (?=\S)|(?<=\w) (?=\d+\.\d+\.)"
+)
+"""Where a line is not broken: between a figure and its unit, a name and its version."""
 _LINE = "1px solid rgba(128,128,128,.35)"
 
 
@@ -60,9 +66,14 @@ class Table:
         for name in self.least_told:
             if sum(sizes.values()) - sizes[elide] + least + 2 * (len(sizes) - 1) > width:
                 del columns[name], sizes[name]
+                elide = elide if elide in sizes else next(iter(sizes))
+                least = min(least, sizes[elide])
         spare = width - sum(sizes.values()) - 2 * (len(sizes) - 1)
         if spare < 0:
-            sizes[elide] = max(sizes[elide] + spare, len(elide), _LEAST_SHORTENED)
+            least = min(max(len(elide), _LEAST_SHORTENED), sizes[elide])
+            if sizes[elide] + spare < least:
+                return "\n".join([*_lines(self.title, width), *_records(columns, width), *_lines(self.below, width)])
+            sizes[elide] += spare
         columns[elide] = [shorten(cell, sizes[elide]) for cell in columns[elide]]
         laid = [
             [cell.rjust(sizes[name]) if _are_figures(cells) else cell.ljust(sizes[name]) for cell in (name, *cells)]
@@ -81,11 +92,13 @@ class Table:
             for cell, is_figure in zip(row, right, strict=True):
                 text, side = str(cell), "right" if is_figure else "left"
                 text = "\u2003" * (_indent(text) // 2) + html.escape(text.lstrip())
-                style = f"padding:.15em .8em;text-align:{side};border:none;border-bottom:{_LINE}"
+                style = f"padding:.15em .6em;text-align:{side};border:none;border-bottom:{_LINE}"
+                if is_figure and tag == "td":
+                    style += ";white-space:nowrap"
                 if isinstance(cell, Bar):
                     end = f"{100 * min(max(cell.share, 0.0), 1.0):.1f}%"
                     bar = f"linear-gradient(to right,{cell.colour}66 {end},transparent {end})"
-                    style += f";min-width:9em;background:{bar}"
+                    style += f";min-width:8em;background:{bar}"
                 found.append(f'<{tag} style="{style}">{text}</{tag}>')
             return f'<tr style="background:none">{"".join(found)}</tr>'
 
@@ -96,9 +109,9 @@ class Table:
         more = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
         return (
             _paragraphs(self.title)
-            + '<table style="border-collapse:collapse;font-size:90%;margin:.3em 0">'
+            + '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:90%;margin:.3em 0">'
             + f"<thead>{cells('th', self.header)}</thead>"
-            + f"<tbody>{''.join(cells('td', row) for row in rows[:MOST_ROWS])}</tbody></table>"
+            + f"<tbody>{''.join(cells('td', row) for row in rows[:MOST_ROWS])}</tbody></table></div>"
             + _paragraphs("\n".join(filter(None, (more, self.below))))
         )
 
@@ -149,8 +162,9 @@ class Page:
             elif isinstance(block, Table):
                 blocks.append(block.html())
             else:
-                drawn = html.escape(block(DEFAULT_WIDTH))
-                blocks.append(f'<div style="white-space:pre;font-family:monospace;line-height:1.1">{drawn}</div>')
+                drawn, style = html.escape(block(BRIEF)), "white-space:pre;font-family:monospace;line-height:1.1"
+                blocks.append(f'<div style="{style};overflow-x:auto">{drawn}</div>')
+        blocks = [f'<div style="margin:0 0 .9em">{block}</div>' for block in blocks]
         return (
             '<div style="max-width:60em;line-height:1.35;margin:.5em 0 1em">'
             f'<div style="font-size:115%;font-weight:600;margin-bottom:.6em">{html.escape(self.title)}</div>'
@@ -166,9 +180,21 @@ class Page:
             line = f"{name.ljust(names)}  {figure.rjust(figures)}"
             if len(line) + 2 + len(remark) <= width:
                 lines.append(f"{line}  {remark}".rstrip())
-            else:
+            elif len(line) <= width:
                 lines += [line, *_lines(f"    {remark}", width)]
+            else:
+                lines += [name, *_lines(f"    {figure}\n    {remark}", width)]
         return lines
+
+
+def _records(columns: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Lay out a table that has no room: for each row its first cell, and below it the others by their names."""
+    names, lines = list(columns), list[str]()
+    for row in zip(*columns.values(), strict=True):
+        before = " " * (_indent(row[0]) + 2)
+        cells = [f"{name} {cell}".strip() for name, cell in zip(names[1:], row[1:], strict=True) if cell]
+        lines += [shorten(row[0], width).rstrip(), *_lines(before + ", ".join(cells), width)]
+    return [line for line in lines if line]
 
 
 def counted(number: int, noun: str) -> str:
@@ -176,12 +202,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def _lines(text: str, width: int) -> list[str]:
-    """Fill each line of `text`, with its own indent."""
+def filled(text: str, width: int) -> str:
+    """Fill each line of `text`, with its own indent; neither words nor figures from their units are broken."""
+    return "\n".join(_lines(text, width, breaks=False))
+
+
+def _lines(text: str, width: int, *, breaks: bool = True) -> list[str]:
+    """Fill each line of `text`, with its own indent; a word that is longer than a line `breaks`."""
     lines = []
     for line in text.splitlines():
-        indent = " " * _indent(line)
-        lines += textwrap.wrap(line, width, initial_indent="", subsequent_indent=indent, break_on_hyphens=False)
+        indent = " " * min(_indent(line), width // 2)
+        whole = _APART.sub(_GLUE, line)
+        how = {"subsequent_indent": indent, "break_on_hyphens": False, "break_long_words": breaks}
+        lines += [each.replace(_GLUE, " ") for each in textwrap.wrap(whole, width, **how)]  # type: ignore[arg-type]
     return lines
 
 

@@ -15,13 +15,14 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from .._device import device_of
+from .._optimizer.steps import OptimizerSteps
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from . import said
 from .agreement import Agreement, Left
 from .batch import Forward, gathered_bytes
 from .decision import Decision
+from .history import MOST_KINDS
 from .known import Ready
-from .optimizer_steps import OptimizerSteps
 from .planned import Measured
 from .plans import Plans
 from .said import Said
@@ -46,6 +47,7 @@ class Acting:
     def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said, agreement: Agreement) -> None:
         self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
         self._agreement, self.idle = agreement, False
+        self._put: list[Ready] = []  # plans that were on the model; the newest is last. Kinds of steps take turns
 
     def rest(self) -> None:
         """Let steps run as they come from now on."""
@@ -111,7 +113,7 @@ class Acting:
         except (Infeasible, TooCostly) as error:
             self._give_up(begins.model, installed)
             raise error.carrying(kept=True) from None
-        except NotApplicable:  # another rank has failed, or does not come
+        except AutockptError:
             self._give_up(begins.model, installed)
             raise
 
@@ -126,8 +128,9 @@ class Acting:
         ready, lowest = decision.ready, decision.what == "Lowest"
         assert ready is not None
         self._said.once(said.LOWEST.format(decision.reason), where=lowest)
-        rehearsed = self._plans.history.current is ready and installed.plan is ready.plan
-        if not rehearsed:
+        stays = self._plans.history.current is ready and installed.plan is ready.plan
+        rehearsed = stays or any(each is ready for each in self._put)
+        if not stays:
             self._put_on(begins.model, installed, ready)
         measured = None
         if rehearsed and not lowest:  # that one is known to stand above the budget
@@ -144,3 +147,4 @@ class Acting:
             self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")
         else:
             self._plans.history = dataclasses.replace(self._plans.history, current=ready)
+            self._put = [*(each for each in self._put if each is not ready), ready][-MOST_KINDS:]

@@ -14,21 +14,22 @@ from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
 from .._data import terminal
 from .._data.errors import NotApplicable
-from .._data.goal import Goal, Patterns, Pins
+from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._frames import Checking
 from .._frames.install import govern, install, installed_plan, uninstall
+from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
-from .._record.optimizer import Optimizers
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
-from ..solvers.units import format_bytes, shown
+from ..solvers.units import format_like, shown
 from . import spoken
 from .governor import Governor
 from .pin_names import refuse_unknown_names
 from .request import Request
+from .wholes import refuse_part
 
 _log = logging.getLogger("autockpt")
 
@@ -62,8 +63,9 @@ def apply(
     (on the CPU in a temporary file, in ``TMPDIR``), so that they keep to the budget too. The plan is made as step 3
     begins, and stays until a step comes that needs more: a larger batch, one that begins with gradients, one with other
     forwards or more. Such a step is recorded, and the next is planned anew; so is the step after the first
-    of another optimizer, with nothing recorded. A step begins with the first forward (in train mode, gradients on)
-    after a backward, unless the graph of an earlier one still waits for its own: a generator's while its critic learns.
+    of another optimizer, with nothing recorded. A step begins with the first forward with gradients on (in eval mode
+    too, as long as backwards follow such ones) after a backward, unless the graph of an earlier one still waits for its
+    own: a generator's while its critic learns.
 
     With `inputs` the plan is made now, for a step on them. Several models, ``[encoder, unet]`` or ``{"unet": unet}``,
     have one plan and one budget for the steps in which the loop calls them; without `inputs`. A copy of one of them
@@ -101,7 +103,8 @@ def apply(
         What was given as `model`.
 
     Raises:
-        BudgetError: the budget does not parse, or not exactly one of `budget`, `max_overhead`, `plan` is given.
+        BudgetError: the budget does not parse, has no unit (``"24"``), or not exactly one of `budget`, `max_overhead`,
+            `plan` is given.
         InvalidFile: the file of a plan is none.
         OSError: it cannot be read.
         Infeasible: no plan meets the budget; carries the minimum reachable bytes, what they consist of, what would
@@ -109,8 +112,8 @@ def apply(
             as the errors below, with the model as it was before `apply`.
         NotApplicable: the plan is none, or names calls that the model does not have; or the model cannot be planned: it
             is no module, has nothing to train, is compiled as a whole, has a part that is held to a budget already, is
-            planned together with others that are not given, is one of several and `inputs` are given, has lazy modules
-            that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
+            such a part, is planned together with others that are not given, is one of several and `inputs` are given,
+            has lazy modules that have not run yet, or an RReLU where no inputs are given; or the loss is no function.
         PinError: a pattern matches no call, no plan can honour the pins, or a plan is given besides.
         ProfilingError: the model cannot be recorded, its forward or the loss fails on `inputs`, or the optimizer is
             none.
@@ -131,7 +134,7 @@ def apply(
     terminal.install()
     _refuse_unclear(budget, max_overhead, plan, check)
     whole = as_one(model)
-    _refuse_compiled(whole, given=plan is not None)
+    _refuse_as_it_is(whole, given=plan is not None)
     if plan is not None:
         _apply_plan(whole, plan, check, pinned=(keep, recompute))
         return model
@@ -182,7 +185,12 @@ def plan_of(model: Models) -> Plan | None:
 
 
 def goal_for(model: torch.nn.Module, budget: int | str | None, max_overhead: float | None) -> Goal:
-    """State what is asked of a plan for `model`, on whose device a budget in percent is taken."""
+    """State what is asked of a plan for `model`, on whose device a budget in percent is taken.
+
+    Raises:
+        BudgetError: it makes no sense, has no unit, or is a few bytes.
+    """
+    refuse_slip(budget)
     parameter = next(model.parameters(), None)
     if parameter is None:
         return Goal.of(budget, max_overhead)
@@ -209,6 +217,8 @@ def _apply_plan(
 ) -> None:
     """Put a plan on a model that is given, and not made; it stays whatever batches come."""
     if isinstance(plan, (str, os.PathLike)):
+        if not os.fspath(plan):
+            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
         plan = Plan.load(plan)
     refuse_no_plan(plan)
     refuse_lazy(model)
@@ -263,7 +273,7 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
         if devices[0].type != "cpu" and total_bytes and asked_bytes and asked_bytes > total_bytes:  # a CPU may swap
             _log.warning(
                 "the budget of %s is more than %s has, which is %s: a step may run out of memory within it",
-                *(format_bytes(asked_bytes), devices[0], format_bytes(total_bytes)),
+                *(format_like(asked_bytes, goal.budget), devices[0], format_like(total_bytes, goal.budget)),
             )
     if len(devices) > 1:
         _log.warning(
@@ -272,11 +282,15 @@ def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:
         )
 
 
-def _refuse_compiled(model: torch.nn.Module, *, given: bool) -> None:
-    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made."""
+def _refuse_as_it_is(model: torch.nn.Module, *, given: bool) -> None:
+    """Refuse a model that is compiled as a whole, but for a plan that is given and what ``module.compile()`` made.
+
+    So is a part of a model that is held to a budget.
+    """
     compiled = [root for root in roots(model).values() if private.is_compiled(root)]
     if any(not given or hasattr(root, "_orig_mod") for root in compiled):
         raise NotApplicable(
             "the model is compiled as a whole, and no step inside a compiled forward can be recorded. Apply to the "
             "model itself, with a batch: apply(model, budget, inputs=batch, loss=loss). Compile it after that."
         )
+    refuse_part(model)

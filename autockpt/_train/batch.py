@@ -107,6 +107,11 @@ class Forward(NamedTuple):
         return roots(self.model).get(self.name, self.model)
 
     @property
+    def evaluates(self) -> bool:
+        """Whether it may be one of an evaluation in which gradients were left on."""
+        return not self.root.training and any(each.requires_grad for each in self.root.parameters())
+
+    @property
     def device(self) -> torch.device:
         """Where the model trains, or lies, where all of it is frozen and gradients pass through it."""
         trained = (parameter.device for parameter in self.model.parameters() if parameter.requires_grad)

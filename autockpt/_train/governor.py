@@ -15,11 +15,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from .._calls.roots import Together, title, trains
-from .._data.door import bare
+from .._calls.roots import Together, title
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
+from .._optimizer.steps import OptimizerSteps
 from .._record.switches import CACHE, keeps_cache
 from .._torch_private import transforms_active
 from . import said
@@ -29,9 +29,9 @@ from .agreement import Agreement
 from .batch import Batch, Forward, gradient_bytes
 from .company import Company
 from .decision import Situation, decide
+from .evaluations import Evaluations
 from .known import LoopState, Ready
 from .lessons import Lessons
-from .optimizer_steps import OptimizerSteps
 from .plans import Plans
 from .request import Request
 from .said import Said
@@ -67,6 +67,7 @@ class Governor:
         self._optimizers, self._unseen = OptimizerSteps(self._stepped), Unseen(self._unplanned)
         self._acting = Acting(self._plans, self._ways, self._optimizers, self._said, self._agreement)
         self._lessons = Lessons(request.goal.budget_bytes, self._plans, self._surprises, self._optimizers, self._said)
+        self._evaluations = Evaluations()
         self._together, self.company, self.what = together, Company(), "a model"
         self._step: StepUnderWay | None = None
 
@@ -110,10 +111,12 @@ class Governor:
             Infeasible: no plan keeps the step to the budget.
             Exception: whatever the model's own forward raises.
         """
-        self._unseen.close()
-        self._said.once(*self.company.meets(self, name, planned=not self._acting.idle))
         model = root if self._together is None else self._together  # copies of one of several run plain
         begins, step = Forward(model, forward, (args, kwargs), name), self._step
+        evaluates = begins.evaluates
+        if not evaluates:
+            self._unseen.close()
+            self._said.once(*self.company.meets(self, name, planned=not self._acting.idle))
         if step is not None and step.running and step.is_here():
             return step.way.call(begins)  # the model calls itself
         if self._acting.idle:
@@ -121,16 +124,19 @@ class Governor:
         if step is not None and step.way.watches and not step.is_here() and step.is_alive():
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
+        if evaluates and not self._evaluations.trains(batch, step):
+            return self._evaluate(begins, batch)
+        self.company.comes(name)
         if step is None or not step.goes_on():
             try:
                 step = self._begin(begins, batch)
             except BaseException as error:
                 self._ways.stashes.let_go()
                 self._agreement.leave("has failed as a step began", error)
-                raise bare(error) from error.__cause__
+                raise
             if step is None:
                 return self._installed.forward(begins)
-        step.forward_begins(batch)
+        step.forward_begins(batch, trains=not evaluates)
         way = step.way
         if not way.covers(step.batches, step.gradient_bytes):
             self._said.once(said.UNCOVERED, where=self._surprises.uncovered())
@@ -154,6 +160,12 @@ class Governor:
             elif not step.is_alive():
                 self._drop()
 
+    def make_way(self) -> None:
+        """The same for somebody else who records or measures, and does not wait for the backward of an evaluation."""
+        self.give_way()
+        if (step := self._step) is not None and step.is_here() and step.is_evaluation and not step.running:
+            self._drop()
+
     def resume(self, model: nn.Module) -> None:
         """Hold the model to its budget again after a plan was put on it at once, or back on it."""
         if self._installed.plan is not None:
@@ -166,6 +178,11 @@ class Governor:
         self._ways.put_back()
         self._optimizers.close()
         self._unseen.close()
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, or several, that it holds to a budget, once that is known; None where they are gone."""
+        return self._optimizers.model
 
     @property
     def account(self) -> Account:
@@ -193,7 +210,15 @@ class Governor:
             self._drop()
             self._acting.rest()
         self._said.once(CACHE, where=step.decision.what == "Record" and keeps_cache(outputs))
-        step.graphs.watch(outputs)
+        step.graphs.watch(outputs, trains=not begins.evaluates)
+        return outputs
+
+    def _evaluate(self, begins: Forward, batch: Batch) -> Any:
+        """Run a forward in eval mode that belongs to no step, as far as anybody knows."""
+        self.make_way()
+        self.pause(begins.name, begins.arguments)
+        outputs = self._installed.forward(begins)
+        self._evaluations.watch(outputs, batch, self._unseen.close)
         return outputs
 
     def _begin(self, begins: Forward, batch: Batch) -> StepUnderWay | None:
@@ -211,7 +236,7 @@ class Governor:
         surprise = self._lessons.surprise(begins, ended, self._installed)  # it may change the history
         situation = Situation(batch=batch, gradient_bytes=held_bytes, unknown=unknown, surprise=surprise)
         decision, way = self._acting.on(
-            decide(history, situation), begins, self._installed, held_bytes, end=self.give_way, is_first=ended is None
+            decide(history, situation), begins, self._installed, held_bytes, end=self.make_way, is_first=ended is None
         )
         self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
         return self._step
@@ -219,7 +244,9 @@ class Governor:
     def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
         """End the step that was under way, as something begins; return what was seen. Arguments as for `Way.end`."""
         step, self._step = self._step, None
-        if step is None:
+        if step is not None and step.is_evaluation:
+            step.way.drop()
+        if step is None or step.is_evaluation:
             return None
         observed, on = self._lessons.of(step, self._installed, arguments, cut=cut)
         if not on:
@@ -238,9 +265,11 @@ class Governor:
         self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
-        """A step of the model was none that came by here; in eval mode it runs under the plan that there may be."""
+        """A step of the model was none that came by here."""
+        if self._step is not None and self._step.backward and not self._step.trains:
+            return  # it did, in eval mode, of which nobody knew before its backward
         planned = self._installed.plan is not None
-        why = said.REPLACED if cover(model, self) else said.unplanned(trains(model), self._unseen.transformed, planned)
+        why = said.REPLACED if cover(model, self) else said.unplanned(self._unseen.transformed, planned)
         self._said.once(why, where=bool(why))
 
     def _drop(self) -> None:

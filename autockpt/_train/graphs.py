@@ -25,7 +25,7 @@ class Graphs:
         nodes: counts the nodes of autograd that the forwards make.
         backwards: the numbers of the backwards that have begun.
         differentiable: whether one can: some output leads to a parameter.
-        waiting: how many of the forwards had no backward yet.
+        waiting: how many of the forwards had no backward yet, of those that should have one.
     """
 
     __slots__ = ("_alive", "_tell", "backwards", "differentiable", "nodes", "waiting")
@@ -36,15 +36,15 @@ class Graphs:
         self.differentiable, self.waiting = False, 0
         self._alive: list[weakref.ref[_Begins]] = []  # one for each forward, while its graph is
 
-    def watch(self, outputs: object) -> None:
-        """Learn when the backward of a forward begins, and whether it never can."""
-        begins = _Begins(self._begins)
+    def watch(self, outputs: object, *, trains: bool = True) -> None:
+        """Learn when the backward of a forward begins, and whether it never can; one in eval mode need have none."""
+        begins = _Begins(self._begins, counts=trains)
         nodes = [tensor.grad_fn for tensor in tensors(outputs) if tensor.grad_fn is not None]
         for node in nodes:
             node.register_prehook(begins)
         if nodes:
             self.differentiable = True
-            self.waiting += 1
+            self.waiting += trains
         self._alive.append(weakref.ref(begins))
 
     def waits(self, *, derived: bool) -> bool:
@@ -55,9 +55,9 @@ class Graphs:
         alive = [begins for each in self._alive if (begins := each()) is not None]
         return any(each.waits or each.kept or (each.derived and derived) for each in alive)
 
-    def _begins(self, first: bool) -> None:
+    def _begins(self, counts: bool) -> None:
         self.backwards.add(private.running_backward())
-        self.waiting -= first
+        self.waiting -= counts
         self._tell()
 
 
@@ -70,12 +70,13 @@ class _Begins:
         derived: whether the last that did makes a graph of its own, of which there may be derivatives.
     """
 
-    __slots__ = ("__weakref__", "_tell", "derived", "kept", "waits")
+    __slots__ = ("__weakref__", "_counts", "_tell", "derived", "kept", "waits")
 
-    def __init__(self, tell: Callable[[bool], None]) -> None:
-        self._tell, self.waits, self.kept, self.derived = tell, True, False, False
+    def __init__(self, tell: Callable[[bool], None], *, counts: bool) -> None:
+        self._tell, self._counts = tell, counts
+        self.waits, self.kept, self.derived = True, False, False
 
     def __call__(self, gradients: Any) -> None:
         first, self.waits, self.derived = self.waits, False, torch.is_grad_enabled()
         self.kept = private.keeps_graph() and not self.derived
-        self._tell(first)
+        self._tell(first and self._counts)

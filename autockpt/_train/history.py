@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .._record.optimizer import OptimizerMemory
+from .._optimizer.memory import OptimizerMemory
 from .batch import Batch, Kind
 from .headroom import roomy
 from .known import Known, Ready, covering

@@ -9,7 +9,7 @@ from typing import TypeVar
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._frames import Nets
-from .._record.optimizer import Optimizers
+from .._optimizer.memory import Optimizers
 from .._record.prelude import unlike_bytes
 from .._record.recorded import Recorded
 from .batch import Batch, Kind

@@ -7,13 +7,12 @@ import math
 
 from .._data.errors import ProfilingError
 from .._device import device_of
+from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
-from ..solvers.units import format_bytes
 from . import said
 from .batch import Forward, gathered_bytes, gradient_bytes
 from .known import Ready
-from .optimizer_steps import OptimizerSteps
 from .planned import Measured
 from .plans import Plans
 from .refusing import told
@@ -95,10 +94,12 @@ class Lessons:
             return "some calls cannot be replayed"
         above_bytes = self._above_bytes(last)
         if above_bytes:
-            return f"a step measured {format_bytes(above_bytes)} more than the budget"
+            return f"a step measured {self._plans.in_unit(above_bytes)} more than the budget"
         lacking_bytes = self._lacking_bytes(begins)
         if lacking_bytes:
-            return f"{format_bytes(lacking_bytes)} more than the budget would stand, with what is new on the device"
+            return (
+                f"{self._plans.in_unit(lacking_bytes)} more than the budget would stand, with what is new on the device"
+            )
         grown = self._optimizers.grown()
         counted = not grown or self._plans.counts(begins, self._optimizers.optimizers)
         return "" if counted else f"{grown} keeps more than the plan counts on"
@@ -168,7 +169,9 @@ class Lessons:
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
         least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
         uncounted_bytes = recorded.uncounted_bytes or 0
-        self._said.once(said.UNCOUNTED.format(format_bytes(uncounted_bytes)), where=uncounted_bytes > least_bytes)
+        self._said.once(
+            said.UNCOUNTED.format(self._plans.in_unit(uncounted_bytes)), where=uncounted_bytes > least_bytes
+        )
         if self._surprises.learnt(new=self._plans.learn(step.kind, step.graphs.nodes.made, recorded, step.made_before)):
             self._plans.history = self._plans.history.without_plans()
         self._said.once(said.UNPLANNED, where=self._plans.history.late)

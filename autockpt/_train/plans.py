@@ -16,15 +16,15 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
 from .._frames import Nets
+from .._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold
-from .._record.optimizer import OptimizerMemory, choose_optimizers, optimizer_memory
 from .._record.recorded import Recorded
 from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
 from .._record.timed import Timing
 from .._stash.held import HeldStashes
 from ..solvers.errors import Infeasible, TooCostly
-from ..solvers.units import format_bytes
+from ..solvers.units import format_like
 from .account import Account
 from .agreement import Agreement
 from .alike import MOST_OTHERS, shared
@@ -83,6 +83,10 @@ class Plans:
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
         self.account.planned(ready.plan, "a batch was given")
         return ready
+
+    def in_unit(self, n_bytes: int) -> str:
+        """Write bytes for people, in the unit of the budget."""
+        return format_like(n_bytes, self._request.goal.budget)
 
     def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = ()) -> bool:
         """Remember a recorded step, unless one of its kind was that made as many calls; returns whether it is."""
@@ -157,8 +161,8 @@ class Plans:
             time.perf_counter() - began,
             reason,
             ready.kind.describe(),
-            format_bytes(ready.plan.peak_bytes),
-            format_bytes(ready.plan.plain_peak_bytes),
+            self.in_unit(ready.plan.peak_bytes),
+            self.in_unit(ready.plan.plain_peak_bytes),
             100 * (ready.plan.recompute_overhead or 0.0),
         )
         self.account.planned(ready.plan, reason)
@@ -241,7 +245,7 @@ class Plans:
         beside_bytes = standing_beside(begins, optimizers, counted_bytes)
         if not beside_bytes:
             return known, profile
-        _log.info("%s stand on %s beside the step, and count", format_bytes(beside_bytes), begins.device)
+        _log.info("%s stand on %s beside the step, and count", self.in_unit(beside_bytes), begins.device)
         self.history = dataclasses.replace(self.history, beside_bytes=beside_bytes)
         return self._profile(begins, known, memory)
 

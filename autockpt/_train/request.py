@@ -15,10 +15,10 @@ from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
 from .._frames import Checking
-from .._record.optimizer import Optimizers, refuse_no_optimizer
+from .._optimizer.memory import Optimizers, refuse_no_optimizer
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named
-from ..solvers.units import format_bytes, shown
+from ..solvers.units import alike, format_like, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Request:
 
     def budget(self) -> str:
         """The budget in brackets, for a sentence; empty where none in bytes is asked for."""
-        return f" ({format_bytes(self.goal.budget_bytes)})" if self.goal.budget_bytes else ""
+        return f" ({format_like(self.goal.budget_bytes, self.goal.budget)})" if self.goal.budget_bytes else ""
 
     def solve(self, profile: Profile, device: Device, *, bounded: bool = True, share: float = 1) -> Plan:
         """Return a plan for a recorded step.
@@ -83,7 +83,7 @@ class Request:
         """
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
-            goal = Goal(budget=int(share * goal.budget_bytes))
+            goal = Goal(budget=alike(int(share * goal.budget_bytes), goal.budget))
         try:
             return choose(profile, self._asked(goal), bounded=bounded)
         except Infeasible as error:
@@ -102,7 +102,7 @@ def less_margin(goal: Goal, device: Device) -> Goal:
     """Return a goal that leaves the allocator of a device its margin of a budget in bytes."""
     if goal.budget_bytes is None or not device.margin:
         return goal
-    return Goal(budget=int((1 - device.margin) * goal.budget_bytes))
+    return Goal(budget=alike(int((1 - device.margin) * goal.budget_bytes), goal.budget))
 
 
 def _refuse_no_shapes(plan_for: object) -> None:

@@ -76,12 +76,6 @@ TRANSFORMED = (
     "is recomputed: such a step runs without a plan, and takes what the plain one takes."
 )
 
-EVAL = (
-    "a model that is held to a budget trains in eval mode, in which no step is recorded and none is planned for. Call "
-    "model.train() before the loop."
-)
-
-
 APART = (
     "{0} and {1} train in one loop, each held to a budget of its own that does not know of the other: together they "
     "may hold more than either. One budget for both: autockpt.apply([one, other], budget)."
@@ -99,19 +93,16 @@ MISSING = (
 )
 
 
-def unplanned(training: bool, transformed: bool, planned: bool) -> str:
-    """Return what is to be said of a step that ran without its model's own forward; empty where it was an evaluation.
+def unplanned(transformed: bool, planned: bool) -> str:
+    """Return what is to be said of a step that ran without its model's own forward.
 
     Args:
-        training: whether the model is in train mode.
         transformed: whether a transform of torch.func has run a forward.
         planned: whether a plan is on the model.
     """
     if transformed:
         return TRANSFORMED
-    if planned:
-        return BEHIND if training else ""
-    return UNSEEN if training else EVAL
+    return BEHIND if planned else UNSEEN
 
 
 MOST_UNCOUNTED = 0.05

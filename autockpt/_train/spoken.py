@@ -6,7 +6,7 @@ from .._choose.words import phrase
 from .._data.goal import Goal
 from .._data.plan import Plan
 from .._data.terminal import say
-from ..solvers.units import format_bytes, is_decimal
+from ..solvers.units import format_bytes, format_like
 
 
 def recording(*, is_first: bool) -> None:
@@ -35,7 +35,8 @@ def ready(plan: Plan, goal: Goal, again: str = "") -> None:
 
 def applied(plan: Plan) -> None:
     """Say that a plan is applied as it is."""
-    peak = f", predicted peak {format_bytes(plan.peak_bytes)}" if plan.peak_bytes else ""
+    budget = plan.goal.budget if plan.goal is not None else None
+    peak = f", predicted peak {format_like(plan.peak_bytes, budget)}" if plan.peak_bytes else ""
     say(f"plan applied{peak}; recomputes {phrase(plan)}")
 
 
@@ -59,4 +60,4 @@ def asked(goal: Goal) -> str:
 
 def in_unit(n_bytes: int, goal: Goal) -> str:
     """Write bytes in the unit in which the user asked."""
-    return format_bytes(n_bytes, decimal=is_decimal(goal.budget))
+    return format_like(n_bytes, goal.budget)

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from .._calls.values import tensors
 from .._device import device_of
+from .._optimizer.shadow import state_tensors
 from .._record.recorder import static_bytes, storage_bytes
-from .._record.shadow import state_tensors
 from .batch import Forward, gathered_bytes, gradient_bytes
 
 

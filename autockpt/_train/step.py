@@ -87,11 +87,12 @@ class StepUnderWay:
         batches: of its forwards.
         graphs: that they make.
         running: whether one of its forwards is.
+        trains: whether one of them is known to be one of training, and not of an evaluation.
     """
 
     __slots__ = (
         *("_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
-        *("made_before", "running", "way"),
+        *("made_before", "running", "trains", "way"),
     )
 
     def __init__(
@@ -99,7 +100,7 @@ class StepUnderWay:
     ) -> None:
         self.decision, self.way, self.gradient_bytes, self.made_before = decision, way, gradient_bytes, made_before
         self.batches: list[Batch] = []
-        self.graphs, self.running = Graphs(way.backward_begins), False
+        self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
         self._pauses = 0  # forwards since its backward that were no training: a frozen teacher's, before the next step
 
@@ -124,8 +125,14 @@ class StepUnderWay:
         """
         return self.graphs.waits(derived=not self._patience.stepped)
 
-    def forward_begins(self, batch: Batch) -> None:
-        """Note that another of its forwards begins."""
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it has been none of training so far."""
+        return not self.trains and not self.backward
+
+    def forward_begins(self, batch: Batch, *, trains: bool) -> None:
+        """Note that another of its forwards begins, and whether it is known to be one of training."""
+        self.trains = self.trains or trains
         self.batches.append(replace(batch, backwards=len(self.graphs.backwards)))
         self._patience.forward_begins(late=self.backward)
 

@@ -20,10 +20,32 @@ def chain() -> Frontier:
 
 
 def test_the_command_prints_a_table(run: Run, profile_file: Path) -> None:
-    result = run("frontier", profile_file, "--points", 8)
+    result = run("frontier", profile_file, "--points", 8, "-v")
     assert (result.status, result.err) == (0, "")
     assert result.out == chain().explain()
-    assert run("frontier", "-", "--points", 8, stdin=profile_file.read_bytes()) == result
+    assert run("frontier", "-", "--points", 8, "-v", stdin=profile_file.read_bytes()) == result
+
+
+def test_the_first_screen_says_what_each_budget_costs(run: Run, profile_file: Path) -> None:
+    first, _, header, _, plain, *rows = run("frontier", profile_file, "--points", 4).out.splitlines()
+    assert first.startswith("Chain: 119.00 MiB plain, 37.00 MiB at the least")
+    assert header.split() == ["peak", "less", "slower", "recomputed"]
+    assert plain == "119.00 MiB     -       -  nothing: the plain step"
+    assert any(row.startswith(" 37.00 MiB   69%") for row in rows)
+    assert "Next:" in rows[3] and any("--budget 59.5MiB -o plan.json" in row for row in rows)
+
+
+def test_bytes_are_in_the_unit_of_the_budget(run: Run, profile_file: Path) -> None:
+    """Asked in MB it answered in MiB."""
+    out = run("frontier", profile_file, "--budget", "80MB").out
+    assert " MB" in out and "MiB" not in out and "--budget 80MB" in out
+
+
+def test_the_budget_that_it_proposes_is_one_that_a_plan_keeps(run: Run) -> None:
+    """Half of the plain peak of a UNet, 14.5 GiB, is below what any plan reaches."""
+    said = run("frontier", "sd-unet", "--points", 2).out
+    assert "--budget 16.1GiB" in said
+    assert "Next: autockpt frontier sd-unet" in run("explain", "sd-unet").out
 
 
 def test_json_is_the_frontier_and_nothing_else(run: Run, profile_file: Path, tmp_path: Path) -> None:

@@ -189,11 +189,30 @@ def test_explain_a_profile(run: Run, profile_file: Path) -> None:
 
 def test_explain_a_profile_for_a_budget(run: Run, profile_file: Path) -> None:
     asked = (profile_file, "--budget", "80MiB")
-    assert run("explain", *asked).out == run("solve", *asked).out
+    assert run("explain", *asked).out.splitlines()[:2] == run("solve", *asked).out.splitlines()[:2]
     assert run("explain", *asked, "-v").out == run("solve", *asked, "-v").out
     document = json.loads(run("explain", profile_file, "--budget", "80MiB", "--json").out)
     assert document["kind"] == "plan"
     assert document["predicted_peak_bytes"] <= 80 * MIB
+
+
+def test_explain_shows_memory_over_time_on_its_first_screen(run: Run, tmp_path: Path) -> None:
+    """`-v` had the only chart, and for a profile none at all, though its last line said so."""
+    drawn = run("explain", "gpt2-xl", "--budget", "24GB").out
+    lines = drawn.splitlines()
+    assert lines[3] == "Predicted memory over the step" and len(lines) <= 15
+    assert "├forward──" in drawn and "↑ peak, backward of the whole model" in drawn and "GiB" not in drawn
+    assert "Recomputed: mlp in 47 of 48 blocks of h (46 whole, 1 in part), …" in lines
+    assert "Predicted memory over the step" in run("explain", "gpt2-xl", "-v").out
+    Plan.of(["transformer.h.0", "transformer.h.1"]).save(tmp_path / "made.json")
+    by_hand = run("explain", tmp_path / "made.json", "--profile", "gpt2-xl").out
+    assert by_hand.startswith("By hand: peak 45.6") and "% slower" in by_hand.splitlines()[0]
+
+
+def test_explain_names_the_modules_that_save_most(run: Run) -> None:
+    """It named the first four of the tree, and left out the half that the activations of the MLP are."""
+    rows = [line.split()[0] for line in run("explain", "gpt2-xl").out.splitlines()[7:12]]
+    assert rows == ["transformer", "h.0", "attn", "mlp", "act"]
 
 
 def test_explain_shows_the_memory_of_a_plan_whose_profile_is_given(

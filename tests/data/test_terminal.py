@@ -65,7 +65,7 @@ def test_nothing_is_said_before_it_is_installed(screen: Screen) -> None:
         ("warning", "a warning, an error"),
         ("info", "plan ready, a detail, a warning, an error"),
         ("DEBUG ", "plan ready, a detail, deeper, a warning, an error"),
-        ("loud", "plan ready, a warning, an error"),
+        ("", "plan ready, a warning, an error"),
     ],
 )
 def test_the_environment_says_how_much(screen: Screen, monkeypatch: pytest.MonkeyPatch, level: str, said: str) -> None:
@@ -78,6 +78,20 @@ def test_the_environment_says_how_much(screen: Screen, monkeypatch: pytest.Monke
     LOG.warning("a warning")
     LOG.error("an error")
     assert screen.getvalue() == "".join(f"autockpt: {each}\n" for each in said.split(", "))
+
+
+def test_a_word_that_is_no_level_is_told_once_with_those_that_are(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was ignored in silence."""
+    screen.begin()
+    monkeypatch.setenv("AUTOCKPT_VERBOSITY", "loud")
+    terminal.install()
+    terminal.install()
+    terminal.say("plan ready")
+    first, *rest = screen.getvalue().splitlines()
+    assert first == "autockpt: AUTOCKPT_VERBOSITY=loud says nothing: it can be error, warning, info, debug"
+    assert rest == ["autockpt: plan ready"]
 
 
 def test_it_is_silent_where_logging_is_configured(screen: Screen) -> None:

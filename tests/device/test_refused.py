@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import autockpt
 from tests.device.twin import blocks, loss_of
+from tests.doors import Device, alive, device_of, in_place
 from tests.fake_cuda.device import Options, set_options
 
 
@@ -113,3 +115,25 @@ def test_a_profiler_of_the_users_that_begins_inside_a_recorded_step_takes_no_pro
         model.zero_grad()
         loss_of(model(**batch)).backward()
     assert autockpt.plan_of(model) is not None
+
+
+def test_nobody_looks_around_while_autograds_thread_may_still_end_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds a tensor in the midst of that ends it a second time: "corrupted size vs. prev_size", by chance."""
+    done: list[str] = []
+    kind, looks = type(device_of(torch.device("cuda"))), alive.beside
+    waits = kind.wait
+
+    def wait(device: Device) -> None:
+        done.append("waits")
+        waits(device)
+
+    def beside(model: nn.Module, known: Iterable[torch.Tensor], kind: str) -> dict[int, torch.Tensor] | None:
+        done.append("looks")
+        return looks(model, known, kind)
+
+    monkeypatch.setattr(kind, "wait", wait)
+    monkeypatch.setattr(in_place, "beside", beside)
+    model, batch = blocks(2)
+    autockpt.apply(model, budget="1GB")
+    loss_of(model(**batch)).backward()
+    assert done[0] == "waits" and "looks" in done

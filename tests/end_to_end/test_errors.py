@@ -71,7 +71,7 @@ def test_nor_in_a_loop() -> None:
     with pytest.raises(Infeasible, match="training can go on") as caught:
         for _ in range(4):
             trained(BATCH).square().mean().backward()
-    assert frames(caught.value) == ["governed_forward", "train"]
+    assert frames(caught.value) == ["governed_forward"]
     trained(BATCH).square().mean().backward()
 
 
@@ -93,9 +93,33 @@ def test_a_models_own_error_stays_attached_with_its_frames() -> None:
     assert "forward" in [frame.name for frame in traceback.extract_tb(caught.value.__cause__.__traceback__)]
 
 
-def test_a_budget_of_a_few_bytes_is_taken_for_a_slip() -> None:
-    with pytest.raises(Infeasible, match=r"budget 24 is 24 bytes \(did you mean '24GB'\?\)"):
-        autockpt.apply(model(), 24, inputs=BATCH)
+def test_a_forward_of_the_users_that_raises_our_error_keeps_its_frames() -> None:
+    class Asks(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            autockpt.Plan.of([[]])
+            return super().forward(x)
+
+    trained = autockpt.apply(torch.nn.Sequential(Asks(), Block()), "1GB")
+    with pytest.raises(autockpt.InvalidFile) as caught:
+        trained(BATCH)
+    assert "forward" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+@pytest.mark.parametrize("budget", ["24", 24, "24.5", " 8 ", "24000"])
+def test_an_amount_without_a_unit_is_refused_at_the_call(budget: str | int) -> None:
+    """It was refused as the plan was made, in the third step."""
+    number = str(budget).strip()
+    with pytest.raises(autockpt.BudgetError, match=rf"budget '?{budget}'? (has no unit|is 24 bytes).*'{number}GB'"):
+        autockpt.apply(model(), budget)
+    if budget == 24:
+        with pytest.raises(Infeasible, match=r"budget 24 is 24 bytes \(did you mean '24GB'\?\)"):
+            autockpt.solve(autockpt.profile(model(), BATCH), budget)
+
+
+def test_a_plan_without_a_name_is_told_as_such() -> None:
+    """It was an IsADirectoryError of '.'."""
+    with pytest.raises(autockpt.NotApplicable, match=r"plan is ''.*plan='plan.json'"):
+        autockpt.apply(model(), plan="")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import types
 from typing import Any
@@ -36,6 +37,21 @@ def install(devices: int = 1) -> None:
     _fill_extension(devices)
     _fill_module(devices)
     storages.install()
+    atexit.register(_end_last_backward)
+
+
+def _end_last_backward() -> None:
+    """Let autograd's thread let go of the last backward before the interpreter ends.
+
+    It holds that until its next one, with a context of Python's; ended after the interpreter, the process aborts
+    ("terminate called without an active exception"). A GPU's would too, where the last step is as short. This backward
+    leaves it nothing of Python's: no context, which torch's own ``backward`` adds, and no results.
+    """
+    import torch
+
+    number = torch.zeros((), device="cuda", requires_grad=True)
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward((number.view_as(number),), (torch.ones_like(number),), False, False, (), accumulate_grad=True)
 
 
 def _fill_extension(devices: int) -> None:
@@ -115,7 +131,8 @@ def _fill_module(devices: int) -> None:
 
     cuda: Any = torch.cuda
     cuda._initialized, cuda._cached_device_count = True, devices
-    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda._exchange_device = _exchange_device
+    cuda._maybe_exchange_device = lambda index: _exchange_device(index)  # another function: Dynamo tells them apart
     cuda._get_device_properties = lambda index: _PROPERTIES
     cuda._cudart = types.SimpleNamespace(cudaMemGetInfo=_mem_get_info)
     cuda.graphs._cuda_isCurrentStreamCapturing = torch._C._cuda_isCurrentStreamCapturing

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 KEPT = (
     "nothing_special or accumulation or two_forwards or made_after or sizes or failed_are_held or taken_out or depth "
-    "or often or outlive"
+    "or often or outlive or attack"
 )
 
 ALL = "not from_step_1 and not second_thread"  # the reader would see that thread too

@@ -359,7 +359,7 @@ def test_budgets_of_their_own_are_said_not_to_know_of_each_other() -> None:
         train(models, 6)
     apart = [each for each in said if "train in one loop" in each]
     assert len(apart) == 2  # both are told, once
-    assert "apply([one, other], budget)" in apart[0] and "Network (953.67 MiB)" in apart[0]
+    assert "apply([one, other], budget)" in apart[0] and "Network (1.00 GB)" in apart[0]
 
 
 def test_models_that_train_one_after_the_other_are_not_said_to_train_together() -> None:
@@ -395,3 +395,38 @@ def test_inputs_are_those_of_one_model() -> None:
     with pytest.raises(NotApplicable, match="say what one model is given"):
         autockpt.apply(models, "1GB", inputs=steps(1)[0])
     assert all("forward" not in vars(model) for model in models.values())
+
+
+def bodies() -> nn.ModuleDict:
+    """Two models with a body each, one of which is never patched."""
+    return nn.ModuleDict({name: nn.Sequential(Network(3, 0.0, counting=False), nn.Linear(8, 8)) for name in "ab"})
+
+
+@pytest.mark.parametrize("part", ["0", "0.blocks.1", "1"])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_part_of_a_model_that_is_held_to_a_budget_is_refused(part: str, together: bool, planned: bool) -> None:
+    """It was accepted, and the training was told of hooks around its forward that were autockpt's own."""
+    models = bodies()
+    held_to = models if together else models["a"]
+    autockpt.apply(held_to, "min")
+    if planned:
+        train({name: models[name] for name in ("ab" if together else "a")})
+        assert autockpt.plan_of(held_to) is not None
+    inner = models["a"].get_submodule(part)
+    with listening() as said:
+        for asked in ({"budget": "1GB"}, {"plan": Plan.of([])}):
+            with pytest.raises(NotApplicable, match=rf"is '{part}' in a Sequential that is held to a budget.*remove"):
+                autockpt.apply(inner, **asked)
+        train({name: models[name] for name in ("ab" if together else "a")})
+    assert said == []
+    autockpt.remove(held_to)
+    assert autockpt.apply(inner, "1GB") is inner
+
+
+def test_a_part_of_a_model_that_is_gone_is_a_model() -> None:
+    models = bodies()
+    autockpt.apply(models["a"], "1GB")
+    part = models["a"].get_submodule("0")
+    del models
+    assert autockpt.apply(part, "1GB") is part

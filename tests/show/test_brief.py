@@ -34,7 +34,9 @@ def test_blocks_are_counted_and_what_is_kept_in_them_is_named() -> None:
     core = "attn#0/scaled_dot_product_attention#0"
     segments = [segment(f"net.h.{i}", core, "mlp.fc#0/linear#0", "mlp#0/add#0") for i in range(40)]
     segments += [segment(f"net.h.{i}") for i in range(40, 46)]
-    assert list(in_words(Plan(segments=tuple(segments)))) == ["46 blocks of h 6 whole, 40 in part; kept: attention, fc"]
+    assert list(in_words(Plan(segments=tuple(segments)))) == [
+        "46 blocks of h (6 whole, 40 in part); kept: attention, fc"
+    ]
     assert phrase(Plan(segments=tuple(segments[:40]))) == "40 blocks of h in part; kept: attention, fc"
     assert phrase(Plan(segments=tuple(segments[40:]))) == "6 blocks of h whole"
     assert phrase(Plan()) == "nothing"

@@ -68,6 +68,19 @@ def test_a_plan_from_inputs_is_held_without_it(caplog: pytest.LogCaptureFixture)
     assert held.config.use_cache is True
 
 
+def test_the_switch_by_its_newer_name_and_on_every_second_layer() -> None:
+    """From transformers 5.23 on: what is set is the same, and only what was on is put back."""
+    made = model(checkpointing=False)
+    if not hasattr(made, "activation_checkpointing_enable"):
+        pytest.skip("this version of transformers has only the older name")
+    made.activation_checkpointing_enable(every_n_layers=2)
+    on = [block.gradient_checkpointing for block in made.transformer.h]
+    assert sorted(on) == [False, False, True, True]
+    held = autockpt.apply(made, "min", inputs=BATCH)
+    assert not any(block.gradient_checkpointing for block in held.transformer.h)
+    assert [block.gradient_checkpointing for block in autockpt.remove(held).transformer.h] == on
+
+
 def test_an_error_puts_it_back() -> None:
     made = model()
     with pytest.raises(autockpt.Infeasible):

@@ -23,10 +23,10 @@ from ..._data.errors import ProfilingError
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._device import device_of
-from ..._record.optimizer import Optimizers
+from ..._optimizer.memory import Optimizers
+from ..._optimizer.shadow import state_tensors
 from ..._record.recorder import record_step, storage_bytes
 from ..._record.sandbox import Sandbox
-from ..._record.shadow import state_tensors
 from ..._record.step import TrainingStep
 from ..._train.known import LoopState
 from ...solvers.errors import AutockptError
@@ -47,7 +47,8 @@ def figures_of(
         planned: a context in which the plan is on; None where its step does not go through: nothing is measured then.
         standing: what stands in the steps that the plan is for.
     """
-    found: dict[str, Any] = {"budget_bytes": plan.budget_bytes}
+    asked = plan.goal.budget if plan.goal is not None else None
+    found: dict[str, Any] = {"asked": asked if isinstance(asked, str) else "", "budget_bytes": plan.budget_bytes}
     if plan.plain_seconds:
         seconds = plan.plain_seconds
         found |= {"predicted_plain_seconds": seconds, "predicted_seconds": seconds + plan.recompute_seconds}

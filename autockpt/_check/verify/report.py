@@ -66,6 +66,7 @@ class Verification(
         plain_differences: between plain runs, in the order of the step.
         wrong_replays: what replays made otherwise than their forwards did, by the plan's fault: the calls cannot be
             repeated exactly. Looked for where the planned steps are not the plain ones.
+        asked: the budget that the plan was made for, where it is text; else empty.
         budget_bytes: what the plan keeps to, as it predicts; None for a plan by hand.
         planned_plain_peak_bytes: peak of the plain step that the plan was made for, as it predicts that, the step of
             its optimizer included; None for a plan by hand.
@@ -103,6 +104,7 @@ class Verification(
     differences: tuple[Difference, ...] = ()
     plain_differences: tuple[Difference, ...] = ()
     wrong_replays: tuple[Difference, ...] = ()
+    asked: str = ""
     budget_bytes: int | None = None
     planned_plain_peak_bytes: int | None = None
     planned_peak_bytes: int | None = None

@@ -13,27 +13,27 @@ from typing import Any
 
 import torch
 
-from ..._choose.pins import refuse_pins
+from ..._calls.roots import Models, as_one, roots, title
 from ..._choose.solve import choose
-from ..._data.errors import NotApplicable, ProfilingError
+from ..._data.errors import ProfilingError
 from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
-from ..._data.plan import Plan, refuse_no_plan
+from ..._data.plan import Plan
 from ..._device import device_of
 from ..._frames import watching_replays
-from ..._frames.install import install, installed_plan, set_aside, uninstall
+from ..._frames.install import as_applied, install, set_aside, uninstall
 from ..._frames.patches import governor_of
+from ..._optimizer.memory import Optimizers
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
-from ..._record.optimizer import Optimizers
 from ..._record.sandbox import Sandbox
-from ..._record.step import TrainingStep, refuse_other, training_step
+from ..._record.step import TrainingStep, training_step
 from ..._record.switches import switched_off
 from ..._train.apply import goal_for
 from ..._train.governor import Governor
 from ..._train.known import LoopState
 from ...solvers.errors import BudgetError
-from ...solvers.units import shown
+from .asked import refuse_plans_inside, refuse_unclear, runnable
 from .figures import figures_of
 from .outcome import Observed, compare, observe
 from .replays import Fault, comparing_replays
@@ -44,9 +44,10 @@ PATIENCE = 2
 
 
 def verify(
-    model: torch.nn.Module,
+    model: Models,
     inputs: object,
     *,
+    step: Callable[..., torch.Tensor] | None = None,
     plan: Plan | None = None,
     budget: int | str | None = None,
     max_overhead: float | None = None,
@@ -59,16 +60,20 @@ def verify(
 ) -> Verification:
     """Run the plain step and the planned step from the same state, and compare all that they make, bit for bit.
 
-    The plain step runs twice, so that what it does not repeat itself is not blamed on the plan; where the planned step
-    differs, replays are held against what forward dropped. Then the step is recorded, so that the plan's peak is
-    predicted of the very step that is measured, and peaks and seconds of both are measured. Everything is put back.
-    Copies of the state, and one plain run's outputs and gradients, wait on the host.
+    Of several models under one plan a step is what the loop does with them: `step`. The plain step runs twice, so that
+    what it does not repeat itself is not blamed on the plan; where the planned step differs, replays are held against
+    what forward dropped. Then the step is recorded, so that the plan's peak is predicted of the very step that is
+    measured, and peaks and seconds of both are measured. Everything is put back. Copies of the state, and one plain
+    run's outputs and gradients, wait on the host.
 
     Backward runs outside autocast; no optimizer runs, nor do hooks that run after a gradient was accumulated.
 
     Args:
-        model: in the mode (train or eval) in which it will train; its plain step has to fit into memory.
-        inputs: one batch: a tuple is passed positionally, a mapping by keyword.
+        model: in the mode (train or eval) in which it will train; its plain step has to fit into memory. Or several, as
+            `apply` takes them.
+        inputs: one batch: a tuple is passed positionally, a mapping by keyword; to `step`, where several models are
+            given.
+        step: for several models, and only for them: is given the batch, calls the models, and returns the loss.
         plan: the plan to check; without it, and without a budget, the one that is applied to the model.
         budget: check the plan that `solve` chooses for this budget; `apply` may choose another.
         max_overhead: check the plan that `solve` chooses for this recompute overhead.
@@ -86,6 +91,7 @@ def verify(
 
     Raises:
         AutockptError: as `apply` and `solve` raise it.
+        NotApplicable: several models are given without `step`, or one with it; or some of several that have one plan.
         BudgetError: more than one of plan, budget and overhead is given, or none and no plan is applied.
         ProfilingError: forward or the loss fails on the batch, which leaves the model as it was.
         Exception: whatever else the plain step raises.
@@ -97,20 +103,21 @@ def verify(
         >>> verification.exact, verification.replays
         (True, 2)
     """
-    refuse_other(model)
-    _refuse(plan, budget, max_overhead, keep, recompute, steps)
-    governor = governor_of(model)
+    whole = as_one(model)
+    refuse_unclear(plan, budget, max_overhead, keep, recompute, steps)
+    runs = runnable(whole if plan is not None else as_applied(whole), step, loss)
+    governor = governor_of(next(iter(roots(whole).values())))
     known = governor.standing() if plan is None and budget is None and isinstance(governor, Governor) else None
     standing = known or LoopState()
     if optimizer is not None:
         standing = dataclasses.replace(standing, optimizer=optimizer)
-    own = nullcontext() if plan is not None else switched_off(model)
-    with set_aside(model) as applied, own:
-        _refuse_plans_inside(model)
+    own = nullcontext() if plan is not None else switched_off(whole)
+    with set_aside(whole) as applied, own:
+        refuse_plans_inside(runs)
         if budget is not None or max_overhead is not None:
-            asked = Asked(goal=goal_for(model, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
-            plan = choose(profile(model, inputs, loss=loss, optimizer=optimizer), asked)
-        return _verified(model, plan or applied, inputs, loss, steps, standing)
+            asked = Asked(goal=goal_for(whole, budget, max_overhead), solver=solver, pins=Pins.of(keep, recompute))
+            plan = choose(profile(runs, inputs, loss=loss, optimizer=optimizer), asked)
+        return _verified(runs, plan or applied, inputs, loss, steps, standing)
 
 
 def _verified(
@@ -193,7 +200,7 @@ def _verify(runs: Runs, standing: LoopState) -> Verification:
         verdict = "not repeatable"
     return Verification(
         verdict=verdict,
-        model=type(step.model).__name__,
+        model=title(step.model),
         device=device_of(step.device).name,
         torch_version=str(torch.__version__),
         deterministic=torch.are_deterministic_algorithms_enabled(),
@@ -273,28 +280,3 @@ def _never_met(model: torch.nn.Module, plan: Plan, replayed: Collection[str]) ->
             if unit not in segment.calls and f"{canonical[name]}{sharp}{rest}" not in replayed:
                 units.append(unit)
     return {"not_replayed": tuple(segments), "not_met": tuple(units)}
-
-
-def _refuse(
-    plan: object, budget: object, max_overhead: object, keep: Patterns, recompute: Patterns, steps: int
-) -> None:
-    """Refuse what makes no sense before anything runs."""
-    if sum(each is not None for each in (plan, budget, max_overhead)) > 1:
-        raise BudgetError(
-            "give either a budget, or max_overhead, or a plan, and only one of them: verify(model, batch, budget='8GB')"
-        )
-    if plan is not None:
-        refuse_no_plan(plan)
-    if type(steps) is not int or steps < 1:
-        raise NotApplicable(f"steps={shown(steps)}: there must be at least one step to compare")
-    if budget is None and max_overhead is None:
-        refuse_pins(keep, recompute)
-
-
-def _refuse_plans_inside(model: torch.nn.Module) -> None:
-    inside = [name for name, module in model.named_modules() if name and installed_plan(module) is not None]
-    if inside:
-        raise NotApplicable(
-            f"a plan is applied to a part of the model, {inside[0]!r}, so that no step of the whole would be plain. "
-            "Remove that one first, or verify that part."
-        )

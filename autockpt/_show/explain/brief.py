@@ -2,42 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.peak_breakdown import peak_parts
-from ..._choose.words import in_words
+from ..._choose.timeline import predict_timeline
+from ..._choose.words import in_words, phrase
 from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
-from ...solvers.units import format_bytes, format_seconds, is_decimal
-from ..page import BRIEF, Page, Table, counted
+from ..._data.rooflines import is_host_bound
+from ...solvers import simulate
+from ...solvers.units import format_bytes, format_like, format_seconds
+from ..page import BRIEF, Page, Table, counted, filled
+from .chart import timeline_chart
+from .common import budget_of
 from .tree import SMALL, saved_inside, walk
 
-MOST_LINES, MOST_ROWS = 15, 4
+MOST_LINES, MOST_ROWS = 15, 5
 MOST_PLANS = 7
+ROOM = 52  # for words beside figures
 RECOMPUTED = "Recomputed: "
 MORE = "-v shows each call, memory over the step, and notes"
 
 
-def brief_plan(plan: Plan, profile: Profile | None = None, *, then: str = "") -> Page:
+def brief_plan(plan: Plan, profile: Profile | None = None, *, then: str = "", drawn: bool = False) -> Page:
     """Lay out the verdict, peak and seconds beside the plain step's, what is recomputed, and what to do next.
 
     Args:
         plan: the plan.
         profile: the step that it was made from.
         then: what to do next, a line.
+        drawn: whether the memory over the step takes the place of peak and seconds, where the profile is given.
     """
+    if profile is not None:
+        plan = _with_figures(plan, profile)
     refused = f"{counted(len(plan.refused), 'call')} cannot run again and are kept: -v says which and why"
     last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", MORE]
-    title, figures = f"{_verdict(plan)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
+    title, figures = f"{_verdict(plan, profile)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
+    if drawn and profile is not None:
+        return _drawn(plan, profile, title, last)
     said = list(in_words(plan, profile))
     while True:
-        blocks = [*figures, _recomputed(said), "\n".join(filter(None, last))]
-        page = Page(title=title, blocks=list(filter(None, blocks)))
+        lines: list[str] = list(filter(None, [_recomputed(said), "\n".join(filter(None, last))]))
+        page = Page(title=title, blocks=[*figures, *lines])
         if len(said) < 2 or page.text(BRIEF).count("\n") <= MOST_LINES:
             return page
         said = [*said[:-2], "and others"]
+
+
+def _drawn(plan: Plan, profile: Profile, title: str, last: Sequence[str]) -> Page:
+    """Lay out the verdict and a chart; what is recomputed, and what cannot be, only where there is room for it."""
+    timeline = predict_timeline(profile, plan)
+    said = _recomputed([phrase(plan, profile)]) if plan.segments else ""
+
+    def page(lines: Sequence[str], rows: int) -> Page:
+        chart = functools.partial(timeline_chart, timeline, asked=budget_of(plan), rows=rows)
+        return Page(title=title, blocks=[chart, "\n".join(filter(None, lines))])
+
+    below = ([said, *last], last, last[-1:])
+    return _first_that_fits(page(lines, rows) for lines in below for rows in range(MOST_ROWS, 1, -1))
+
+
+def _first_that_fits(pages: Iterable[Page]) -> Page:
+    """Return the first page that has room on a screen, or else the last."""
+    page = Page(blocks=[])
+    for page in pages:
+        if page.text(BRIEF).count("\n") <= MOST_LINES:
+            break
+    return page
+
+
+def _with_figures(plan: Plan, profile: Profile) -> Plan:
+    """Return a plan, with the figures that one by hand lacks."""
+    if plan.peak_bytes:
+        return plan
+    planned = find_planned(profile, plan)
+    segments = [replay.segment for replay in planned.replays]
+    return msgspec.structs.replace(
+        plan,
+        model=plan.model or profile.model,
+        peak_bytes=simulate(planned.problem, range(len(segments))).peak_bytes,
+        plain_peak_bytes=profile.plain_peak_bytes,
+        recompute_seconds=sum(segment.recompute_seconds for segment in segments),
+        plain_seconds=profile.plain_seconds,
+        profile_mode=profile.mode,
+    )
 
 
 def brief_profile(profile: Profile, *, then: str = "") -> Page:
@@ -45,41 +98,66 @@ def brief_profile(profile: Profile, *, then: str = "") -> Page:
     parts = peak_parts(find_planned(profile, Plan()), ())
     seconds = f", {format_seconds(profile.plain_seconds)} a step" if profile.plain_seconds else ""
     peak = format_bytes(profile.plain_peak_bytes)
-    return Page(
-        title=f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}",
-        blocks=[
-            f"At the peak: {parts.shares()}",
-            _modules(profile),
-            "\n".join([f"Next: {then}", MORE] if then else [MORE]),
-        ],
-    )
+    title = f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}"
+    last = "\n".join([f"Next: {then}", MORE] if then else [MORE])
+
+    def page(most: int) -> Page:
+        return Page(title=title, blocks=[f"At the peak: {parts.shares()}", _modules(profile, most), last])
+
+    return _first_that_fits(map(page, range(MOST_ROWS, 1, -1)))
 
 
-def brief_frontier(frontier: Frontier, *, then: str = "") -> Page:
-    """Lay out what budgets cost, a few of them."""
+def brief_frontier(frontier: Frontier, *, then: str = "", most: int = MOST_PLANS, asked: object = None) -> Page:
+    """Lay out what budgets cost.
+
+    Args:
+        frontier: the plans.
+        then: what to do next, a line.
+        most: how many of them.
+        asked: a budget as a user wrote it, in whose unit bytes are.
+    """
     plans = list(frontier.plans)
-    if len(plans) > MOST_PLANS:
+    if len(plans) > most:
         last = len(plans) - 1
-        plans = [plans[round(i * last / (MOST_PLANS - 1))] for i in range(MOST_PLANS)]
+        plans = [plans[round(i * last / (most - 1))] for i in range(most)]
+    plain_bytes, least_bytes = frontier.plain_peak_bytes, frontier.minimum_bytes
     rows = [
-        [format_bytes(plan.peak_bytes), f"{plan.recompute_overhead:.1%}", counted(len(plan.segments), "segment")]
+        [
+            format_like(plan.peak_bytes, asked),
+            f"{1 - plan.peak_bytes / plain_bytes:.0%}" if plan.segments and plain_bytes else "-",
+            f"{plan.recompute_overhead:.1%}" if plan.segments else "-",
+            _cut(phrase(plan), ROOM) if plan.segments else "nothing: the plain step",
+        ]
         for plan in plans
     ]
-    peaks = f"{format_bytes(frontier.plain_peak_bytes)} plain, {format_bytes(frontier.minimum_bytes)} at the least"
     left_out = len(frontier.plans) - len(plans)
+    more = f"-v shows {counted(left_out, 'more row')}, and notes" if left_out else "-v shows more of each, and notes"
+    mode = "predicted" if plans[0].profile_mode == "fake" else "predicted from a step that ran"
     return Page(
-        title=f"{frontier.model or 'Any model'}: {peaks}",
+        title=(
+            f"{frontier.model or 'Any model'}: {format_like(plain_bytes, asked)} plain, "
+            f"{format_like(least_bytes, asked)} at the least; {mode}"
+        ),
         blocks=[
-            Table(header=["peak", "slower", "recomputed"], rows=rows),
-            "\n".join([f"Next: {then}" if then else "", f"-v shows {left_out} more rows, and notes"]).strip(),
+            Table(
+                header=["peak", "less", "slower", "recomputed"],
+                rows=rows,
+                elide="recomputed",
+                least_told=("recomputed",),
+            ),
+            "\n".join([f"Next: {then}" if then else "", more]).strip(),
         ],
     )
 
 
-def _verdict(plan: Plan) -> str:
+def _verdict(plan: Plan, profile: Profile | None) -> str:
     if not plan.peak_bytes:
         return "A plan that was written by hand: with its profile, figures are predicted (--profile)"
     goal, overhead = plan.goal, f"{plan.recompute_overhead:.1%} slower"
+    if profile is not None and plan.profile_mode == "fake" and is_host_bound(profile):
+        overhead = "slower by what its host takes, which is not known"
+    if plan.status == "manual":
+        return f"By hand: peak {_bytes(plan, plan.peak_bytes)}, {overhead}"
     peak = _bytes(plan, plan.peak_bytes)
     if goal is not None and goal.max_overhead is not None:
         return f"Peak {peak}, {overhead}: the lowest within {goal.max_overhead:.4g} of the plain step's seconds"
@@ -104,7 +182,7 @@ def _step(model: str, profile: Profile | None, mode: str | None) -> str:
     return f"{', '.join(filter(None, words))}; {ran}".strip("; ") if ran else ", ".join(filter(None, words))
 
 
-def _figures(plan: Plan) -> Iterator[str]:
+def _figures(plan: Plan) -> Iterator[Callable[[int], str]]:
     if not plan.peak_bytes or not plan.segments:  # by hand: nothing was predicted
         return
     less = f"{1 - plan.peak_bytes / plan.plain_peak_bytes:.0%} less" if plan.plain_peak_bytes else ""
@@ -118,38 +196,60 @@ def _figures(plan: Plan) -> Iterator[str]:
         after = format_seconds(plan.plain_seconds + plan.recompute_seconds)
         more = f"{format_seconds(plan.recompute_seconds)} more{bound}"
         rows.append(("step", format_seconds(plan.plain_seconds), after, more))
-    before, after_ = (max(len(row[i]) for row in rows) for i in (1, 2))
-    yield "\n".join(f"{name:4}  {one:>{before}}  {other:>{after_}}  {said}" for name, one, other, said in rows)
+    yield functools.partial(_beside, rows)
+
+
+def _beside(rows: Sequence[tuple[str, str, str, str]], width: int) -> str:
+    """Lay out figures beside each other; what is said of them has lines of its own where it has no room."""
+    before, after = (max(len(row[i]) for row in rows) for i in (1, 2))
+    lines = []
+    for name, one, other, said in rows:
+        line = f"{name:4}  {one:>{before}}  {other:>{after}}"
+        fits = len(line) + 2 + len(said) <= width
+        lines += [f"{line}  {said}".rstrip()] if fits else [line, filled(f"      {said}", width)]
+    return "\n".join(lines)
 
 
 def _recomputed(said: Sequence[str]) -> str:
     """Say what is recomputed, a line for each kind of calls, each cut at its end."""
-    room = BRIEF - len(RECOMPUTED)
     lines: list[str] = []
     for line in said:
-        short = line if len(line) <= room else f"{line[: room - 2].rpartition(',')[0] or line[: room - 3]}, …"
+        short = _cut(line, BRIEF - len(RECOMPUTED))
         lines.append(f"{' ' * len(RECOMPUTED) if lines else RECOMPUTED}{short}")
     return "\n".join(lines)
 
 
-def _modules(profile: Profile) -> Table:
+def _cut(line: str, room: int) -> str:
+    """Return a line, without the end of it that has no room; what is in brackets stays whole."""
+    if len(line) <= room:
+        return line
+    ends = [
+        i for i, letter in enumerate(line[: room - 2]) if letter in ",;" and line[:i].count("(") == line[:i].count(")")
+    ]
+    return f"{line[: ends[-1]] if ends else line[: room - 2].rpartition(' ')[0]}, …"
+
+
+def _modules(profile: Profile, most: int) -> Table:
+    """Lay out the modules that save most, in the order of the tree."""
     sizes, saved = profile.tensors.bytes, saved_inside(profile, once=False)
     whole = sum(sizes[tensor] for tensor in saved[0])
-    rows: list[list[str]] = []
+    found: list[tuple[int, list[str]]] = []
     opened = {0: True}
     for group, place in walk(profile.calls):
         depth = place["depth"]
         there = sum(sizes[tensor] for tensor in set().union(*(saved[i] for i in group)))
-        if depth and opened.get(depth - 1) and there > SMALL * whole and len(rows) < MOST_ROWS:
+        if depth and opened.get(depth - 1) and there > SMALL * whole:
             seconds = format_seconds(sum(profile.calls[i].forward_seconds for i in group))
             name = "  " * (depth - 1) + place["name"]
-            rows.append([name, format_bytes(there), f"{there / whole:.0%}", seconds])
+            found.append((there, [name, format_bytes(there), f"{there / whole:.0%}", seconds]))
             opened[depth] = 2 * there > whole
         else:
             opened[depth] = depth == 0
+    shown = sorted(range(len(found)), key=lambda row: -found[row][0])[:most]  # none holds more than what is around it
+    rows = [found[row][1] for row in sorted(shown)]
     return Table(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
 
 
 def _bytes(plan: Plan, n_bytes: int) -> str:
     """Write bytes in the unit in which the plan was asked for."""
-    return format_bytes(n_bytes, decimal=plan.goal is not None and is_decimal(plan.goal.budget))
+    return format_like(n_bytes, budget_of(plan))

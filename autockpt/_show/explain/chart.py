@@ -6,7 +6,7 @@ import textwrap
 from itertools import groupby, pairwise
 
 from ..._data.timeline import MemoryStep, MemoryTimeline
-from ...solvers.units import format_bytes
+from ...solvers.units import format_like
 from .names import place
 
 ROWS = 10
@@ -30,19 +30,26 @@ def layer_bytes(step: MemoryStep, parts: tuple[str, ...]) -> int:
     return sum(getattr(step, part) for part in parts)
 
 
-def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
-    """Draw what stands over the step, the highest step of each column, at most `width` columns wide."""
+def timeline_chart(timeline: MemoryTimeline, width: int, *, asked: object = None, rows: int = ROWS) -> str:
+    """Draw what stands over the step, the highest step of each column, at most `width` columns wide.
+
+    Args:
+        timeline: what to draw.
+        width: columns.
+        asked: a budget as a user wrote it, in whose unit bytes are.
+        rows: how many lines are drawn; with fewer than `ROWS` the legend is as short as can be, too.
+    """
     peak_bytes, n_steps = timeline.peak_bytes, len(timeline.steps)
-    labels = {row: format_bytes(round(peak_bytes * row / ROWS)) for row in (ROWS, ROWS // 2, 0)}
+    labels = {row: format_like(round(peak_bytes * row / rows), asked) for row in (rows, rows // 2, 0)}
     margin = max(map(len, labels.values()))
     n_columns = min(width - margin - 2, n_steps)
     edges = [column * n_steps // n_columns for column in range(n_columns + 1)]
     columns = [
-        _column(max(timeline.steps[start:stop], key=lambda step: step.level_bytes), peak_bytes)
+        _column(max(timeline.steps[start:stop], key=lambda step: step.level_bytes), peak_bytes, rows)
         for start, stop in pairwise(edges)
     ]
     lines = ["Predicted memory over the step"]
-    for row in range(ROWS, 0, -1):
+    for row in range(rows, 0, -1):
         drawn = "".join(column[row - 1] for column in columns)
         lines.append(f"{labels.get(row, ''):>{margin}} {'┤' if row in labels else '│'}{drawn}".rstrip())
     lines.append(f"{labels[0]:>{margin}} ┼{_phases(timeline, edges)}")
@@ -50,19 +57,20 @@ def timeline_chart(timeline: MemoryTimeline, width: int) -> str:
     before = margin + 2 + next(column for column in range(n_columns) if edges[column + 1] > timeline.peak)
     lines.append(_under_arrow(f"peak, {place(peak.name)}", before, width))
     glued = "\u00a0"  # a line never ends between a glyph and its name
-    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, _, name, _ in LAYERS)
-    indent = " " * (margin + 2)
+    names = {glyph: name if rows == ROWS else name.partition(" and ")[0] for glyph, _, name, _ in LAYERS}
+    legend = ", ".join(f"{glyph}{glued}{name.replace(' ', glued)}" for glyph, name in names.items())
+    indent = " " * (margin + 2) if rows == ROWS else ""
     filled = textwrap.fill(legend, width, initial_indent=indent, subsequent_indent=indent)
     return "\n".join([*lines, filled.replace(glued, " ")])
 
 
-def _column(step: MemoryStep, peak_bytes: int) -> str:
+def _column(step: MemoryStep, peak_bytes: int, rows: int) -> str:
     """The glyphs of one column, from the bottom up."""
     glyphs, level_bytes = "", 0
     for glyph, _, _, parts in LAYERS:
         level_bytes += layer_bytes(step, parts)
-        glyphs += glyph * (round(ROWS * level_bytes / peak_bytes) - len(glyphs))
-    return glyphs.ljust(ROWS)
+        glyphs += glyph * (round(rows * level_bytes / peak_bytes) - len(glyphs))
+    return glyphs.ljust(rows)
 
 
 def _phases(timeline: MemoryTimeline, edges: list[int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..._data.keys import label
+from ..._data.plan import Plan
 from ..page import counted
 
 MODES = {
@@ -40,6 +41,11 @@ def caveats(refused: Sequence[dict[str, Any]], notes: Sequence[str]) -> Iterator
 def listed(title: str, lines: Iterable[str]) -> str:
     """Return a title with indented lines below it."""
     return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def budget_of(plan: Plan) -> object:
+    """Return the budget that a plan was made for, as it was written; None where there is none."""
+    return plan.goal.budget if plan.goal is not None else None
 
 
 def how_timed(profile_mode: str | None) -> str:

@@ -21,7 +21,7 @@ from ..._choose.pins import matches
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ...solvers import simulate
-from ...solvers.units import format_bytes, format_seconds
+from ...solvers.units import format_like, format_seconds
 from ..page import Table, counted
 from .tree import SMALL, TreeRow, saved_inside, walk
 
@@ -216,12 +216,12 @@ def _why_kept(index: Index, plan: Plan, call: int) -> str:
     return "not chosen" if replay is not None and replay.segment.freed_bytes else "frees nothing"
 
 
-def decision_table(found: Activations, model: str) -> Table:
-    """Lay out the module tree: a line for each decision about a row's calls."""
+def decision_table(found: Activations, model: str, asked: object = None) -> Table:
+    """Lay out the module tree: a line for each decision about a row's calls, bytes in the unit of what was `asked`."""
     rows = []
     for row in found.rows:
         seconds = format_seconds(row.recompute_seconds) if row.recompute_seconds else "-"
-        figures = [format_bytes(row.held_bytes), format_bytes(row.freed_bytes), seconds]
+        figures = [format_like(row.held_bytes, asked), format_like(row.freed_bytes, asked), seconds]
         for i, each in enumerate(row.decided):
             number = "all" if each.calls == row.calls else f"{each.calls} of"
             said = each.decision if row.calls == 1 else f"{number} {row.calls} {each.decision}"

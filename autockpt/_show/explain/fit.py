@@ -6,18 +6,21 @@ from collections.abc import Iterator
 
 from ..._choose.peak_breakdown import advise
 from ..._data.devices import CONTEXT_BYTES, MARGIN
-from ..._fit.fit import Fit, Row
+from ..._fit.fit import MOST_SAMPLES, Fit, Row
 from ..._fit.switches import FELL
-from ...solvers.units import format_bytes
+from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, Table, counted
 from .names import place
 
 MEANT = {
-    "every block": "gradient_checkpointing_enable(), or Megatron's full recompute; blocks are the members of a list",
+    "every block": "activation_checkpointing_enable() of transformers, before 5.23 gradient_checkpointing_enable(), or "
+    "Megatron's full recompute; blocks are the members of a list",
     "every 2nd block": 'torchtitan\'s selective_ac_option "2"',
     "attention core": "Megatron's selective recompute",
 }
 """What switches are called where they are found."""
+
+HOST_BOUND = "host-bound"
 
 
 def fit_page(found: Fit, source: str) -> Page:
@@ -33,11 +36,31 @@ def fit_page(found: Fit, source: str) -> Page:
     by = "overheads by rooflines" if found.by_roofline else f"overheads as on {profile.device}"
     if not profile.plain_seconds:
         by = "and overheads are not known"
+    peak = f"{format_bytes(profile.plain_peak_bytes)} plain"
     return Page(
-        title=f"{step}: {format_bytes(profile.plain_peak_bytes)} plain\n{ran}: all figures are predicted, {by}.",
+        title=f"{_answer(found, several)}\n{step}: {peak}\n{ran}: all figures are predicted, {by}.",
         blocks=[_table(found, several), *_why_not(found), *_switches(found), *_notes(found), *_next(found, source)],
         document=_document(found),
     )
+
+
+def _answer(found: Fit, several: bool) -> str:
+    """Say in a sentence whether it fits."""
+    if len(found.rows) > 1:
+        plain = sum(row.plan is not None and not row.plan.segments for row in found.rows)
+        planned = sum(row.plan is not None and bool(row.plan.segments) for row in found.rows)
+        what = "rows below" if several else "devices"
+        how = [f"{plain} as it is" if plain else "", f"{planned} with a plan" if planned else ""]
+        number = f"{plain + planned} of" if plain + planned else "none of the"
+        return ": ".join(filter(None, [f"Fits {number} {len(found.rows)} {what}", ", ".join(filter(None, how))]))
+    (row,) = found.rows
+    usable = f"{format_bytes(row.device.usable_bytes)} usable"
+    up_to = f"; up to {counted(row.largest, 'sample')}, {row.largest_plain} without a plan" if row.largest else ""
+    if row.plan is None:
+        return f"Does not fit {row.gpu}: no plan needs less than {format_bytes(row.minimum_bytes)} ({usable}){up_to}"
+    if not row.plan.segments:
+        return f"Fits {row.gpu} as it is ({usable}){up_to}"
+    return f"Fits {row.gpu} with a plan, {_slower(row)}{'' if row.host_bound else ' slower'}{up_to}"
 
 
 def _table(found: Fit, several: bool) -> Table:
@@ -45,16 +68,16 @@ def _table(found: Fit, several: bool) -> Table:
         "device": [row.gpu for row in found.rows],
         "usable": [format_bytes(row.device.usable_bytes) for row in found.rows],
         "fits": [_verdict(row) for row in found.rows],
-        "slower": [f"{row.overhead:.1%}" if row.plan and row.plan.segments else "-" for row in found.rows],
+        "slower": [_slower(row) for row in found.rows],
         "peak": [format_bytes(row.plan.peak_bytes if row.plan else row.minimum_bytes) for row in found.rows],
     }
     if several:
         columns = {"device": columns.pop("device"), "batch": [str(row.samples) for row in found.rows], **columns}
-    below = "peak: with the plan; where nothing fits, the lowest that can be reached"
+    below = "peak: with the plan; where nothing fits, the lowest that any plan reaches"
     if found.samples:
         columns["largest batch"] = [_samples(row.largest) for row in found.rows]
         columns["plain"] = [_samples(row.largest_plain) for row in found.rows]
-        below += ". largest batch: about how many samples fit with a plan; plain: and without"
+        below += "\nlargest batch: about how many samples fit with a plan; plain: without one"
     rows = list(zip(*columns.values(), strict=True))
     return Table(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
 
@@ -65,7 +88,15 @@ def _verdict(row: Row) -> str:
     return "with a plan" if row.plan.segments else "yes"
 
 
+def _slower(row: Row) -> str:
+    if row.plan is None or not row.plan.segments:
+        return "-"
+    return HOST_BOUND if row.host_bound else f"{row.overhead:.1%}"
+
+
 def _samples(number: int | None) -> str:
+    if number and number >= MOST_SAMPLES:
+        return f"{MOST_SAMPLES}+"
     return "-" if not number else str(number)
 
 
@@ -89,28 +120,45 @@ def _switches(found: Fit) -> Iterator[Table]:
     if not found.switches:
         return
     plain = found.profile.plain_peak_bytes
-    rows = []
+    rows, meant = [], []
     for each in found.switches:
         fell = each.switch.peak_bytes < (1 - FELL) * plain
-        ours = "-" if each.ours is None or not fell else f"{each.ours:.1%}"
-        remark = "" if fell else "the peak did not fall"
-        peak = format_bytes(each.switch.peak_bytes)
-        rows.append([each.switch.name, peak, f"{each.overhead:.1%}", ours, remark])
-    meant = [f"  {each.switch.name}: {MEANT[each.switch.name]}" for each in found.switches]
+        slower = "-" if found.host_bound else f"{each.overhead:.1%}"
+        ours = "-" if each.ours is None or not fell or found.host_bound else f"{each.ours:.1%}"
+        rows.append([each.switch.name, format_bytes(each.switch.peak_bytes), slower, ours])
+        meant.append(
+            f"  {each.switch.name}: {MEANT[each.switch.name]}{'' if fell else '. Here the peak does not fall'}"
+        )
     timed = f", with the seconds of {found.timed_for}" if found.by_roofline else ""
     yield Table(
-        title=f"What switches would do, stated as plans on the same step{timed}",
-        header=["switch", "peak", "slower", "autockpt at that peak", ""],
+        title=f"What switches would do, as plans on the same step{timed}",
+        header=["switch", "peak", "slower", "autockpt at that peak"],
         rows=rows,
         below="\n".join(meant),
     )
 
 
+def _host(found: Fit) -> Iterator[str]:
+    """Say where overheads say nothing, since the host sets the pace."""
+    rows = {row.gpu: row for row in found.rows if row.host_bound}
+    told = [gpu for gpu, row in rows.items() if row.plan is not None and row.plan.segments]
+    told += [found.timed_for] if found.host_bound and found.switches and found.timed_for in rows else []
+    if told:
+        row = rows[told[0]]
+        kernels, host = format_seconds(row.plain_seconds), format_seconds(float(f"{row.host_seconds:.1g}"))
+        yield (
+            f"{', '.join(dict.fromkeys(told))}: {HOST_BOUND}. The kernels of a step take {kernels} on {told[0]}, and "
+            f"its host about {host} to launch them. How much slower a plan is depends on the host then; such steps "
+            "took up to four times as long on an H100. A larger batch changes that"
+        )
+
+
 def _notes(found: Fit) -> Iterator[str]:
     precision = found.profile.recipe.precision if found.profile.recipe is not None else ""
     lines = [
+        *_host(found),
         f"usable: what torch sees of the memory, less {CONTEXT_BYTES // 2**20} MiB for the CUDA context and "
-        f"{MARGIN:.0%} for the allocator; rates are those of data sheets, which --json names"
+        f"{MARGIN:.0%} for the allocator; rates are those of data sheets, which --json names",
     ]
     slow = list(dict.fromkeys(row.gpu for row in found.rows if not row.device.bfloat16))
     if slow and "bf16" in precision:
@@ -130,11 +178,16 @@ def _notes(found: Fit) -> Iterator[str]:
 def _next(found: Fit, source: str) -> Iterator[str]:
     planned = next((row for row in found.rows if row.plan is not None and row.plan.segments), None)
     if planned is not None and planned.samples == found.samples:
-        gpu = planned.device
+        gpu, on = planned.device, f" on {planned.gpu}" if len(found.rows) > 1 else ""
         if found.profile.recipe is None and ":" in source:
-            yield f'Next, on the {planned.gpu}: autockpt.apply(model, budget="{gpu.budget_bytes // 2**20}MiB")'
+            yield f'Next{on}: autockpt.apply(model, budget="{_gib(gpu.budget_bytes)}")'
         else:
-            yield f"Next: autockpt solve {source} --budget {gpu.usable_bytes // 2**20}MiB -o plan.json"
+            yield f"Next{on}: autockpt solve {source} --budget {_gib(gpu.usable_bytes)} -o plan.json"
+
+
+def _gib(n_bytes: int) -> str:
+    """Write a budget of at most so many bytes."""
+    return f"{100 * n_bytes // 2**30 / 100:.2f}GiB"
 
 
 def _document(found: Fit) -> dict[str, object]:
@@ -163,7 +216,8 @@ def _document(found: Fit) -> dict[str, object]:
                 "device": row.gpu,
                 "samples": row.samples,
                 "fits": _verdict(row),
-                "predicted_overhead": row.overhead if row.plan is not None else None,
+                "predicted_overhead": row.overhead if row.plan is not None and not row.host_bound else None,
+                "host_bound": row.host_bound,
                 "predicted_peak_bytes": row.plan.peak_bytes if row.plan is not None else None,
                 "predicted_minimum_bytes": row.minimum_bytes,
                 "largest_batch": row.largest,
@@ -177,8 +231,8 @@ def _document(found: Fit) -> dict[str, object]:
                 "switch": each.switch.name,
                 "timed_for": found.timed_for,
                 "predicted_peak_bytes": each.switch.peak_bytes,
-                "predicted_overhead": each.overhead,
-                "autockpt_overhead_at_that_peak": each.ours,
+                "predicted_overhead": None if found.host_bound else each.overhead,
+                "autockpt_overhead_at_that_peak": None if found.host_bound else each.ours,
             }
             for each in found.switches
         ],

@@ -12,10 +12,10 @@ from ..._choose.timeline import predict_timeline
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
-from ...solvers.units import format_bytes, format_seconds
+from ...solvers.units import format_like, format_seconds
 from ..page import YELLOW, Bar, Page, Table, counted
 from .chart import timeline_chart
-from .common import MODES, by_reason, caveats, how_timed
+from .common import MODES, budget_of, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
 from .names import span_of_segments, unit_labels, without_layer
 
@@ -50,7 +50,9 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     if profile is not None:
         timeline, activations = predict_timeline(profile, plan), decide(profile, plan)
         plan = _completed(plan, profile, timeline, activations)
-        blocks = [functools.partial(timeline_chart, timeline), decision_table(activations, plan.model)]
+        asked = budget_of(plan)
+        chart = functools.partial(timeline_chart, timeline, asked=asked)
+        blocks = [chart, decision_table(activations, plan.model, asked)]
     pins = (("keep", plan.pinned_keep), ("recompute", plan.pinned_recompute))
     pinned = [f"{what} [{', '.join(patterns)}]" for what, patterns in pins if patterns]
     if pinned:
@@ -62,7 +64,7 @@ def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     return Page(
         title=f"Plan for {plan.model or 'any model'}, {made_by}",
         figures=list(_figures(plan, activations)),
-        blocks=[*blocks, *_recomputed(rows), *caveats(refused, plan.notes)],
+        blocks=[*blocks, *_recomputed(rows, budget_of(plan)), *caveats(refused, plan.notes)],
         document={
             "kind": "plan",
             **{name: getattr(plan, name) for name in same},
@@ -98,7 +100,7 @@ def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activatio
         return plan
     note = (
         "the profile given is not the one that the plan was made from: in its step the plan peaks at "
-        f"{format_bytes(timeline.peak_bytes)}, and chart and decisions are of that step"
+        f"{format_like(timeline.peak_bytes, budget_of(plan))}, and chart and decisions are of that step"
     )
     return msgspec.structs.replace(plan, notes=(*plan.notes, note))
 
@@ -120,16 +122,16 @@ def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
 
 
 def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, str]]:
-    goal, budget_bytes = plan.goal, plan.budget_bytes
+    goal, budget_bytes, in_unit = plan.goal, plan.budget_bytes, functools.partial(format_like, amount=budget_of(plan))
     if goal is not None and goal.budget_bytes is None:
         overhead, budget_bytes = goal.max_overhead, None
         yield "asked for", "min" if overhead is None else f"{overhead:.1%}", str(goal)
     elif budget_bytes is not None:
-        yield "budget", format_bytes(budget_bytes), str(goal) if goal is not None and goal.total_bytes else ""
+        yield "budget", in_unit(budget_bytes), str(goal) if goal is not None and goal.total_bytes else ""
     if plan.peak_bytes:
         share = f"{plan.peak_bytes / budget_bytes:.1%} of the budget" if budget_bytes else ""
-        yield "predicted peak", format_bytes(plan.peak_bytes), share
-        yield "predicted plain peak", format_bytes(plan.plain_peak_bytes), ""
+        yield "predicted peak", in_unit(plan.peak_bytes), share
+        yield "predicted plain peak", in_unit(plan.plain_peak_bytes), ""
     if plan.plain_seconds:
         yield "predicted recompute", format_seconds(plan.recompute_seconds), "per step"
         seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
@@ -141,13 +143,14 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
     if plan.profile_mode:
         yield "profile", plan.profile_mode, MODES[plan.profile_mode]
     if found is not None:
-        held = f"; {format_bytes(found.replay_bytes)} more held for replays" if found.replay_bytes else ""
-        saved = f"of {format_bytes(found.saved_bytes)} saved for backward{held}"
-        yield "predicted bytes freed", format_bytes(found.freed_bytes), saved
+        held = f"; {in_unit(found.replay_bytes)} more held for replays" if found.replay_bytes else ""
+        saved = f"of {in_unit(found.saved_bytes)} saved for backward{held}"
+        yield "predicted bytes freed", in_unit(found.freed_bytes), saved
 
 
-def _recomputed(rows: Sequence[SegmentRow]) -> Iterator[str | Table]:
+def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Table]:
     """Yield a row for segments that look alike, and what their replays do not run again."""
+    in_unit = functools.partial(format_like, amount=asked)
     if not rows:
         yield "Recomputed: nothing, every call is kept"
         return
@@ -160,15 +163,15 @@ def _recomputed(rows: Sequence[SegmentRow]) -> Iterator[str | Table]:
     if any(row.freed_bytes or row.recompute_seconds for row in rows):  # else by hand: nothing was predicted yet
         title += "; figures of each segment, as predicted"
         most = max(row.freed_bytes for row in rows) or 1
-        columns["freed"] = [Bar(format_bytes(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
-        columns["boundary"] = [format_bytes(row.boundary_bytes) for row in rows]
+        columns["freed"] = [Bar(in_unit(row.freed_bytes), row.freed_bytes / most, YELLOW) for row in rows]
+        columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
         columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
     table = list(zip(*columns.values(), strict=True))
     yield Table(title=title, header=list(columns), rows=table, elide="calls")
     for row in rows:
         units = [f"{what} [{', '.join(of)}]" for what, of in (("keep", row.keep), ("skip", row.skip)) if of]
         if units:
-            kept = f"In {row.calls} {format_bytes(row.kept_bytes)} are kept instead of being computed again"
+            kept = f"In {row.calls} {in_unit(row.kept_bytes)} are kept instead of being computed again"
             yield "; ".join([kept, *units])
 
 

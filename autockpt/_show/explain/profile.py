@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+from ..._choose.timeline import predict_timeline
+from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
 from ..page import Bar, Page, Table, counted
+from .chart import timeline_chart
 from .common import MODES, by_reason, caveats, how_timed
 from .tree import SMALL, TreeRow, saved_inside, walk
 
@@ -55,11 +59,12 @@ def profile_page(profile: Profile) -> Page:
     if profile.optimizer:
         needed = format_bytes(profile.optimizer_step_bytes)
         figures.insert(2, ("predicted optimizer step", needed, f"beside its state: {profile.optimizer}"))
+    chart = functools.partial(timeline_chart, predict_timeline(profile, Plan()))
     same = ("model", "mode", "device", "torch_version", "recorded", "recipe")
     return Page(
         title=title,
         figures=figures,
-        blocks=[_tree(rows, profile.model, how), *caveats(refused, profile.notes)],
+        blocks=[chart, _tree(rows, profile.model, how), *caveats(refused, profile.notes)],
         document={
             "kind": "profile",
             **{name: getattr(profile, name) for name in same},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ...solvers.units import format_bytes, format_seconds
+from ...solvers.units import format_like, format_seconds
 from ..page import Page, Table, counted
 from .common import listed
 
@@ -79,14 +80,18 @@ def verification_page(found: Verification) -> Page:
     )
 
 
+def _bytes(found: Verification, n_bytes: int) -> str:
+    return format_like(n_bytes, found.asked)
+
+
 def _steps(found: Verification) -> Iterator[str | Table]:
     """Yield the figures of the plain and the planned step that there are."""
-    rows = [["budget", "-", format_bytes(found.budget_bytes)]] if found.budget_bytes is not None else []
+    rows = [["budget", "-", _bytes(found, found.budget_bytes)]] if found.budget_bytes is not None else []
     predicted = (found.predicted_plain_peak_bytes, found.predicted_peak_bytes)
     planned = (found.planned_plain_peak_bytes, found.planned_peak_bytes)
     if all(planned) and planned != predicted:
-        rows.append(["predicted peak, the plan's own step", *(format_bytes(each or 0) for each in planned)])
-    for what, figure, said in (("peak", "peak_bytes", format_bytes), ("step", "seconds", format_seconds)):
+        rows.append(["predicted peak, the plan's own step", *(_bytes(found, each or 0) for each in planned)])
+    for what, figure, said in (("peak", "peak_bytes", partial(_bytes, found)), ("step", "seconds", format_seconds)):
         for how in ("predicted", "measured"):
             figures = [getattr(found, f"{how}_{plain}{figure}") for plain in ("plain_", "")]
             rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
@@ -94,9 +99,9 @@ def _steps(found: Verification) -> Iterator[str | Table]:
         yield Table(header=["", "plain", "planned"], rows=rows)
     yield from _alarms(found)
     if found.measured_peak_bytes is not None:
-        state = f"with the {format_bytes(found.optimizer_bytes)} of an optimizer's state, " * bool(
-            found.optimizer_bytes
-        )
+        state = ""
+        if found.optimizer_bytes:
+            state = f"with the {_bytes(found, found.optimizer_bytes)} of an optimizer's state, "
         yield f"Measured is one forward and backward, {state}without {'its step' if state else 'an optimizer'}"
     if found.error is not None and found.error not in headline(found):
         yield f"The planned step raised {found.error}"
@@ -108,10 +113,10 @@ def _alarms(found: Verification) -> Iterator[str]:
     wrong_bytes = measured_bytes - (found.predicted_peak_bytes or measured_bytes)
     above_bytes = measured_bytes - (found.budget_bytes or measured_bytes)
     if wrong_bytes > CLOSE * measured_bytes:
-        yield f"The measured peak stands {format_bytes(wrong_bytes)} above what is predicted of the very step"
+        yield f"The measured peak stands {_bytes(found, wrong_bytes)} above what is predicted of the very step"
     if above_bytes > NEAR * (found.budget_bytes or 0):
         cause = "the plan is that of another model, batch or loss"
-        yield f"The measured peak stands {format_bytes(above_bytes)} above the budget: {cause}"
+        yield f"The measured peak stands {_bytes(found, above_bytes)} above the budget: {cause}"
 
 
 def _differences(found: Verification) -> Iterator[str | Table]:

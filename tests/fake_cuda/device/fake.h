@@ -15,7 +15,7 @@
 namespace fake {
 
 using at::DataPtr, at::Device, at::DeviceIndex, at::DispatchKey, at::DispatchKeySet, at::Generator, at::IntArrayRef,
-    at::ScalarType, at::Tensor, c10::Stream;
+    at::Scalar, at::ScalarType, at::Tensor, c10::Stream;
 
 // Arrays have room for so many; how many of them torch sees is set before autograd starts a thread for each.
 constexpr int MOST_DEVICES = 2;

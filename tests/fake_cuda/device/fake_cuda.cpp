@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "hooks.h"
+#include "only_cuda.h"
 #include "operators.h"
 #include "seen_by_python.h"
 
@@ -36,6 +37,13 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_scaled_dot_product_flash_attention_backward", &fake::flash_backward);
   m.impl("_scaled_dot_product_efficient_attention", &fake::efficient);
   m.impl("_scaled_dot_product_efficient_attention_backward", &fake::efficient_backward);
+  m.impl("mm.dtype", &fake::mm_in);
+  m.impl("mm.dtype_out", &fake::mm_into);
+  m.impl("addmm.dtype", &fake::addmm_in);
+  m.impl("addmm.dtype_out", &fake::addmm_into);
+  m.impl("histc", &fake::histc);
+  for (auto name : {"_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"}) m.impl(name, &fake::no_library_for);
+  for (auto name : {"_use_cudnn_ctc_loss.Tensor", "_use_miopen_ctc_loss.Tensor"}) m.impl(name, &fake::no_library_for_tensors);
   // For these torch has a way round a missing kernel: other operators, which save other tensors and round otherwise.
   for (auto name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "silu_backward",
                     "mish_backward", "native_channel_shuffle", "addr", "addr.out"})

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from .. import _torch_private as private
 from .._calls.names import function_name
-from .._calls.roots import roots
+from .._calls.roots import OneStep, roots
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 """Arguments by position and by keyword."""
@@ -46,10 +46,11 @@ def patched_forwards(model: torch.nn.Module, router: Router, *, in_place: bool =
         model: the model.
         router: stands around the forwards.
         in_place: whether this is the user's own step. Then a root's own forward is running already, and all roots are
-            left alone; and what is compiled runs as it is compiled, with nothing watched inside.
+            left alone; and what is compiled runs as it is compiled, with nothing watched inside. What stands for a loop
+            is left alone in any case.
     """
     patched: list[tuple[dict[str, Any], str, Any]] = []
-    running = {id(root) for root in roots(model).values()} if in_place else set()
+    running = {id(root) for root in roots(model).values()} if in_place or isinstance(model, OneStep) else set()
     leaves: tuple[str, ...] = ()
     try:
         for name, module in model.named_modules():

@@ -1,7 +1,7 @@
 """What objects tell of a call or a function while it runs: generators, containers, bound parameters and buffers.
 
 Each check compares what was there at the begin with what is there at the end, and gives a reason where a replay would
-not do the same. What storages tell is found when the run is over (`refusals.py`).
+not do the same. What storages tell is found when the run is over (`_record/refusals.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device.present import generators
-from . import refusals
 from .marks import SeenCall, SeenFunction
 
 States: TypeAlias = list[tuple[torch.Generator, torch.Tensor]]
@@ -26,6 +25,14 @@ _Place: TypeAlias = tuple[str, str]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size, type)
 """Types whose values cannot change."""
+
+CHANGES_PARAMETER = "changes a parameter in place, which a replay would do again"
+
+MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths of its own"
+"""Torch tells lengths apart by the tensor that they were given in."""
+
+DRAWS = "draws random numbers on a device"
+DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
 _COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
 """What a module has besides its attributes; its forward is the recorder's own."""
@@ -64,7 +71,7 @@ class Checks:
             call.draws, elsewhere = _drawn(states, devices)
             bound = [*map(private.storage_key, module.parameters())] != parameters
             made = call.nested and not any(leaf.is_nested for leaf in leaves)
-            reasons = [elsewhere, refusals.CHANGES_PARAMETER if bound else "", refusals.MAKES_NESTED if made else ""]
+            reasons = [elsewhere, CHANGES_PARAMETER if bound else "", MAKES_NESTED if made else ""]
             call.reasons += filter(None, [*reasons, self._reasons[module]])
             call.bound = [".".join(part for part in (call.name, *place) if part) for place in _bound(module, buffers)]
 
@@ -140,7 +147,7 @@ def _drawn(states: States, devices: set[torch.device]) -> tuple[bool, str]:
     """Whether a generator has moved, and a reason where it is one of a device on which no tensor was given."""
     moved = [generator.device for generator, before in states if not torch.equal(generator.get_state(), before)]
     elsewhere = [device for device in moved if device.type != "cpu" and device not in devices]
-    return bool(moved), refusals.DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""
+    return bool(moved), DRAWS_ELSEWHERE.format(elsewhere[0]) if elsewhere else ""
 
 
 def _attributes_of(module: torch.nn.Module) -> object:

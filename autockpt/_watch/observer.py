@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
-from .._calls.roots import WHOLE, roots
+from .._calls.roots import WHOLE, called_by_loops
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
@@ -66,7 +66,7 @@ class Observer:
             parameters=frozenset(self.keys(private.parts(parameters_at_rest(model)))),
             buffer_names=names,
             constants=frozenset(constants),
-            roots=frozenset(roots(model)),
+            roots=frozenset(called_by_loops(model)),
         )
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
         self._static = self.run.parameters | names.keys()

@@ -26,6 +26,7 @@ class OptimizerSteps:
 
     def __init__(self, tell: Callable[[Optimizer], None]) -> None:
         self._tell, self._grown = tell, ""
+        self._model: weakref.ref[torch.nn.Module] | None = None
         # For how many parameters each has state.
         self._heard: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._hook: weakref.finalize[[], Any] | None = None
@@ -42,6 +43,11 @@ class OptimizerSteps:
         if self._hook is not None:
             self._hook()
             self._hook = None
+
+    @property
+    def model(self) -> torch.nn.Module | None:
+        """The model; None before it is listened for, and where it is gone."""
+        return self._model() if self._model is not None else None
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -69,7 +75,7 @@ class OptimizerSteps:
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has a parameter of the model's in groups of its own: wrappers pass on another's."""
-        model = self._model()
+        model = self.model
         own = set() if model is None else {id(parameter) for parameter in parameters_at_rest(model)}
         groups = vars(optimizer).get("param_groups", ())
         return any(id(parameter) in own for group in groups for parameter in group["params"])

@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from .. import _torch_private as private
 from .._device import Device, Event, rounded
-from .routing import Given, tensors_in
-from .storage_tape import StorageTape
+from .._watch.routing import Given, tensors_in
+from .._watch.storage_tape import StorageTape
 
 Group = dict[str, Any]
 

@@ -1,0 +1,14 @@
+"""Watching a step: what runs in it is put down as markers on the tape of an allocator, and nothing of it is changed.
+
+    a step that runs ── observer.py ──▶ markers among events ──▶ Run, of which `_record` makes a profile
+
+observer.py     calls, functions, operators and saves, as markers
+routing.py      standing around forwards, torch functions and operators
+marks.py        what the markers stand for, and all that was seen of a run
+checks.py       what objects tell of a call: generators, containers, buffers, attributes
+returned.py     who returned which tensor
+on_ctx.py       tensors that a Function keeps on its context
+gathered.py     units of FSDP2, whose parameters come and go
+stamps.py       stamps at the places that a forward passes, where only seconds are wanted
+storage_tape.py allocations and frees where tensors have no memory
+"""
