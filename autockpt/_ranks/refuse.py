@@ -42,8 +42,8 @@ OWN_STEP = (
 )
 
 UNITS = (
-    "the segment {0} covers {1} units that are sharded (FSDP): the earlier one's parameters are away again when its "
-    "replay runs. Make each unit a segment of its own."
+    "the segment {0} covers {1} unit{2} that are sharded (FSDP), whose parameters are away again when its replay runs. "
+    "Make each unit a segment of its own, without calls beside it."
 )
 
 COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have to gather"
@@ -121,7 +121,7 @@ def refuse_collectives(operators: Iterable[tuple[str, str]]) -> None:
 
 
 def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
-    """Refuse segments over several sharded units.
+    """Refuse segments whose replay would have to gather: of several calls, one of which is a unit, and around units.
 
     Args:
         model: the model.
@@ -133,9 +133,10 @@ def refuse_units(model: nn.Module, segments: Iterable[tuple[str, ...]]) -> None:
     every = {*units(model), *_of_fsdp(model, "FullyShardedDataParallel")}
     for calls in segments if every else ():
         names = {call.partition("#")[0] for call in calls}
-        covered = {unit for unit in every for name in names if unit == name or unit.startswith(f"{name}.")}
-        if len(covered) > 1:
-            raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered)))
+        inside = {unit for unit in every for name in names if unit.startswith(f"{name}.")}
+        covered = inside | (every & names)
+        if inside or (covered and len(calls) > 1):
+            raise NotApplicable(UNITS.format(", ".join(calls[:6]), len(covered), "s" * (len(covered) > 1)))
 
 
 def _of_fsdp(model: nn.Module, kind: str) -> Iterator[str]:

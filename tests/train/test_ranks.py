@@ -101,6 +101,9 @@ def sharded_parameters(rank: int) -> None:
     refused(lambda: autockpt.apply(sharded(blocks()), plan=segments), "covers 2 units that are sharded")
     autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
     train(model, rank, 2)
+    given = autockpt.apply(blocks(), "min", inputs=batch(rank), solver="articulation")
+    assert any(len(segment.calls) > 1 for segment in autockpt.plan_of(given).segments)  # type: ignore[union-attr]
+    refused(lambda: train(sharded(given), rank), "units that are sharded")
 
 
 def collectives(rank: int) -> None:
