@@ -16,8 +16,6 @@ from torch import nn
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
-from .._ranks.refuse import refuse_units
-from .._torch_private import process_group
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from . import said
 from .agreement import Agreement, Left
@@ -129,8 +127,6 @@ class Acting:
         """Run the step under the plan that was decided on."""
         ready, lowest = decision.ready, decision.what == "Lowest"
         assert ready is not None
-        if self._plans.history.given and process_group():  # the model may be sharded since
-            refuse_units(begins.model, [segment.calls for segment in ready.plan.segments])
         self._said.once(said.LOWEST.format(decision.reason), where=lowest)
         stays = self._plans.history.current is ready and installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in self._put)
