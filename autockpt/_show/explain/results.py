@@ -48,7 +48,7 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
 
 
 def parts_page(parts: PeakParts, budget_bytes: int, asked: object = None) -> Page:
-    """Say what the lowest peak that can be reached consists of, beside the budget; bytes in the unit of what was `asked`."""
+    """Say what the lowest peak that can be reached consists of, beside the budget, in the unit of what was `asked`."""
     in_unit = functools.partial(format_like, amount=asked)
     missing = f"{in_unit(parts.peak_bytes - budget_bytes)} above the budget of {in_unit(budget_bytes)}"
     where = f"It stands at: {parts.step}"
