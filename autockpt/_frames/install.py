@@ -18,6 +18,7 @@ from .._calls.roots import Together, roots
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
 from . import Checking, Governor, Handle, Nets, Table, governed_forward
+from .patch import module_of
 from .patch_targets import listed, table_of
 from .patches import (
     governor_of,
@@ -154,7 +155,7 @@ def installed_plan(model: nn.Module) -> Plan | None:
         forward = unwrapped(root)
         known = known_to(forward)
         # A copy of the model has its wrapper in common with it, and a model may wrap the forward of another.
-        if known is None or known[0] not in known[1].roots or forward.args[1] is not root:
+        if known is None or known[0] not in known[1].roots or module_of(forward) is not root:
             return None
         handles.setdefault(known[1], set()).add(known[0])
     (handle, names), *others = handles.items()

@@ -15,6 +15,7 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from . import Governor, Handle, governed_forward, patched_forward
+from .patch import own_forward, patch_over
 from .patch_targets import listed
 
 
@@ -51,10 +52,9 @@ def unwrapped(module: nn.Module) -> Any:
 
 def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of a module."""
-    forward = module.forward
-    patch = functools.partial(function, forward, module, *knows)
+    patch = patch_over(function, module, *knows)
     with contextlib.suppress(ValueError, TypeError):  # some callables have none
-        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
 
 
@@ -145,7 +145,7 @@ def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
 def _unpatch_one(module: nn.Module, *, own: bool) -> None:
     patch: functools.partial[Any] = module.__dict__.pop("forward")
     if own:
-        module.__dict__["forward"] = patch.args[0]
+        module.__dict__["forward"] = own_forward(patch)
 
 
 def _covered(names: list[str]) -> NotApplicable:
