@@ -113,6 +113,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.install import govern, install, installed_plan, set_aside, uninstall
     from autockpt._frames.installation import Installation
     from autockpt._frames.leaves import Leaf
+    from autockpt._frames.patch import Reference
     from autockpt._frames.patches import governor_of
     from autockpt._frames.saved import Detached, Slot
     from autockpt._frames.state import ModuleState

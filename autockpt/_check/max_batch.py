@@ -26,7 +26,7 @@ from .._record.step import refuse_other
 from .._train.apply import goal_for
 from .._train.request import less_margin
 from ..solvers.errors import BudgetError, Infeasible
-from ..solvers.units import shown
+from ..solvers.units import alike, shown
 from .fitting import FIRST_SIZES, largest
 
 _log = logging.getLogger("autockpt")
@@ -168,7 +168,8 @@ def max_batch(
         return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
 
     def plan_of(recorded: Profile, seconds: float = seconds) -> Plan:
-        return solve(recorded, budget_bytes, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
+        asked = alike(budget_bytes, budget)
+        return solve(recorded, asked, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
 
     def least_bytes(recorded: Profile) -> int:
         try:

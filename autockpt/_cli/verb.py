@@ -56,7 +56,7 @@ def verb(*examples: str) -> Callable[[Callable[..., Result]], click.Command]:
                 if as_json:
                     _print_json(_failed(error, said.exit_code))
                 elif isinstance(error, Infeasible) and error.parts is not None and given.get("verbose"):
-                    show(parts_page(error.parts, error.budget_bytes).text(width()))
+                    show(parts_page(error.parts, error.budget_bytes, error.asked).text(width()))
                 raise said from error
             if as_json:
                 _print_json(result.document)

@@ -188,7 +188,7 @@ def refuse_slip(budget: object) -> None:
     Raises:
         BudgetError: it is one.
     """
-    if isinstance(budget, str) and re.fullmatch(r"\s*[0-9]{1,20}(\.[0-9]{0,9})?\s*", budget, re.ASCII):
+    if isinstance(budget, str) and re.fullmatch(r"\s*[1-9][0-9]{0,19}(\.[0-9]{0,9})?\s*", budget, re.ASCII):
         number = budget.strip()
         raise BudgetError(
             f"budget {budget!r} has no unit: write '{number}GB' (10⁹ bytes each), '{number}GiB' (2³⁰), or bytes as an "

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from .. import _torch_private
 from .._data.errors import ReplayError
 from .around import Undo
+from .patch import Reference
 from .saved import Detached
 from .thread import Handle
 
@@ -152,6 +153,8 @@ def _taken_apart(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
         return [*value], kind
     if kind in _DICTS:
         return [*value.values()], lambda items: kind(zip(value, items, strict=True))
+    if kind is Reference:
+        return [value.to()], lambda items: Reference(*items)
     if kind is functools.partial:
         n, names = 1 + len(value.args), value.keywords
         parts = [value.func, *value.args, *names.values()]

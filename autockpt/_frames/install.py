@@ -104,8 +104,8 @@ def uninstall(model: nn.Module) -> None:
     What wraps a patched forward, and says so, stays; what it wraps is the forward as it was.
 
     Raises:
-        NotApplicable: what was put over a patched forward since does not say so, or the model is a part of one that
-            has the plan, or one of several that have it together; nothing is changed then.
+        NotApplicable: something was put over a patched forward since that does not say so, or the model is a part of
+            one that has the plan, or one of several that have it together; nothing is changed then.
     """
     own = roots(model)
     found = {name: known for name, root in own.items() if (known := _plan_on(root))}

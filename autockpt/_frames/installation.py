@@ -18,6 +18,7 @@ from torch import nn
 from .._data.plan import Plan
 from . import Handle, Nets, Table, patched_forward
 from .install import uninstall
+from .patch import Reference
 from .patch_targets import table_of
 from .patches import patch_new, rename
 
@@ -80,7 +81,7 @@ class Installation:
     def forward(self, begins: Begins) -> Any:
         """Run a forward under the plan."""
         args, kwargs = begins.arguments
-        return patched_forward(begins.own, begins.root, begins.name, self._handle, *args, **kwargs)
+        return patched_forward(begins.own, Reference(begins.root), begins.name, self._handle, *args, **kwargs)
 
     def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""

@@ -39,10 +39,12 @@ class Nets:
 
     Attributes:
         refused: numbers of the segments that are kept, since a replay of them differed.
+        needed_whole: numbers of the segments whose replays run what the plan skips too, since one came to need it.
     """
 
     def __init__(self, n_segments: int, *, always: bool, governed: bool, stashes: HeldStashes | None = None) -> None:
         self.refused: set[int] = set()
+        self.needed_whole: set[int] = set()
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not told of yet
         self._drawn_from: dict[int, list[Generator]] = {}
         self._n_segments, self._always, self._governed = n_segments, always, governed
@@ -51,7 +53,7 @@ class Nets:
         self._turn = 0
         self._told_no_room = False
         self._stashes = stashes or HeldStashes()
-        self._spill: weakref.ref[Spill] | None = None
+        self._spills: dict[str, weakref.ref[Spill]] = {}  # by type of device
 
     def __reduce__(self) -> tuple[object, ...]:
         # Copies rehearse by themselves.
@@ -86,10 +88,11 @@ class Nets:
         Raises:
             NoRoom: there is no room.
         """
-        spill = self._spill() if self._spill is not None else None
+        known = self._spills.get(device.type)
+        spill = known() if known is not None else None
         if spill is None:
             spill = Spill(self._stashes.open(device), device, ())
-            self._spill = weakref.ref(spill)
+            self._spills[device.type] = weakref.ref(spill)
         return spill
 
     def rehearsed(self, segment: int) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from .._data.errors import NotApplicable
 from . import Governor, Handle, Table, governed_forward, patched_forward
+from .patch import module_of, own_forward, patch_over
 from .patch_targets import listed
 
 
@@ -49,7 +50,7 @@ def patch_behind(module: nn.Module) -> functools.partial[Any] | None:
     """
     forward = unwrapped(module)
     known = known_to(forward)
-    if known is None or forward.args[1] is not module or known[0] not in known[1].patched:
+    if known is None or module_of(forward) is not module or known[0] not in known[1].patched:
         return None
     patch: functools.partial[Any] = forward
     return patch
@@ -70,10 +71,9 @@ def unwrapped(module: nn.Module) -> Any:
 
 def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of a module."""
-    forward = module.forward
-    patch = functools.partial(function, forward, module, *knows)
+    patch = patch_over(function, module, *knows)
     with contextlib.suppress(ValueError, TypeError):  # some callables have none
-        patch.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        patch.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
     module.__dict__["forward"] = patch
 
 
@@ -171,7 +171,7 @@ def unpatch(parts: Iterable[tuple[str, nn.Module]], handle: Handle) -> None:
 def _unpatch_one(module: nn.Module, *, own: bool) -> None:
     patch: functools.partial[Any] = module.__dict__.pop("forward")
     if own:
-        module.__dict__["forward"] = patch.args[0]
+        module.__dict__["forward"] = own_forward(patch)
 
 
 def _covered(names: list[str]) -> NotApplicable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,13 @@ class Replay:
       │          ▲
       └─ values ─┘   results wait here for their last reader
 
+    Args:
+        frame: the frame.
+        last: number of the slot.
+        backward: number of the backward; see `Frame`.
+        skips: whether what the plan skips stays away. Where the data took forward another way than that of the recorded
+            step, something may read it.
+
     Attributes:
         call: the one that runs, or ran last.
         handle, table: those that the frame was made under, where its calls have leaves.
@@ -41,11 +49,16 @@ class Replay:
     handle: Handle
     table: Table
 
-    def __init__(self, frame: Frame, last: int, backward: int) -> None:
+    def __init__(self, frame: Frame, last: int, backward: int, *, skips: bool = True) -> None:
         self._frame = frame
         self._slots = frame.slots
         self._last = last
         self._backward = backward
+        self._skips = skips
+        self._begin()
+
+    def _begin(self) -> None:
+        frame = self._frame
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self.call = frame.calls[0]
@@ -58,14 +71,35 @@ class Replay:
         self._problem: str | None = None
         self._states: dict[Generator, Any] = {}  # as they were before it
 
-    def run(self) -> None:
+    def run(self, again: Callable[[], object] | None = None) -> None:
         """Run the calls.
+
+        Args:
+            again: is called where something reads what the plan skips, before all of it runs once more with that; None
+                where that is an error.
 
         Raises:
             ReplayError: they did not save the same tensors as before.
             RuntimeError: a tensor that they read has been changed in place.
             Exception: whatever the calls themselves raise, with a note that names the call.
         """
+        try:
+            self._once()
+        except (torch.OutOfMemoryError, Changed):
+            raise
+        except Exception:
+            if again is None or not self._hollow:
+                raise
+            again()
+            for _, slot in self._frame.alive():
+                if isinstance(slot.value, Hollow):  # an operator saves what it is given before it reads that
+                    slot.value = None
+            self._skips = False
+            self._begin()
+            self._once()
+
+    def _once(self) -> None:
+        """Run the calls once; errors as for `run`."""
         calls = self._frame.calls
         calls = calls[: calls.index(self._frame.call_at(self._last)) + 1]
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
@@ -144,13 +178,13 @@ class Replay:
             return forward(*args, **kwargs)
         entry = self._take(name)
         if isinstance(entry, Leaf):
-            return self._hand_out(entry, args, kwargs)
+            return self._hand_out(entry, forward, args, kwargs)
         return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
 
     def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key)
-        return self._hand_out(entry, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
+        return self._hand_out(entry, run, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
 
     def _take(self, what: str) -> Entry:
         """Return what forward noted at this place of the current call, where the replay runs a module or a function.
@@ -170,8 +204,8 @@ class Replay:
             self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
         return entry
 
-    def _hand_out(self, leaf: Leaf, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fill the slots of a leaf's arguments, and return its result without running it."""
+    def _hand_out(self, leaf: Leaf, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fill the slots of a leaf's arguments, and return its result without running it, if what is skipped may be."""
         leaves, others = arguments_of(args, kwargs)
         generators = self.call.generators
         if others:
@@ -190,12 +224,16 @@ class Replay:
                         self._stop(f"gave {leaf.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
+        result = _run_alone(run, args, kwargs) if leaf.skipped and not self._skips else None
         for number, state in leaf.random:
             if generators[number] not in self._states:  # one that only the leaf was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if leaf.skipped:
-            self._hollow.append(leaf.key)
+        if not leaf.skipped:
+            return leaf.hand_out(leaves)
+        if not self._skips:
+            return result
+        self._hollow.append(leaf.key)
         return leaf.hand_out(leaves)
 
     def hint(self) -> str:
@@ -250,6 +288,17 @@ class Replay:
 @_torch_private.never_compiled
 def _given(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _run_alone(run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a skipped leaf: what it saves has stayed with autograd, and what it calls is its own."""
+    leaves, thread.leaves = thread.leaves, None
+    try:
+        _torch_private.push_hooks(_given, _given)
+        return run(*args, **kwargs)
+    finally:
+        _torch_private.pop_hooks()
+        thread.leaves = leaves
 
 
 def _named(what: str) -> str:

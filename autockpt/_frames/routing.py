@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,29 +19,46 @@ from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
 from ..solvers.errors import AutockptError
 from .leaves import Function, FunctionWatch
+from .patch import Reference
 from .recording import Recording
 from .state import ModuleState
 from .thread import Handle, Place, Scope, Table, mismatch, thread
 
+GONE = (
+    "the module of this forward is gone. A plan is on it, and then its forward does not keep it alive: hold on to the "
+    "model, and not to `model.forward` alone."
+)
+
 
 def patched_forward(
-    forward: Callable[..., Any], module: nn.Module, name: str, handle: Handle, /, *args: Any, **kwargs: Any
+    own: Callable[..., Any] | None,
+    reference: Reference,
+    name: str,
+    handle: Handle,
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Run `forward`, which is `module`'s own, as the table behind `handle` wants it.
+    """Run a module's forward, its `own` or its class's, as the table behind `handle` wants it.
 
     Modules may be nested deep: this is the only Python frame of ours around what a parent runs.
     """
-    if is_compiling():
+    module = reference.to()
+    if module is None:
+        raise ReferenceError(GONE)
+    if is_compiling():  # the compiler knows no other way to bind it
+        forward = type(module).forward.__get__(module) if own is None else own
         if name in handle.table.names and torch.is_grad_enabled():
             return checkpoint(forward, *args, use_reentrant=False, **kwargs)
         return forward(*args, **kwargs)
+    forward = types.MethodType(type(module).forward, module) if own is None else own
     leaves, outer, watch, grad = thread.leaves, thread.scope, thread.watch, torch.is_grad_enabled()
     # With gradients off it is no call, though it counts: what it calls counts for its caller.
     if watch is not None and watch.handle is handle and (grad or _has_fast_path(module)):
         thread.watch = None  # what this call runs is not its caller's own code
         suspended = _torch_private.suspend_function_mode(watch)
         try:
-            return patched_forward(forward, module, name, handle, *args, **kwargs)
+            return patched_forward(own, reference, name, handle, *args, **kwargs)
         finally:
             if suspended:
                 _torch_private.push_function_mode(watch)
@@ -109,9 +127,19 @@ class Governor(Protocol):
 
 
 def governed_forward(
-    forward: Callable[..., Any], module: nn.Module, name: str, governor: Governor, /, *args: Any, **kwargs: Any
+    own: Callable[..., Any] | None,
+    reference: Reference,
+    name: str,
+    governor: Governor,
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """Run `forward`, which is a root's own, as its governor wants it."""
+    """Run a root's forward, its `own` or its class's, as its governor wants it."""
+    module = reference.to()
+    if module is None:
+        raise ReferenceError(GONE)
+    forward = types.MethodType(type(module).forward, module) if own is None else own
     if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
         return forward(*args, **kwargs)
     if _trains(module, (args, kwargs)):
@@ -121,7 +149,7 @@ def governed_forward(
             raise bare(error, but_theirs=True) from error.__cause__
     if thread.scope is None and not thread.replays and not is_compiling():
         governor.pause(name, (args, kwargs))
-    return patched_forward(forward, module, name, governor.handle, *args, **kwargs)
+    return patched_forward(own, reference, name, governor.handle, *args, **kwargs)
 
 
 def _trains(module: nn.Module, arguments: object) -> bool:

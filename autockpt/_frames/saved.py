@@ -21,7 +21,7 @@ from .._calls.values import tensors
 
 if TYPE_CHECKING:
     from .frame import Frame
-    from .trial import Proof
+    from .proof import Proof
 
 
 _keeps_graph = _torch_private.keeps_graph

@@ -8,7 +8,6 @@ differs       backward has those bytes, the call is kept      ReplayError, the c
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,14 +15,16 @@ import torch
 from torch import Tensor
 
 from .. import _torch_private
+from .._calls.layout import told_by_bytes
 from .._data.errors import ReplayError
 from .._stash.base import NoRoom, Spill, SpilledTensor
 from .around import NUMPY, PYTHON, Generator
 from .hidden import Copies, Hidden, Sums
+from .proof import Copied, Proof, kept
 from .replay import Replay
-from .saved import Changed, Slot, check_unchanged
+from .saved import Changed, Slot
 from .unwritten import Made, attentions, is_unwritten
-from .witness import Witness, all_same, witness_of
+from .witness import Room, Witness, all_same, witness_of
 
 if TYPE_CHECKING:
     from .frame import Call, Frame
@@ -37,61 +38,10 @@ CHANGES = "changes {}, which a replay would do again"
 
 FAILS = "fails in its replay ({}: {}{})"
 
-LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
+_FEW = 16
+"""Numbers that are copied on the host; more are spilled."""
 
 Numbered: TypeAlias = tuple[int, Slot]
-
-
-def kept(key: str, why: str) -> ReplayError:
-    """Return the error of a call that is kept from the next forward on."""
-    return ReplayError(
-        f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
-        f"the next forward on; from the first on with keep={key.rpartition('#')[0]!r}."
-    )
-
-
-class Proof:
-    """What a forward saved, for the comparison with what its replay makes.
-
-    Attributes:
-        witness: its checksum; None where there is none.
-        made: the checksum of what the replay made. Taken as it is saved, like the other: running statistics may be
-            written after that.
-        spilled: its bytes, where the replay is a rehearsal.
-        stands: key of the call that saved it, where backward is to have these bytes; else empty.
-        node: number of the node that saved it.
-        requires_grad: whether a gradient flows through it.
-    """
-
-    __slots__ = ("_saved", "_version", "made", "node", "requires_grad", "spilled", "stands", "witness")
-
-    def __init__(self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | None) -> None:
-        self.witness = witness
-        self.spilled = spilled
-        self.stands = ""
-        self.made: Witness | None = None
-        self.node, self.requires_grad = _torch_private.saving_node(), tensor.requires_grad
-        self._saved = weakref.ref(tensor)
-        self._version = _torch_private.version(tensor)
-
-    def take(self, made: Tensor) -> None:
-        """Take what the replay made."""
-        with _torch_private.no_torch_functions():
-            self.made = witness_of(made)
-
-    def tensor(self) -> Tensor:
-        """Return what was saved.
-
-        Raises:
-            ReplayError: it was written after it had been saved, so that its bytes are not what backward reads.
-        """
-        assert self.spilled is not None
-        if _torch_private.reads_late_writes():
-            raise kept(self.stands, LATE_WRITE)
-        saved = self._saved()
-        if saved is not None:
-            check_unchanged(saved, self._version, "a tensor")
-        return self.spilled.restore()
 
 
 class Trial:
@@ -106,12 +56,13 @@ class Trial:
         compares: the same.
     """
 
-    __slots__ = ("_attentions", "_since", "compares", "nets", "others", "segment")
+    __slots__ = ("_attentions", "_room", "_since", "compares", "nets", "others", "segment")
 
     def __init__(self, nets: Nets, segment: int, *, compares: bool) -> None:
         self.nets, self.segment, self.compares = nets, segment, compares
         self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
         self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
+        self._room = Room()
         self._since = 0  # the first node of the call that runs
 
     def begins(self, call: Call, given: Sequence[Tensor]) -> list[Generator]:
@@ -135,11 +86,11 @@ class Trial:
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Keep what shows whether a replay makes `tensor` for `slot`."""
         with _torch_private.no_torch_functions():
-            spilled, witness = self.spilled(tensor), witness_of(tensor)
+            spilled, witness = self.spilled(tensor), witness_of(tensor, self._room)
             if witness is not None or spilled is not None:
-                slot.proof = Proof(tensor, witness, spilled)
+                slot.proof = Proof(tensor, witness, spilled, self._room)
 
-    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+    def spilled(self, tensor: Tensor) -> SpilledTensor | Copied | None:
         """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""
         return None
 
@@ -150,13 +101,20 @@ class Trial:
             ReplayError: it makes other values than its forward did, and backward has nothing else to go on with.
             Exception: see `Replay.run`.
         """
-        replay = Replay(frame, last, backward)
+        replay = self._replay(frame, last, backward)
         try:
-            replay.run()
+            replay.run(self._needs_all)
         except (Changed, ReplayError) as error:
             raise self.refused(replay.call.key, CANNOT.format(error)) from error
         if self.compares and (wrong := self.wrong(frame, last, backward)):
             raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+
+    def _replay(self, frame: Frame, last: int, backward: int) -> Replay:
+        return Replay(frame, last, backward, skips=self.segment not in self.nets.needed_whole)
+
+    def _needs_all(self) -> None:
+        """Replay nothing of this segment without what the plan skips, from now on."""
+        self.nets.needed_whole.add(self.segment)
 
     def refused(self, key: str, why: str) -> ReplayError:
         """Return the error of a call that has no replay, and have it kept from the next forward on."""
@@ -181,7 +139,7 @@ class Trial:
                 slot.value = None
         if not made:  # kernels of a CPU repeat themselves
             return True
-        Replay(frame, last, backward).run()
+        self._replay(frame, last, backward).run()
         if all(all_same([(proof.made, before) for proof, before in made])):
             return True
         self.nets.unrepeating(self.segment, frame.call_at(wrong[0][0]).key)
@@ -217,13 +175,13 @@ class Rehearsal(Trial):
     pointer, no replay runs.
     """
 
-    __slots__ = ("_hidden", "_spill", "_sums", "_why")
+    __slots__ = ("_hidden", "_spills", "_sums", "_why")
 
     def __init__(self, nets: Nets, segment: int) -> None:
         super().__init__(nets, segment, compares=True)
         self._hidden: Hidden | None = None  # of the call that is running
         self._sums: Sums | None = None
-        self._spill: Spill | None = None
+        self._spills: dict[str, Spill] = {}  # by type of device
         self._why: dict[str, str] = {}  # calls that are to be kept
 
     @_torch_private.never_compiled
@@ -244,21 +202,30 @@ class Rehearsal(Trial):
             if lost:
                 self._why[call.key] = CHANGES.format(lost[0])
 
-    def spilled(self, tensor: Tensor) -> SpilledTensor | None:
+    def spilled(self, tensor: Tensor) -> SpilledTensor | Copied | None:
+        if tensor.is_cpu and tensor.numel() <= _FEW and told_by_bytes(tensor):
+            return Copied(tensor)
         try:
-            self._spill = self._spill or self.nets.spill(tensor.device)
-            held = self._spill.take(tensor)
+            kind = tensor.device.type
+            spill = self._spills[kind] = self._spills.get(kind) or self.nets.spill(tensor.device)
+            held = spill.take(tensor)
         except NoRoom as error:
             self.nets.no_room(error)
             return None
         return held if isinstance(held, SpilledTensor) else None
 
     def replay(self, frame: Frame, last: int, backward: int) -> None:
-        hidden, replay = Hidden(frame.calls), Replay(frame, last, backward)
+        hidden, replay = Hidden(frame.calls), self._replay(frame, last, backward)
         copies = Copies(hidden.small())
+
+        def again() -> None:
+            self._needs_all()
+            copies.put_back()
+            hidden.put_back()
+
         try:
             if not self._why or _needs(frame):
-                replay.run()
+                replay.run(again)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

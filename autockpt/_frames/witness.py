@@ -25,16 +25,36 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from .._calls.layout import bytes_of, flat, is_dense, told_by_bytes
+from .._device.present import current_stream
 
 COLUMNS = 1021
 """A prime: rows of a tensor have round lengths, and so do not fall on the same columns. Their sums fit into a cache."""
+
+_PLACES = 64
+"""Checksums that lie in one block of an allocator of devices."""
 
 _ITEMS = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64, 16: numpy.complex128}
 
 Witness: TypeAlias = "tuple[object, ...] | Tensor"
 
 
-def witness_of(tensor: Tensor) -> Witness | None:
+class Room:
+    """Where checksums lie on a device: one by itself would take 512 bytes, and steps over time save thousands."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: dict[object, list[Tensor]] = {}  # by device and stream, in which they are written
+
+    def take(self, device: torch.device) -> Tensor:
+        """Return a place for one; who holds it holds its neighbours' memory too."""
+        free = self._free.setdefault((device, current_stream()), [])
+        if not free:
+            free += torch.empty(_PLACES, dtype=torch.int64, device=device).unbind()
+        return free.pop()
+
+
+def witness_of(tensor: Tensor, room: Room | None = None) -> Witness | None:
     """Return the checksum of a tensor that was saved; None where its bytes do not say all that it is.
 
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
@@ -42,7 +62,9 @@ def witness_of(tensor: Tensor) -> Witness | None:
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
-    return checksum_of(tensor)
+    if room is None or tensor.is_cpu:
+        return checksum_of(tensor)
+    return on_device(tensor.detach(), room.take(tensor.device))
 
 
 def checksum_of(tensor: Tensor) -> Witness:
@@ -63,8 +85,8 @@ def checksum_of(tensor: Tensor) -> Witness:
     return tensor.is_conj(), *map(int, sums), octets[whole:].tobytes()
 
 
-def on_device(tensor: Tensor) -> Tensor:
-    """Return the checksum of a tensor that has no graph, as a tensor beside it."""
+def on_device(tensor: Tensor, place: Tensor | None = None) -> Tensor:
+    """Return the checksum of a tensor that has no graph, as a tensor beside it, or in a place there."""
     words, left = _words(tensor)
     rows = _rows(len(words))
     parts = [words]
@@ -74,7 +96,8 @@ def on_device(tensor: Tensor) -> Tensor:
     if left is not None:
         parts.append(left)
     every = torch.cat(parts) if len(parts) > 1 else words
-    return (every * _weights_on(tensor.device)[: len(every)]).sum()
+    weighted = every * _weights_on(tensor.device)[: len(every)]
+    return weighted.sum() if place is None else torch.sum(weighted, 0, out=place)
 
 
 def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -211,14 +211,23 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
-        if "history_size" in group:  # LBFGS: pairs; while its closure runs two directions, two gradients, q
-            moments += 2 * group["history_size"] + 5
+        moments += _history_moments(group) if "history_size" in group else 0
         coming = [each for each in group["params"] if each.requires_grad]
         if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
             coming = [each for each in coming if id(each) not in exists]
         total += moments * sum(rounded(device, each.nbytes) for each in private.parts(coming))
     found = sum(rounded(device, size) for size in storages.values())
     return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
+
+
+def _history_moments(group: Mapping[str, Any]) -> int:
+    """Say how often LBFGS holds all parameters, at most, while its closure runs: pairs, once the history is full.
+
+    And a direction and a gradient; where it iterates, another gradient, and two of what the direction is made of; where
+    it searches a line, the parameters, and gradients along it. Not a pair that its curvature keeps out of the history.
+    """
+    iterates, searches = group.get("max_iter", 2) > 1, group.get("line_search_fn") is not None
+    return 2 * int(group["history_size"]) + (5 if iterates else 2) + (7 if searches else 0)
 
 
 def _said(error: Exception) -> str:

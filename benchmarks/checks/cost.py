@@ -15,7 +15,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from autockpt._frames import nets, trial
+from autockpt._frames import nets, proof, trial
 from benchmarks.environment import table
 from tests import zoo
 from tests.zoo import Case, gpt2, loss_of, tokens
@@ -116,7 +116,7 @@ def clocked() -> Iterator[list[float]]:
             (trial.Trial, "begins"),
             (trial.Trial, "ends"),
             (trial.Trial, "saves"),
-            (trial.Proof, "take"),
+            (proof.Proof, "take"),
             (trial, "_proven"),
         ):
             stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name))))

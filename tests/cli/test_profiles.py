@@ -49,7 +49,7 @@ def test_a_name_stands_for_the_file(run: Run, profile_file: Path, monkeypatch: p
     monkeypatch.setattr(resources, "files", lambda package: profile_file.parent)
     assert "chain " in run("profiles").out
     budget = ("--budget", "80MiB", "-v")
-    for command in (["solve", *budget], ["frontier", "--points", "3"], ["explain", *budget]):
+    for command in (["solve", *budget], ["frontier", "--points", "3", "-v"], ["explain", *budget]):
         assert run(*command, "chain") == run(*command, profile_file)
     run("solve", "chain", "--budget", "80MiB", "-o", plan)
     assert run("explain", plan, "--profile", "chain", "-v") == run("explain", plan, "--profile", profile_file, "-v")

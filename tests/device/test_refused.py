@@ -51,7 +51,7 @@ def test_a_budget_above_the_devices_memory_is_said(caplog: pytest.LogCaptureFixt
     autockpt.apply(blocks(2)[0], budget="1TB")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("the budget of 931.32 GiB is more than cuda:0 has, which is 8.00 GiB")
+    assert record.getMessage().startswith("the budget of 1.00 TB is more than cuda:0 has, which is 8.59 GB")
 
 
 def test_several_devices_are_said(caplog: pytest.LogCaptureFixture) -> None:

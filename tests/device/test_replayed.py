@@ -212,3 +212,33 @@ def test_what_attention_leaves_unwritten_is_no_fault_where_its_gradient_does_not
     batch = torch.randn(2, 29, 64, dtype=torch.bfloat16).cuda()
     found = autockpt.verify(model, batch, plan=autockpt.Plan.of(["0", "1", "2"]), loss=lambda out: out.square().mean())
     assert (found.verdict, found.wrong_replays, found.replays) == ("not repeatable", (), 3)
+
+
+class Attends(nn.Module):
+    """Attention that saves memory keeps the state of its generator on the host, which a rehearsal has to have too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+
+    def forward(self, input: Tensor) -> Tensor:
+        scale = LOCAL.scale  # of which autograd's thread has none
+        heads = self.inner(input * scale).view(4, 64, 4, 16).transpose(1, 2)
+        mask = torch.ones(64, 64, dtype=torch.bool, device=input.device).tril()
+        made: Tensor = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+        return made.transpose(1, 2).reshape(256, 64)
+
+
+def test_attention_in_a_call_that_fails_in_its_rehearsal(caplog: pytest.LogCaptureFixture) -> None:
+    def build() -> tuple[nn.Module, Batch]:
+        torch.manual_seed(0)
+        return nn.Sequential(*(Attends() for _ in range(5))).cuda(), {"input": torch.randn(256, 64).cuda()}
+
+    LOCAL.scale = 0.5
+    try:
+        plan = autockpt.Plan.of([str(number) for number in range(5)])
+        found = plain_and_planned(build, apply=lambda run, _: autockpt.apply(run.model, plan=plan))
+    finally:
+        del LOCAL.scale
+    assert outcome(found) == [True] * 6
+    assert any("fails in its replay (AttributeError" in each for each in caplog.messages)

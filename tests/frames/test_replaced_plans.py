@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autockpt import Plan
-from tests.doors import Handle, Installation, govern, install, patched_forward, uninstall, watching_replays
+from tests.doors import Handle, Installation, Reference, govern, install, patched_forward, uninstall, watching_replays
 from tests.frames.comparing import counted_replays
 from tests.frames.models import WIDTH, batch, summed
 from tests.frames.test_units import Stack, plan
@@ -58,7 +58,7 @@ class Fixed:
     def train(
         self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return patched_forward(forward, root, name, self.handle, *args, **kwargs)
+        return patched_forward(forward, Reference(root), name, self.handle, *args, **kwargs)
 
     def pause(self, name: str, arguments: object) -> None:
         pass

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import autockpt
@@ -317,3 +318,33 @@ def test_a_wrapper_stands_for_what_it_wraps() -> None:
     wrapped = autockpt.profile(model, batch, optimizer=Passing(inner))
     alone = autockpt.profile(model, batch, optimizer=inner)
     assert (wrapped.static, wrapped.optimizer) == (alone.static, alone.optimizer)
+
+
+@pytest.mark.parametrize("searches", [None, "strong_wolfe"])
+@pytest.mark.parametrize(("iterations", "noisy"), [(1, True), (1, False), (3, False)])
+def test_lbfgs_holds_no_more_while_its_closure_runs_than_is_counted(
+    searches: Any, iterations: int, noisy: bool
+) -> None:
+    """Of a line's search up to seven copies of all parameters were not counted; without iterations three too many."""
+    torch.manual_seed(0)
+    model, made = nn.Sequential(nn.Linear(33, 37), nn.Tanh(), nn.Linear(37, 5)), torch.randn(16, 33)
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.1, iterations, history_size=3, line_search_fn=searches)
+    own, shapes = {id(each) for each in model.parameters()}, {each.shape for each in model.parameters()}
+    total = sum(each.numel() for each in model.parameters())
+    counted_bytes = optimizer_memory(
+        choose_optimizers(optimizer, model), range(4), device_of(torch.device("cpu"))
+    ).state_bytes
+    held: list[int] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        batch = torch.randn(16, 33) if noisy else made
+        loss: Tensor = (model(batch) - batch[:, :5]).square().mean()
+        alive = (each for each in gc.get_objects() if type(each) is Tensor and id(each) not in own)
+        held.append(sum(each.nbytes for each in alive if each.shape == (total,) or each.shape in shapes))
+        loss.backward()
+        return loss
+
+    for _ in range(20):
+        optimizer.step(closure)
+    assert 0.65 * counted_bytes < max(held) <= counted_bytes

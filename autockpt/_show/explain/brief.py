@@ -23,6 +23,7 @@ from .common import budget_of
 from .tree import SMALL, saved_inside, walk
 
 MOST_LINES, MOST_ROWS = 15, 5
+LEAST_ROWS = 4  # of a chart, below which it says little
 MOST_PLANS = 7
 ROOM = 52  # for words beside figures
 RECOMPUTED = "Recomputed: "
@@ -63,8 +64,8 @@ def _drawn(plan: Plan, profile: Profile, title: str, last: Sequence[str]) -> Pag
         chart = functools.partial(timeline_chart, timeline, asked=budget_of(plan), rows=rows)
         return Page(title=title, blocks=[chart, "\n".join(filter(None, lines))])
 
-    below = ([said, *last], last, last[-1:])
-    return _first_that_fits(page(lines, rows) for lines in below for rows in range(MOST_ROWS, 1, -1))
+    below = (([said, *last], LEAST_ROWS), (last, LEAST_ROWS), (last[-1:], 2))
+    return _first_that_fits(page(lines, rows) for lines, least in below for rows in range(MOST_ROWS, least - 1, -1))
 
 
 def _first_that_fits(pages: Iterable[Page]) -> Page:

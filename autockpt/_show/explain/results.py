@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
-from ...solvers.units import format_bytes, format_seconds
+from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import Bar, Page, Table
+from .common import budget_of
 
 if TYPE_CHECKING:  # they come with torch
     from ..._check.max_batch import MaxBatch
@@ -45,24 +47,26 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
     )
 
 
-def parts_page(parts: PeakParts, budget_bytes: int) -> Page:
-    """Say what the lowest peak that can be reached consists of, beside the budget that it is above."""
-    missing = f"{format_bytes(parts.peak_bytes - budget_bytes)} above the budget of {format_bytes(budget_bytes)}"
+def parts_page(parts: PeakParts, budget_bytes: int, asked: object = None) -> Page:
+    """Say what the lowest peak that can be reached consists of, beside the budget, in the unit of what was `asked`."""
+    in_unit = functools.partial(format_like, amount=asked)
+    missing = f"{in_unit(parts.peak_bytes - budget_bytes)} above the budget of {in_unit(budget_bytes)}"
     where = f"It stands at: {parts.step}"
     where += f", in {parts.op}" if parts.op else ""
     where += f"; most of what is restored belongs to {parts.segment}" if parts.segment else ""
-    named = [(name, format_bytes(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
-    minimum = ("predicted minimum", format_bytes(parts.peak_bytes), missing)
+    named = [(name, in_unit(size), f"{size / parts.peak_bytes:>4.0%}") for name, size in parts.named() if size]
+    minimum = ("predicted minimum", in_unit(parts.peak_bytes), missing)
     return Page(figures=[minimum, *named], blocks=[where])
 
 
 def max_batch_page(found: MaxBatch) -> Page:
     """Say what the largest batch is, and how many samples a second go through at several sizes."""
+    asked = budget_of(found.plan)
     most = max(each.samples_per_second for each in found.throughputs) or 1
     rows = [
         [
             str(each.batch_size),
-            format_bytes(each.plan.peak_bytes),
+            format_like(each.plan.peak_bytes, asked),
             format_seconds(each.step_seconds),
             f"{each.plan.recompute_overhead:.1%}",
             Bar(f"{each.samples_per_second:.4g}", each.samples_per_second / most),
@@ -72,7 +76,7 @@ def max_batch_page(found: MaxBatch) -> Page:
     ]
     return Page(
         title=(
-            f"Largest batch within {format_bytes(found.plan.budget_bytes or 0)}: {found.batch_size} samples, and "
+            f"Largest batch within {format_like(found.plan.budget_bytes or 0, asked)}: {found.batch_size} samples, and "
             f"{found.plain_batch_size} without recomputing. Figures are predicted."
         ),
         blocks=[Table(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
