@@ -75,77 +75,111 @@ class Lifetimes:
 
 def lifetimes(run: Run) -> Lifetimes:
     """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""
-    found = Lifetimes()
     copies, workspaces, lost = _not_of_the_step(run)
-    live: dict[int, tuple[int, bool]] = {}  # by address, a storage, and whether that is only a copy of it
-    saved: list[int | None] = []
-    holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
-    natural: dict[int, int] = {}
-    death: dict[int, int] = {}
-    read: dict[int, tuple[int, int]] = {}  # by address of a copy, the save that it is of, and when it was made
-
-    def at(key: int) -> int:
-        if key not in live:
-            live[key] = -len(found.older) - 1, False
-            found.older[live[key][0]] = key
-        return live[key][0]
-
-    def let_go(number: int | None) -> None:
-        holders[number] -= 1
-        if number is not None and number >= 0 and not holders[number]:
-            death[number] = found.ticks
-
+    reading = _Reading()
     for place, event in enumerate(run.events):
         if event.kind == "mark":
-            mark = run.marks[event.key]
-            if mark.kind == "aside":
-                continue
-            if mark.kind == "unpack" and (original := saved[mark.index]) is not None:
-                live.update((key, (original, True)) for key in mark.keys)
-                read.update((key, (mark.index, found.ticks)) for key in mark.keys)
-                holders[original] += len(mark.keys)
-            storages = tuple(at(key) for key in mark.keys if key)
-            found.marks.append(Placed(mark, found.ticks, storages))
-            found.ticks += 1
-            if mark.kind == "pack":
-                saved.append(storages[0] if storages else None)
-                holders[saved[-1]] += 1
-            elif mark.kind == "release":
-                let_go(saved[mark.index])
-            elif mark.kind == "ready" and storages and storages[0] >= 0:
-                # This gradient is added to one that existed before the step, and is gone at once.
-                holders[storages[0]] = -1
-                natural[storages[0]] = death[storages[0]] = found.ticks
+            reading.mark(run.marks[event.key])
         elif place in workspaces:
-            found.workspace_bytes += event.bytes
+            reading.found.workspace_bytes += event.bytes
         elif event.kind == "free":
-            number, is_copy = live.pop(event.key, (-1, True))
-            if not is_copy:
-                natural.setdefault(number, found.ticks)
-            elif event.key in read:
-                found.reads.append((*read.pop(event.key), found.ticks))
-            let_go(number)
+            reading.free(event.key)
         elif place in copies:
-            live.pop(event.key, None)
+            reading.live.pop(event.key, None)
         elif place in lost:
-            natural[len(found.bytes)] = death[len(found.bytes)] = found.ticks + 1
-            found.bytes.append(event.bytes)
-            found.birth.append(found.ticks)
-            found.ticks += 1
+            reading.lose(event.bytes)
         else:
-            number, is_copy = live.get(event.key, (-1, True))
-            if not is_copy and number >= 0:  # it has gone, and another thread had it last
-                natural.setdefault(number, found.ticks)
-                let_go(number)
-            live[event.key] = len(found.bytes), False
-            holders[len(found.bytes)] += 1
-            found.bytes.append(event.bytes)
-            found.birth.append(found.ticks)
-            found.ticks += 1
-    found.reads += ((*each, found.ticks) for each in read.values())
-    found.death = [death.get(number, found.ticks) for number in range(len(found.bytes))]
-    found.natural = [min(natural.get(number, last), last) for number, last in enumerate(found.death)]
-    return found
+            reading.allocate(event.key, event.bytes)
+    return reading.over()
+
+
+class _Reading:
+    """The events of a run, one after the other, as far as they have been read.
+
+    Attributes:
+        found: what is known by now.
+        live: by address, a storage, and whether that is only a copy of it.
+    """
+
+    def __init__(self) -> None:
+        self.found = Lifetimes()
+        self.live: dict[int, tuple[int, bool]] = {}
+        self._saved: list[int | None] = []
+        self._holders: Counter[int | None] = Counter()  # of each storage: itself, its saves, its copies
+        self._natural: dict[int, int] = {}
+        self._death: dict[int, int] = {}
+        self._read: dict[
+            int, tuple[int, int]
+        ] = {}  # by address of a copy, the save that it is of, and when it was made
+
+    def mark(self, mark: Mark) -> None:
+        found = self.found
+        if mark.kind == "aside":
+            return
+        if mark.kind == "unpack" and (original := self._saved[mark.index]) is not None:
+            self.live.update((key, (original, True)) for key in mark.keys)
+            self._read.update((key, (mark.index, found.ticks)) for key in mark.keys)
+            self._holders[original] += len(mark.keys)
+        storages = tuple(self._at(key) for key in mark.keys if key)
+        found.marks.append(Placed(mark, found.ticks, storages))
+        found.ticks += 1
+        if mark.kind == "pack":
+            self._saved.append(storages[0] if storages else None)
+            self._holders[self._saved[-1]] += 1
+        elif mark.kind == "release":
+            self._let_go(self._saved[mark.index])
+        elif mark.kind == "ready" and storages and storages[0] >= 0:
+            # This gradient is added to one that existed before the step, and is gone at once.
+            self._holders[storages[0]] = -1
+            self._natural[storages[0]] = self._death[storages[0]] = found.ticks
+
+    def allocate(self, key: int, size: int) -> None:
+        number, is_copy = self.live.get(key, (-1, True))
+        if not is_copy and number >= 0:  # it has gone, and another thread had it last
+            self._natural.setdefault(number, self.found.ticks)
+            self._let_go(number)
+        self.live[key] = len(self.found.bytes), False
+        self._holders[len(self.found.bytes)] += 1
+        self._born(size)
+
+    def lose(self, size: int) -> None:
+        """Take what is allocated to go at once: nobody sees when it does."""
+        number = len(self.found.bytes)
+        self._natural[number] = self._death[number] = self.found.ticks + 1
+        self._born(size)
+
+    def free(self, key: int) -> None:
+        number, is_copy = self.live.pop(key, (-1, True))
+        if not is_copy:
+            self._natural.setdefault(number, self.found.ticks)
+        elif key in self._read:
+            self.found.reads.append((*self._read.pop(key), self.found.ticks))
+        self._let_go(number)
+
+    def over(self) -> Lifetimes:
+        """Return what was found, as the step is over."""
+        found = self.found
+        found.reads += ((*each, found.ticks) for each in self._read.values())
+        found.death = [self._death.get(number, found.ticks) for number in range(len(found.bytes))]
+        found.natural = [min(self._natural.get(number, last), last) for number, last in enumerate(found.death)]
+        return found
+
+    def _born(self, size: int) -> None:
+        self.found.bytes.append(size)
+        self.found.birth.append(self.found.ticks)
+        self.found.ticks += 1
+
+    def _at(self, key: int) -> int:
+        if key not in self.live:
+            number = -len(self.found.older) - 1
+            self.live[key] = number, False
+            self.found.older[number] = key
+        return self.live[key][0]
+
+    def _let_go(self, number: int | None) -> None:
+        self._holders[number] -= 1
+        if number is not None and number >= 0 and not self._holders[number]:
+            self._death[number] = self.found.ticks
 
 
 def _not_of_the_step(run: Run) -> tuple[set[int], set[int], set[int]]:

@@ -58,15 +58,7 @@ class Sandbox:
         self._values = [*map(_copied, values)]
         self._late: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors in attributes: what is there stays meanwhile
         self._data = [(each, each.detach()) for each in model.parameters() if type(each) is torch.nn.Parameter]
-        held = [(f"parameter {name}", tensor) for name, tensor in self._parameters.items()]
-        every = [(name, part) for name, tensor in (*self.contents.tensors, *held) for part in private.parts([tensor])]
-        found = {id(tensor): (name, tensor) for name, tensor in every}
-        known = set(map(id, values))
-        self._uncopied: dict[int, list[tuple[str, torch.Tensor, int]]] = {}  # by storage, which several may share
-        for name, tensor in found.values() if buffers else ():
-            if id(tensor) not in known and tensor.layout == torch.strided and not tensor.is_inference():
-                uncopied = self._uncopied.setdefault(private.storage_key(tensor), [])
-                uncopied.append((name, tensor, tensor._version))
+        self._uncopied = self._not_copied({id(each) for each in values}) if buffers else {}
         self._copy_small()
         self._random = random.getstate()
         self._numpy = numpy.random.get_state()
@@ -74,6 +66,16 @@ class Sandbox:
         self._states = [generator.get_state() for generator in self.generators]
         self._weights = dict(private.cached_weights())
         private.cached_weights().clear()  # those that are there belong to graphs of the caller's
+
+    def _not_copied(self, copied: set[int]) -> dict[int, list[tuple[str, torch.Tensor, int]]]:
+        """Return by storage, which several may share, parameters and held tensors but for those that are `copied`."""
+        held = [(f"parameter {name}", tensor) for name, tensor in self._parameters.items()]
+        every = [(name, part) for name, tensor in (*self.contents.tensors, *held) for part in private.parts([tensor])]
+        found: dict[int, list[tuple[str, torch.Tensor, int]]] = {}
+        for name, tensor in {id(tensor): (name, tensor) for name, tensor in every}.values():
+            if id(tensor) not in copied and tensor.layout == torch.strided and not tensor.is_inference():
+                found.setdefault(private.storage_key(tensor), []).append((name, tensor, tensor._version))
+        return found
 
     def __enter__(self) -> Sandbox:
         return self

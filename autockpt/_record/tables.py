@@ -142,20 +142,7 @@ def _function_seconds(
 def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Sequence[CallRecord]) -> FunctionTable:
     seen, spans = flow.run.functions, flow.functions
     alone = all(call.parent == i - 1 for i, call in enumerate(calls))  # each hands all over to the next
-    hollow = [flow.looks_at_shapes(function) for function in range(len(seen))]
-    reads: list[dict[int, None]] = []
-    for looks, span in zip(hollow, spans, strict=True):
-        came = [] if looks else filter(flow.is_activation, span.first.storages)
-        reads.append(dict.fromkeys(each for each in came if each not in flow.casts))
-    for op, each in enumerate(flow.run.ops):
-        # A function may get at what it was not given: an attribute, a closure.
-        if each.function >= 0 and not hollow[each.function] and not flow.is_view(op):
-            begin = spans[each.function].first.tick
-            reads[each.function].update(dict.fromkeys(t for t in flow.reads(op) if flow.born(t) < begin))
-    made = [[*span.last.storages] for span in spans]
-    for save, pack in zip(flow.run.saves, found.of_kind("pack"), strict=True):
-        if save.function >= 0:
-            made[save.function] += pack.storages
+    reads, made = _reads_of_functions(flow), _made_by_functions(flow, found)
     return FunctionTable(
         call=tuple(each.call for each in seen),
         name=tuple(each.name for each in seen),
@@ -164,10 +151,7 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
         exit=tuple(span.last.tick for span in spans),
         seconds=tuple(map(rounded, seconds)),
         reads=tuple(map(tuple, reads)),
-        makes=tuple(
-            tuple(sorted({t for t in own if flow.born(t) > span.first.tick}))
-            for span, own in zip(spans, made, strict=True)
-        ),
+        makes=made,
         alias=tuple(map(flow.aliases, spans)),
         mutates=tuple(flow.mutates(function) for function in range(len(seen))),
         draws=tuple(each.draws or flow.draws_fakes(function) for function, each in enumerate(seen)),
@@ -175,6 +159,33 @@ def _functions(flow: Flow, found: Lifetimes, seconds: Sequence[float], calls: Se
             _arguments(flow, span, each.ways) if alone or calls[each.call].stop > each.call + 1 else ()
             for each, span in zip(seen, spans, strict=True)
         ),
+    )
+
+
+def _reads_of_functions(flow: Flow) -> list[dict[int, None]]:
+    """Return in order which activations each function reads."""
+    hollow = [flow.looks_at_shapes(function) for function in range(len(flow.functions))]
+    reads: list[dict[int, None]] = []
+    for looks, span in zip(hollow, flow.functions, strict=True):
+        came = [] if looks else filter(flow.is_activation, span.first.storages)
+        reads.append(dict.fromkeys(each for each in came if each not in flow.casts))
+    for op, each in enumerate(flow.run.ops):
+        # A function may get at what it was not given: an attribute, a closure.
+        if each.function >= 0 and not hollow[each.function] and not flow.is_view(op):
+            begin = flow.functions[each.function].first.tick
+            reads[each.function].update(dict.fromkeys(t for t in flow.reads(op) if flow.born(t) < begin))
+    return reads
+
+
+def _made_by_functions(flow: Flow, found: Lifetimes) -> tuple[tuple[int, ...], ...]:
+    """Return what each function makes that it returns or saves."""
+    made = [[*span.last.storages] for span in flow.functions]
+    for save, pack in zip(flow.run.saves, found.of_kind("pack"), strict=True):
+        if save.function >= 0:
+            made[save.function] += pack.storages
+    return tuple(
+        tuple(sorted({t for t in own if flow.born(t) > span.first.tick}))
+        for span, own in zip(flow.functions, made, strict=True)
     )
 
 

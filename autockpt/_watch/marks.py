@@ -10,14 +10,16 @@ Calls and torch functions form one tree, whose leaves are functions; operators r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
 
-from .._calls.roots import WHOLE
+from .. import _torch_private as private
+from .._calls.roots import WHOLE, called_by_loops
 from .._device import Event
+from .._ranks.units import parameters_at_rest
 from .._stash.base import SpilledTensor
 
 MarkKind = Literal[
@@ -218,6 +220,30 @@ class Run:
     def in_order(self) -> list[Mark]:
         """The markers as they lie on the tape: their numbers may be out of turn."""
         return [self.marks[event.key] for event in self.events if event.kind == "mark"]
+
+
+def run_of(
+    model: torch.nn.Module,
+    keys: Callable[[Iterable[torch.Tensor]], tuple[int, ...]],
+    held: Iterable[torch.Tensor] = (),
+) -> Run:
+    """Return a run in which nothing has been seen yet.
+
+    Args:
+        model: the model.
+        keys: names the storages of tensors, each once.
+        held: tensors that attributes, closures and globals of the model's have.
+    """
+    names: dict[int, tuple[str, ...]] = {}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        for key in keys(private.parts([buffer])):
+            names[key] = (*names.get(key, ()), name)
+    return Run(
+        parameters=frozenset(keys(private.parts(parameters_at_rest(model)))),
+        buffer_names=names,
+        constants=frozenset(keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)),
+        roots=frozenset(called_by_loops(model)),
+    )
 
 
 class SavedSlot:

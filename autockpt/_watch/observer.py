@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _torch_private as private
-from .._calls.roots import WHOLE, called_by_loops
+from .._calls.roots import WHOLE
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
-from .._ranks.units import parameters_at_rest
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .checks import Checks
 from .gathered import Gathered
-from .marks import Mark, MarkKind, Run, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources
+from .marks import Mark, MarkKind, SavedSlot, SeenCall, SeenFunction, SeenOp, SeenSave, Sources, run_of
 from .on_ctx import kept_on_ctx
 from .returned import Returned
 from .routing import Given, patched_forwards, routed_functions, routed_operators, tensors_in, written_by
@@ -55,21 +54,10 @@ class Observer:
         held: Iterable[torch.Tensor] = (),
         changing: Callable[[list[torch.Tensor]], None] | None = None,
     ) -> None:
-        self._tape, self._clock, self._spill, self._model = tape, clock, spill, model
-        self._changing = changing
-        names: dict[int, tuple[str, ...]] = {}
-        for name, buffer in model.named_buffers(remove_duplicate=False):
-            for key in self.keys(private.parts([buffer])):
-                names[key] = (*names.get(key, ()), name)
-        constants = self.keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)
-        self.run = Run(
-            parameters=frozenset(self.keys(private.parts(parameters_at_rest(model)))),
-            buffer_names=names,
-            constants=frozenset(constants),
-            roots=frozenset(called_by_loops(model)),
-        )
+        self._tape, self._clock, self._spill, self._model, self._changing = tape, clock, spill, model, changing
+        self.run = run_of(model, self.keys, held)
         self._fake = any(private.fake_mode_of(each) is not None for each in model.parameters())
-        self._static = self.run.parameters | names.keys()
+        self._static = self.run.parameters | self.run.buffer_names.keys()
         self._checks, self._gathered = Checks(model, fake=self._fake), Gathered(model)
         self._open: list[int] = []
         self._function = -1
@@ -179,12 +167,7 @@ class Observer:
         call = SeenCall(name, type(module).__name__, occurrence, 0 if again else parent)
         self.run.calls.append(call)
         self._open.append(index)
-        with self._own_work() as stamp:
-            call.ways, keys = self._returned.given(arguments)
-            check = self._checks.of_call(call, module, arguments)
-            if self._gathered.any:
-                self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
-            self.mark("enter", index, stamp, keys)
+        check = self._call_begins(index, module, arguments)
         try:
             output = run()
         except BaseException:  # the model may catch it and go on
@@ -192,13 +175,7 @@ class Observer:
             self.mark("exit", index, self._clock.stamp())
             raise
         else:
-            with self._own_work() as stamp:
-                keys = self._returned.by(Sources(calls=(index,)), output)
-                check()
-                for name, held in kept_on_ctx(output) if parent < 0 or again else ():
-                    self.run.holders.append(f"on the ctx of {name}")
-                    self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
-                self.mark("exit", index, stamp, keys)
+            self._call_ends(index, output, check, of_loop=parent < 0 or again)
             return output
         finally:
             self._open.pop()
@@ -206,6 +183,27 @@ class Observer:
             if again:
                 self.run.calls[0].stop = len(self.run.calls)
                 self.mark("exit", 0, self._clock.stamp())
+
+    def _call_begins(self, index: int, module: torch.nn.Module, arguments: object) -> Callable[[], None]:
+        """Note that a call begins; return what is to be called before it ends."""
+        call = self.run.calls[index]
+        with self._own_work() as stamp:
+            call.ways, keys = self._returned.given(arguments)
+            check = self._checks.of_call(call, module, arguments)
+            if self._gathered.any:
+                self.mark("gathered", 0, keys=self.keys(self._gathered.begins(call, module)))
+            self.mark("enter", index, stamp, keys)
+        return check
+
+    def _call_ends(self, index: int, output: object, check: Callable[[], None], *, of_loop: bool) -> None:
+        """Note that a call has returned; the loop that called it may keep all that hangs on its output."""
+        with self._own_work() as stamp:
+            keys = self._returned.by(Sources(calls=(index,)), output)
+            check()
+            for name, held in kept_on_ctx(output) if of_loop else ():
+                self.run.holders.append(f"on the ctx of {name}")
+                self.mark("held", len(self.run.holders) - 1, keys=self.keys(held))
+            self.mark("exit", index, stamp, keys)
 
     def _on_function(self, name: str, arguments: object, run: Callable[[], Any]) -> Any:
         here = self._in_forward and self._open and not self._aside and threading.get_ident() == self._thread
@@ -279,9 +277,8 @@ class Observer:
         with self._own_work() as stamp:
             index, node = len(self.run.saves), private.saving_node()
             # What the loss outside the model saves is the root's: no candidate covers it, so it stays held.
-            self.run.saves.append(
-                SeenSave(self._open[-1] if self._open else 0, self._function, node, len(self.run.ops))
-            )
+            call = self._open[-1] if self._open else 0
+            self.run.saves.append(SeenSave(call, self._function, node, len(self.run.ops)))
             for each in self._open if tensor.is_nested else ():
                 self.run.calls[each].nested = True
             held = self._spill.take(tensor)
