@@ -85,10 +85,7 @@ class Observer:
                 self._in_forward = False
 
     def begin_backward(self) -> None:
-        """Say that a backward begins, and forward, loss included, is over until a further one is watched.
-
-        Calls made meanwhile are recomputations in backward.
-        """
+        """Say that a backward begins: what calls come until a forward is watched again are recomputations in it."""
         self._in_forward, self.run.sets_itself_up = False, self._checks.sets_itself_up()
         self.mark("backward_again" if self._backwards else "forward_end", 0, self._clock.stamp())
         self._backwards += 1
@@ -145,9 +142,9 @@ class Observer:
             self._clock.forget(stamp)
 
     def on_call(self, name: str, module: torch.nn.Module, arguments: object, run: Callable[[], Any]) -> Any:
-        """Run a call and watch it. A second forward of the same step is a call inside the first one's, which goes on.
+        """Run a call and watch it.
 
-        Those of several models are calls inside one of all of them together.
+        Further forwards of the same step, of several models too, are calls inside the first one, which goes on.
         """
         if not self._in_forward:
             return run()
