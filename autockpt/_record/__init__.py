@@ -3,6 +3,7 @@
     a step ── `_watch` ──▶ Run ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
+build.py        what was seen of a step, as a profile
 step.py         the training step that is recorded
 loss.py         a loss that nobody has told
 sandbox.py      leaving no trace

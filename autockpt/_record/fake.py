@@ -26,8 +26,8 @@ from .._stash import open_stash
 from .._stash.base import Spill
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
+from .build import build_profile, static_bytes
 from .left_over import nothing_left_over
-from .recorder import build_profile, static_bytes
 from .runs import watch_step
 from .sandbox import Sandbox
 from .step import Arguments, TrainingStep, training_step

@@ -31,9 +31,9 @@ from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._watch.observer import Observer
 from .alive import beside
+from .build import static_bytes
 from .prelude import alike, made_since, unlike_bytes
 from .recorded import Recorded
-from .recorder import static_bytes
 from .timing import recorded_seconds
 
 

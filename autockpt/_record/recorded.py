@@ -12,7 +12,7 @@ from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS
 from .._watch.marks import Run
 from ..solvers.units import format_bytes
-from .recorder import build_profile
+from .build import build_profile
 from .timing import Seconds
 
 

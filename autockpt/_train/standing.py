@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from .._calls.values import tensors
 from .._device import device_of
 from .._optimizer.shadow import state_tensors
-from .._record.recorder import static_bytes, storage_bytes
+from .._record.build import static_bytes, storage_bytes
 from .batch import Forward, gathered_bytes, gradient_bytes
 
 

@@ -1,0 +1,135 @@
+"""From what was seen of a step to its profile, and the bytes that stand before it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import msgspec
+import torch
+
+from .. import _torch_private as private
+from .._calls.contents import Contents
+from .._calls.roots import title
+from .._data.profile import Profile
+from .._data.tables import Static
+from .._device import Device, device_of, rounded
+from .._optimizer.memory import OptimizerMemory
+from .._ranks.units import parameters_at_rest
+from .._watch.marks import Run, SeenCall
+from .flow import Flow
+from .lifetimes import lifetimes
+from .sandbox import compile_notes
+from .tables import make_tables
+from .timing import Seconds
+
+
+def build_profile(
+    model: torch.nn.Module,
+    device: torch.device,
+    run: Run,
+    seconds: Seconds,
+    *,
+    optimizer: OptimizerMemory,
+    static: Static,
+    notes: Iterable[str],
+) -> Profile:
+    """Make the profile of a watched step.
+
+    Args:
+        model: the model.
+        device: where it trains.
+        run: what was seen of the step.
+        seconds: when what happened.
+        optimizer: what the optimizer needs.
+        static: what is there before the step, but for the optimizer's state and what operators keep.
+        notes: what else could not be seen or put back.
+    """
+    found = lifetimes(run)
+    static = msgspec.structs.replace(
+        static, optimizer_bytes=optimizer.state_bytes, other_bytes=static.other_bytes + found.workspace_bytes
+    )
+    tables = make_tables(Flow(run, found), found, seconds)
+    changed, on = {name for call in tables["calls"] for name in call.buffers}, device_of(device)
+    return Profile(
+        model=title(model),
+        mode="measured",
+        device=on.name,
+        torch_version=str(torch.__version__),
+        recorded=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        plain_seconds=seconds.plain_seconds,
+        static=static,
+        optimizer=optimizer.source,
+        optimizer_step_bytes=optimizer.step_bytes,
+        ticks=found.ticks,
+        forward_ticks=next(found.of_kind("forward_end")).tick,
+        late_forwards=found.late_forwards(),
+        generator_bytes=on.generator_bytes,
+        **tables,
+        buffer_bytes={name: rounded(on, model.get_buffer(name).nbytes) for name in sorted(changed)},
+        notes=(
+            *_device_notes(model, device),
+            *_checkpointing_notes(run.calls),
+            *compile_notes(model),
+            *optimizer.notes,
+            *notes,
+        ),
+    )
+
+
+def _device_notes(model: torch.nn.Module, device: torch.device) -> list[str]:
+    """Say where else parameters lie: a profile is of one device."""
+    others = sorted({str(each.device) for each in model.parameters() if each.device != device})
+    if not others:
+        return []
+    return [f"parameters lie on {', '.join(others)} too, and only what is allocated on {device} is seen"]
+
+
+def _checkpointing_notes(calls: Sequence[SeenCall]) -> list[str]:
+    """Say which calls the model recomputes by itself."""
+    inside = [call.name for call in calls if call.checkpointed]
+    if not inside:
+        return []
+    return [
+        f"{len(inside)} calls, from {inside[0]} to {inside[-1]}, run inside torch.utils.checkpoint regions of the "
+        "model's own; those regions are left as they are, and nothing inside them is chosen"
+    ]
+
+
+def static_bytes(
+    model: torch.nn.Module,
+    device: Device | None,
+    inputs: Sequence[torch.Tensor],
+    contents: Contents | None = None,
+    gradients: Iterable[torch.Tensor | None] = (),
+) -> Static:
+    """Count what is there before a step, each storage once, as the allocator hands it out.
+
+    Args:
+        model: the model.
+        device: where it trains, of which alone memory counts; None to plan for one, where all counts as it is.
+        inputs: the tensors of its batch.
+        contents: what attributes, and what the loss closes over, hold besides; None where that is seen otherwise.
+        gradients: that are there.
+    """
+    counted = partial(storage_bytes, device)
+    parameters = parameters_at_rest(model)
+    own = {*map(private.storage_key, private.parts((*inputs, *parameters, *model.buffers())))}
+    held = private.parts(each for _, each in contents.tensors) if contents is not None else []
+    others = [each for each in held if private.storage_key(each) not in own]
+    return Static(
+        parameter_bytes=counted(parameters),
+        buffer_bytes=counted(model.buffers()),
+        input_bytes=counted(inputs),
+        gradient_bytes=counted(each for each in gradients if each is not None),
+        other_bytes=counted(others),
+    )
+
+
+def storage_bytes(device: Device | None, tensors: Iterable[torch.Tensor]) -> int:
+    """Return what the allocator of a device handed out for those of some tensors that lie there, each storage once."""
+    dense = [tensor for tensor in private.parts(tensors) if tensor.layout == torch.strided]
+    own = dense if device is None else [tensor for tensor in dense if tensor.device == device.at]
+    sizes = {private.storage_key(tensor): tensor.untyped_storage().nbytes() for tensor in own}
+    return sum(sizes.values()) if device is None else sum(rounded(device, size) for size in sizes.values())

@@ -1,0 +1,80 @@
+"""What holds of the code of rooms themselves: they are read in small pieces, one after the other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).parent.parent / "autockpt"
+ROOMS = ("_device", "_optimizer", "_ranks", "_record", "_stash", "_train", "_watch")
+SMALL = tuple(room for room in ROOMS if room != "_train")
+
+MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
+BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)
+LONG = {"_device": {("tape", "_with_marks")}}
+"""Functions that are longer still. A line may only go."""
+
+
+def sources(room: str) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in sorted((LIBRARY / room).glob("*.py"))}
+
+
+def code_lines(source: str, first: int = 1, last: int = 1 << 30) -> int:
+    """Count the lines from the first to the last that are no docstrings, no comments, and not blank."""
+    strings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            strings.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines = enumerate(map(str.strip, source.splitlines()), start=1)
+    return sum(
+        first <= number <= last and number not in strings and line != "" and not line.startswith("#")
+        for number, line in lines
+    )
+
+
+@pytest.mark.parametrize("room", SMALL)
+def test_rooms_are_small(room: str) -> None:
+    assert sum(map(code_lines, sources(room).values())) <= MOST_ROOM_LINES
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_and_functions_are_short(room: str) -> None:
+    found = sources(room)
+    assert {name for name, source in found.items() if source.count("\n") > MOST_LINES} == set()
+    long = set()
+    for name, source in found.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                branches = sum(isinstance(each, BRANCHES) for each in ast.walk(node))
+                lines = code_lines(source, node.lineno, node.end_lineno or 0)
+                long.update([(name, node.name)] if lines > MOST_CODE_LINES or branches > MOST_BRANCHES else [])
+    assert long == LONG.get(room, set())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_run_in_no_circle(room: str) -> None:
+    imports = {
+        name: {
+            module
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and node.level == 1
+            for module in ([node.module] if node.module else [alias.name for alias in node.names])
+        }
+        for name, source in sources(room).items()
+    }
+    while leaves := [name for name, others in imports.items() if not others & imports.keys()]:
+        for name in leaves:
+            del imports[name]
+    assert imports == {}
+
+
+@pytest.mark.parametrize("name", ["governor", "lessons", "step", "acting"])
+def test_nothing_is_asked_what_it_is(name: str) -> None:
+    """A way and the plan that is on the model are asked what their protocols say."""
+    tree = ast.parse(sources("_train")[name])
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not {"isinstance", "type", "hasattr", "getattr"} & names
+    assert not {"table", "strangers", "take_faults", "take_met"} & attributes
