@@ -126,6 +126,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of
     from autockpt._record import alive, in_place, recorder, timing
+    from autockpt._record import build as record_build
     from autockpt._record.fake import RooflineClock
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss

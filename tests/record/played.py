@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import torch
 
-from tests.doors import AllocatorTape, Clock, Cpu, Device, HostClock, planned_device, recorder
+from tests.doors import AllocatorTape, Clock, Cpu, Device, HostClock, planned_device, record_build, recorder
 from tests.doors import rounded as rounded_on
 
 __all__ = ["WORKSPACES", "WORKSPACE_BYTES", "as_cuda", "recording_on", "rounded"]
@@ -101,9 +100,14 @@ class _PlayedDevice(Cpu):
         return _LateClock()
 
 
-def recording_on(device: Device) -> AbstractContextManager[object]:
+@contextlib.contextmanager
+def recording_on(device: Device) -> Iterator[None]:
     """Record steps on a device of the tests' own."""
-    return mock.patch.object(recorder, "device_of", lambda _: device)
+    with (
+        mock.patch.object(recorder, "device_of", lambda _: device),
+        mock.patch.object(record_build, "device_of", lambda _: device),
+    ):
+        yield
 
 
 @contextlib.contextmanager
