@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..solvers.errors import Infeasible, TooCostly
-from .screen import tell
+from .screen import tell, width
 
 VERBS = {
     "demo": "Run a small GPT-2 plain and inside half its peak, and compare.",
@@ -25,6 +25,10 @@ VERBS = {
     "verify": "Run a plain and a planned step, and compare all that they make, bit for bit.",
 }
 """What each verb does, in a line. It lies in the module of its name, which is imported when the verb is asked for."""
+
+
+HELP_COLUMNS = 52
+"""Help is never narrower than that by itself."""
 
 
 class Verbs(click.Group):
@@ -59,6 +63,8 @@ class Verbs(click.Group):
 
     def main(self, args: Any = None, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         """Run a verb; where this is the whole programme, end it with an exit status."""
+        if width() < HELP_COLUMNS:
+            extra.setdefault("terminal_width", width() - 2)
         try:
             status = super().main(args, standalone_mode=False, **extra)
         except (click.Abort, click.ClickException) as error:

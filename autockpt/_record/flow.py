@@ -7,7 +7,7 @@ that began before it was allocated, and comes from outside to all others.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +19,10 @@ from .lifetimes import Lifetimes, Placed
 
 CASTS = "aten._to_copy."
 """How the name begins of the operator that casts."""
+
+
+LIFTS = "aten.lift_fresh."
+"""How the name begins of the operator that is given what ``torch.tensor`` has just made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +132,28 @@ class Flow:
             for storage in span.first.storages:
                 if self.is_own(storage) or storage in self.casts or storage in self.constants:
                     continue
-                call = seen.call
-                while call >= 0 and self.born(storage) < self.calls[call].first.tick:
+                call, born = seen.call, self._born_before(storage, span.first.tick)
+                while call >= 0 and born < self.calls[call].first.tick:
                     if storage not in arguments[call]:
                         found.add(call)
                     call = self.run.calls[call].parent
+        return found
+
+    def _born_before(self, storage: int, tick: int) -> int:
+        """Tick at which a storage was allocated, or as far as operators tell, where the tape is not its device's."""
+        made = self._made_elsewhere.get(storage, [])
+        newest = bisect_right(made, tick)
+        return made[newest - 1] if newest else self.born(storage)
+
+    @cached_property
+    def _made_elsewhere(self) -> dict[int, list[int]]:
+        """When operators made storages that the tape did not see: numbers on the host, in the step of a device."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for seen, span in zip(self.run.ops, self.ops, strict=True):
+            given = set() if seen.name.startswith(LIFTS) else set(span.first.storages)
+            for storage in {*span.first.storages, *span.last.storages} - given:
+                if storage < 0:
+                    found[storage].append(span.first.tick)
         return found
 
     @cached_property

@@ -24,15 +24,17 @@ class Graphs:
     Attributes:
         nodes: counts the nodes of autograd that the forwards make.
         backwards: the numbers of the backwards that have begun.
+        keeping: those of the ones that keep their graph, and make none of their own.
         differentiable: whether one can: some output leads to a parameter.
         waiting: how many of the forwards had no backward yet, of those that should have one.
     """
 
-    __slots__ = ("_alive", "_tell", "backwards", "differentiable", "nodes", "waiting")
+    __slots__ = ("_alive", "_tell", "backwards", "differentiable", "keeping", "nodes", "waiting")
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell, self.nodes = tell, private.NodeCount()
         self.backwards: set[int] = set()
+        self.keeping: set[int] = set()
         self.differentiable, self.waiting = False, 0
         self._alive: list[weakref.ref[_Begins]] = []  # one for each forward, while its graph is
 
@@ -55,8 +57,10 @@ class Graphs:
         alive = [begins for each in self._alive if (begins := each()) is not None]
         return any(each.waits or each.kept or (each.derived and derived) for each in alive)
 
-    def _begins(self, counts: bool) -> None:
+    def _begins(self, counts: bool, kept: bool) -> None:
         self.backwards.add(private.running_backward())
+        if kept:
+            self.keeping.add(private.running_backward())
         self.waiting -= counts
         self._tell()
 
@@ -72,11 +76,11 @@ class _Begins:
 
     __slots__ = ("__weakref__", "_counts", "_tell", "derived", "kept", "waits")
 
-    def __init__(self, tell: Callable[[bool], None], *, counts: bool) -> None:
+    def __init__(self, tell: Callable[[bool, bool], None], *, counts: bool) -> None:
         self._tell, self._counts = tell, counts
         self.waits, self.kept, self.derived = True, False, False
 
     def __call__(self, gradients: Any) -> None:
         first, self.waits, self.derived = self.waits, False, torch.is_grad_enabled()
         self.kept = private.keeps_graph() and not self.derived
-        self._tell(first and self._counts)
+        self._tell(first and self._counts, self.kept)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from .._choose.candidates.passes import Passes
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._frames import Nets
@@ -23,6 +24,7 @@ class Known:
         kind: the kind.
         nodes: how many nodes of autograd its forwards made.
         backwards: how many backward passes it had.
+        keeping: how many of them kept their graph.
         reached: which of the trainable parameters get a gradient, by their number.
         recorded: what it was, until there is a profile.
         profile: of it, once it is wanted.
@@ -34,6 +36,7 @@ class Known:
     kind: Kind
     nodes: int = 0
     backwards: int = 1
+    keeping: int = 0
     reached: frozenset[int] = frozenset()
     recorded: Recorded | None = None
     profile: Profile | None = None
@@ -42,7 +45,7 @@ class Known:
     before_bytes: int = 0
 
     @classmethod
-    def of(cls, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int]) -> Known:
+    def of(cls, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int], keeping: int = 0) -> Known:
         """Return what is known of a step that was just recorded.
 
         What was made after it is as much as is made before it, or what was `made` then; sizes.
@@ -51,6 +54,7 @@ class Known:
             kind=kind,
             nodes=nodes,
             backwards=recorded.backwards,
+            keeping=keeping,
             reached=recorded.reached,
             recorded=recorded,
             tight=recorded.sharded,
@@ -123,6 +127,10 @@ class Ready:
     def backwards(self) -> int:
         """On how many backward passes it counts."""
         return 1 + max(len(profile.backward_ticks) for profile in self.profiles)
+
+    def keeping(self) -> int:
+        """On how many backward passes it counts that keep their graph; O(saves)."""
+        return max(sum(Passes(profile).keeping) for profile in self.profiles)
 
     @property
     def calls(self) -> dict[str, int]:

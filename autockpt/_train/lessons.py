@@ -41,6 +41,7 @@ class Lessons:
         self._budget_bytes, self._plans, self._surprises = budget_bytes, plans, surprises
         self._optimizers, self._said = optimizers, said
         self._faults: dict[str, str] = {}  # calls that cannot be replayed, not drawn from yet
+        self._keeping: tuple[Ready, int] | None = None  # how many backwards a plan counts on that keep their graph
         self._unplanned = False  # whether calls were made that no recorded step made
 
     def of(
@@ -154,8 +155,16 @@ class Lessons:
     def _count_backwards(self, step: StepUnderWay, ready: Ready) -> None:
         """Compare a step's backwards with those that its plan counts on."""
         covered = ready.covers(step.batches, step.gradient_bytes)
-        if covered and len(step.graphs.backwards) > ready.backwards:
+        if covered and (len(step.graphs.backwards) > ready.backwards or self._keeps_more(step, ready)):
             self._said.once(said.BACKWARDS, where=self._surprises.more_backwards())
+
+    def _keeps_more(self, step: StepUnderWay, ready: Ready) -> bool:
+        """Whether more of a step's backwards keep their graph than its plan counts on."""
+        if not step.graphs.keeping:
+            return False
+        if self._keeping is None or self._keeping[0] is not ready:
+            self._keeping = ready, ready.keeping()
+        return len(step.graphs.keeping) > self._keeping[1]
 
     def _recorded(self, step: StepUnderWay, recorded: Recorded, *, foreign: bool) -> bool:
         """Remember what was recorded, unless hooks of the user's were on, under which nothing can be planned."""
@@ -172,7 +181,9 @@ class Lessons:
         self._said.once(
             said.UNCOUNTED.format(self._plans.in_unit(uncounted_bytes)), where=uncounted_bytes > least_bytes
         )
-        if self._surprises.learnt(new=self._plans.learn(step.kind, step.graphs.nodes.made, recorded, step.made_before)):
+        graphs = step.graphs
+        new = self._plans.learn(step.kind, graphs.nodes.made, recorded, step.made_before, len(graphs.keeping))
+        if self._surprises.learnt(new=new):
             self._plans.history = self._plans.history.without_plans()
         self._said.once(said.UNPLANNED, where=self._plans.history.late)
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import operator
 import time
 from collections.abc import Sequence
 
@@ -88,12 +89,21 @@ class Plans:
         """Write bytes for people, in the unit of the budget."""
         return format_like(n_bytes, self._request.goal.budget)
 
-    def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = ()) -> bool:
-        """Remember a recorded step, unless one of its kind was that made as many calls; returns whether it is."""
+    def learn(self, kind: Kind, nodes: int, recorded: Recorded, made: Sequence[int] = (), keeping: int = 0) -> bool:
+        """Remember a recorded step, unless one of its kind was that did as much; returns whether it is.
+
+        Args:
+            kind: the kind.
+            nodes: of autograd that its forwards made.
+            recorded: the step.
+            made: sizes of what the loop made before it.
+            keeping: how many of its backwards kept their graph.
+        """
         before = next((each for each in self.history.known if each.kind == kind), None)
-        if before is not None and before.nodes >= nodes and before.backwards >= recorded.backwards:
+        did = (nodes, recorded.backwards, keeping)
+        if before is not None and all(map(operator.ge, (before.nodes, before.backwards, before.keeping), did)):
             return False
-        self.history = self.history.learning(Known.of(kind, nodes, recorded, made))
+        self.history = self.history.learning(Known.of(kind, nodes, recorded, made, keeping))
         return True
 
     def time(self, kind: Kind, timing: Timing) -> None:

@@ -66,9 +66,9 @@ BEHIND = (
 )
 
 BACKWARDS = (
-    "a step had more backward passes than its plan counts on (retain_graph, or a loss of its own each): what a segment "
-    "recomputes for one is recomputed for the next, and its inputs are held until then. That step may have been above "
-    "the budget; the next one is recorded, and planned for."
+    "a step had more backward passes than its plan counts on, or one that kept its graph (retain_graph, or a loss of "
+    "its own each): what a segment recomputes for one is recomputed for the next, and its inputs are held until then. "
+    "That step may have been above the budget; the next one is recorded, and planned for."
 )
 
 TRANSFORMED = (

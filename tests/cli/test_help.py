@@ -27,12 +27,14 @@ def test_the_examples_of_the_help_parse(name: str, tmp_path: Path, monkeypatch: 
         verb(name).make_context(name, example[2:])
 
 
+@pytest.mark.parametrize("columns", [40, 60])
 @pytest.mark.parametrize("name", VERBS)
-def test_the_help_fits_sixty_columns(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+def test_the_help_fits_the_screen(run: Run, monkeypatch: pytest.MonkeyPatch, name: str, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     result = run(name, "--help")
     assert (result.status, result.err) == (0, "")
-    assert max(map(len, result.out.splitlines())) <= 60
+    lines = result.out.splitlines()
+    assert max(len(line) for line in lines if columns == 60 or not line.startswith("    autockpt ")) <= columns
     assert all(each.opts[-1] in result.out for each in verb(name).params if isinstance(each, click.Option))
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.device.twin import Batch, outcome, plain_and_planned, within
+
 OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     "matmul": lambda x: x @ x.mT,
     "softmax": lambda x: x.softmax(-1),
@@ -150,3 +152,36 @@ def test_a_mode_of_the_users_sees_operators_once() -> None:
     with Log():  # type: ignore[no-untyped-call]
         (x @ x).relu()
     assert seen == ["aten.mm.default", "aten.relu.default"]
+
+
+class HostNumbers(nn.Module):
+    """Divides by a number that it makes on the host, as DeBERTa's attention does, or draws there."""
+
+    def __init__(self, *, draws: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.draws = nn.Linear(64, 256), nn.Linear(256, 64), draws
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        scale = torch.sqrt(torch.tensor(float(input.shape[-1])))
+        if self.draws:
+            scale = scale + torch.rand(())
+        made: torch.Tensor = self.down(functional.gelu(self.up(input) / scale))
+        return made
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["made", "drawn"])
+def test_calls_that_make_numbers_on_the_host_are_recomputed(draws: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """They looked like numbers from a closure, since the tape of a device has no storages of the host."""
+
+    def build() -> tuple[nn.Module, Batch]:
+        torch.manual_seed(0)
+        return nn.Sequential(*(HostNumbers(draws=draws) for _ in range(6))).cuda(), {
+            "input": torch.randn(512, 64).cuda()
+        }
+
+    found = plain_and_planned(build, share=0.5)
+    assert outcome(found) == [True] * 6
+    assert within(found) == [True] * 6
+    assert found.plan is not None
+    assert any("#0" in call and "." not in call for segment in found.plan.segments for call in segment.calls)
+    assert caplog.messages == []
