@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -35,20 +35,27 @@ class Buckets:
 
     Attributes:
         bytes: of all of them.
+        hold_gradients: whether gradients are views of them (`gradient_as_bucket_view`).
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.bytes, self._model, self._stay = bucket_bytes(model), model, _are_rebuilt(model)
+        wrapper = data_parallel(model)
+        self.hold_gradients = wrapper is not None and wrapper.gradient_as_bucket_view
 
-    def among(self, made: Mapping[int, int]) -> set[int]:
-        """Return the keys of buckets among some sizes, of what was made meanwhile and stays."""
+    def among(self, made: Iterable[tuple[int, int]]) -> set[int]:
+        """Return the keys of the buckets that were laid out anew; none where they are not all there.
+
+        Args:
+            made: key and size of what was made meanwhile and stays, from where buckets are.
+        """
         left_bytes = self.bytes if _are_rebuilt(self._model) and not self._stay else 0
         found = set()
-        for key, size in sorted(made.items(), key=lambda item: -item[1]):
+        for key, size in made:
             if size <= left_bytes:
                 left_bytes -= size
                 found.add(key)
-        return found
+        return set() if left_bytes else found
 
 
 def _are_rebuilt(model: nn.Module) -> bool:

@@ -172,7 +172,7 @@ class RecordedStep(SpilledStep):
         run = self._observer.run
         run.threads = self.device.type == "cpu" and private.process_group()
         made = made_since(self._tape.events(), self._last(), frozenset(others))
-        buckets = self._buckets.among(dict(enumerate(made)))
+        buckets = self._buckets.among(reversed([*enumerate(made)]))  # made last, just before the forward inside
         made = [size for number, size in enumerate(made) if number not in buckets]
         before = {key: self._uncounted[key] for key in self._gone.values() if key in self._uncounted}
         before = alike(before, made) if self._is_first and not cut else before
@@ -231,8 +231,10 @@ class RecordedStep(SpilledStep):
                     continue  # another backward, or an optimizer's step, follows
             step.take(event)
             step.over = step.over or (event.kind == "mark" and event.key == last)
-        left = {place for key, place in step.live.items() if key not in others} & (seen - state)
-        aside = state | self._buckets.among({place: step.events[place].bytes for place in left})
+        alive = {place: key in others for key, place in step.live.items() if place in seen - state}
+        left = {place for place, elsewhere in alive.items() if not elsewhere}
+        first = sorted(alive if self._buckets.hold_gradients else left)  # before the forward inside, so they come first
+        aside = state | self._buckets.among((place, step.events[place].bytes) for place in first)
         left -= aside
         own = [event for place, event in enumerate(step.events) if place not in aside]
         return own, [step.events[place].bytes for place in left], [*given.values()]

@@ -130,6 +130,7 @@ class Shared:
         quiet: whether collectives of FSDP take nothing from torch's allocator.
         bf16: whether FSDP computes in bfloat16.
         reshard: given to `fully_shard` as `reshard_after_forward`.
+        views: whether gradients lie in the buckets of DistributedDataParallel.
     """
 
     by: str
@@ -137,11 +138,12 @@ class Shared:
     quiet: bool = True
     bf16: bool = False
     reshard: bool | None = None
+    views: bool = False
 
     def wrap(self, model: Writer, log: list[str]) -> nn.Module:
         """Share a model; collectives of FSDP that are quiet are logged."""
         if self.by == "ddp":
-            return DistributedDataParallel(model)
+            return DistributedDataParallel(model, gradient_as_bucket_view=self.views)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -178,7 +180,8 @@ def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Se
         for each in (*parameters, *model.buffers(), *state, *gradients, *batch)
     ]
     sizes: dict[int, int] = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in here}
-    bucket_bytes = sum(each.nbytes for each in parameters) if isinstance(model, DistributedDataParallel) else 0
+    apart = isinstance(model, DistributedDataParallel) and not (model.gradient_as_bucket_view and gradients)
+    bucket_bytes = sum(each.nbytes for each in parameters) if apart else 0
     return sum(sizes.values()) + bucket_bytes
 
 

@@ -17,6 +17,7 @@ DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"shared": DDP},
     "ddp, planned before": {"shared": DDP, "before": True},
+    "ddp, gradients in buckets": {"shared": Shared(by="ddp", views=True)},
     "ddp, accumulating": {"shared": DDP, "accumulate": 2},
     "fsdp": {"shared": FSDP},
     "fsdp, planned before": {"shared": FSDP, "before": True},
