@@ -45,12 +45,14 @@ class OptimizerMemory:
         state_bytes: their state, after a step.
         step_bytes: what a step needs besides, the next one or one far into training, whichever needs more: with
             everything else that lives at the end of backward and `state_bytes` it is the peak of the step.
+        closure_bytes: of `state_bytes`, what is there only while a step runs forward and backward by itself (LBFGS).
         source: where the figures come from, in words; empty where there is no optimizer.
         notes: what is not exact about them.
     """
 
     state_bytes: int = 0
     step_bytes: int = 0
+    closure_bytes: int = 0
     source: str = ""
     notes: tuple[str, ...] = ()
 
@@ -114,6 +116,7 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
     return OptimizerMemory(
         state_bytes=sum(memory.state_bytes for memory in each),
         step_bytes=max((memory.step_bytes for memory in each), default=0),
+        closure_bytes=sum(memory.closure_bytes for memory in each),
         source="; ".join(memory.source for memory in each),
         notes=tuple(note for memory in each for note in memory.notes),
     )
@@ -188,6 +191,7 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
         known = "state" if existed else "options"
         return OptimizerMemory(
             state_bytes=_known_bytes(optimizer, device),
+            closure_bytes=_closure_bytes(optimizer, device),
             source=f"{chosen.asked or name}, by its {known}: an estimate",
             notes=(
                 *chosen.notes,
@@ -210,14 +214,25 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
-        if "history_size" in group:  # LBFGS: pairs; while its closure runs two directions, two gradients, q
-            moments += 2 * group["history_size"] + 5
+        if "history_size" in group:  # LBFGS: pairs, and what stands while its closure runs
+            moments += 2 * group["history_size"] + _IN_CLOSURES
         coming = [each for each in group["params"] if each.requires_grad]
         if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
             coming = [each for each in coming if id(each) not in exists]
         total += moments * sum(rounded(device, parameter.nbytes) for parameter in coming)
     found = sum(rounded(device, size) for size in storages.values())
     return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
+
+
+_IN_CLOSURES = 5
+"""What LBFGS holds while its closure runs, in gradients: two directions, two gradients, q."""
+
+
+def _closure_bytes(optimizer: Optimizer, device: Device) -> int:
+    """What is held while a closure runs; see `_known_bytes`."""
+    groups = [group for group in optimizer.param_groups if "history_size" in group]
+    coming = [each for group in groups for each in group["params"] if each.requires_grad]
+    return _IN_CLOSURES * sum(rounded(device, parameter.nbytes) for parameter in coming)
 
 
 def _said(error: Exception) -> str:
