@@ -46,12 +46,14 @@ class OptimizerMemory:
         state_bytes: their state, after a step.
         step_bytes: what a step needs besides, the next one or one far into training, whichever needs more: with
             everything else that lives at the end of backward and `state_bytes` it is the peak of the step.
+        closure_bytes: of `state_bytes`, what is there only while a step runs forward and backward by itself (LBFGS).
         source: where the figures come from, in words; empty where there is no optimizer.
         notes: what is not exact about them.
     """
 
     state_bytes: int = 0
     step_bytes: int = 0
+    closure_bytes: int = 0
     source: str = ""
     notes: tuple[str, ...] = ()
 
@@ -115,6 +117,7 @@ def optimizer_memory(chosen: Sequence[Chosen], reached: Collection[int], device:
     return OptimizerMemory(
         state_bytes=sum(memory.state_bytes for memory in each),
         step_bytes=max((memory.step_bytes for memory in each), default=0),
+        closure_bytes=sum(memory.closure_bytes for memory in each),
         source="; ".join(memory.source for memory in each),
         notes=tuple(note for memory in each for note in memory.notes),
     )
@@ -189,6 +192,7 @@ def _memory(chosen: Chosen, reached: frozenset[int], device: Device) -> Optimize
         known = "state" if existed else "options"
         return OptimizerMemory(
             state_bytes=_known_bytes(optimizer, device),
+            closure_bytes=_closure_bytes(optimizer, device),
             source=f"{chosen.asked or name}, by its {known}: an estimate",
             notes=(
                 *chosen.notes,
@@ -211,7 +215,7 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     for group in optimizer.param_groups:
         moments = sum(bool(group.get(option)) for option in ("amsgrad", "centered", "momentum"))
         moments += 2 * ("betas" in group) + 2 * ("rho" in group) + ("alpha" in group and "centered" in group)
-        moments += _history_moments(group) if "history_size" in group else 0
+        moments += 2 * int(group["history_size"]) + _in_closures(group) if "history_size" in group else 0
         coming = [each for each in group["params"] if each.requires_grad]
         if "history_size" not in group:  # of eight bits, say, whatever the options would have it be
             coming = [each for each in coming if id(each) not in exists]
@@ -220,14 +224,21 @@ def _known_bytes(optimizer: Optimizer, device: Device) -> int:
     return max(total, found) if any("history_size" in group for group in optimizer.param_groups) else total + found
 
 
-def _history_moments(group: Mapping[str, Any]) -> int:
-    """Say how often LBFGS holds all parameters, at most, while its closure runs: pairs, once the history is full.
+def _in_closures(group: Mapping[str, Any]) -> int:
+    """Say how often LBFGS holds all parameters, at most, while its closure runs, beside its history of pairs.
 
-    And a direction and a gradient; where it iterates, another gradient, and two of what the direction is made of; where
-    it searches a line, the parameters, and gradients along it. Not a pair that its curvature keeps out of the history.
+    A direction and a gradient; where it iterates, another gradient, and two of what the direction is made of; where it
+    searches a line, the parameters, and gradients along it. Not a pair that its curvature keeps out of the history.
     """
     iterates, searches = group.get("max_iter", 2) > 1, group.get("line_search_fn") is not None
-    return 2 * int(group["history_size"]) + (5 if iterates else 2) + (7 if searches else 0)
+    return (5 if iterates else 2) + (7 if searches else 0)
+
+
+def _closure_bytes(optimizer: Optimizer, device: Device) -> int:
+    """What is held while a closure runs; see `_known_bytes`."""
+    groups = [group for group in optimizer.param_groups if "history_size" in group]
+    coming = ((each, _in_closures(group)) for group in groups for each in group["params"] if each.requires_grad)
+    return sum(times * rounded(device, parameter.nbytes) for parameter, times in coming)
 
 
 def _said(error: Exception) -> str:

@@ -233,10 +233,12 @@ class Plans:
             profile = known.recorded.profile(begins.model, begins.device, seconds, memory)
             more = dataclasses.replace(known, profile=profile, recorded=None)  # a profile takes less
             self.history, known = history.knowing(known, more), more
+        # Between closures the optimizer makes what its figures have already.
+        made_bytes = max(known.before_bytes - memory.closure_bytes, 0)
         static = msgspec.structs.replace(
             profile.static,
             optimizer_bytes=memory.state_bytes,
-            other_bytes=profile.static.other_bytes + known.before_bytes + history.error_bytes + history.beside_bytes,
+            other_bytes=profile.static.other_bytes + made_bytes + history.error_bytes + history.beside_bytes,
         )
         return known, msgspec.structs.replace(
             refusing(profile, history.refused),
@@ -252,7 +254,8 @@ class Plans:
         self.history = dataclasses.replace(self.history, beside_bytes=0)
         known, profile = self._profile(begins, known, memory)
         counted_bytes = profile.static.other_bytes - self.history.error_bytes
-        beside_bytes = standing_beside(begins, optimizers, counted_bytes)
+        coming_bytes = memory.state_bytes if memory.closure_bytes else 0
+        beside_bytes = standing_beside(begins, optimizers, counted_bytes, coming_bytes)
         if not beside_bytes:
             return known, profile
         _log.info("%s stand on %s beside the step, and count", self.in_unit(beside_bytes), begins.device)

@@ -18,13 +18,15 @@ from .._record.build import static_bytes, storage_bytes
 from .batch import Forward, gathered_bytes, gradient_bytes
 
 
-def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int) -> int:
+def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_bytes: int, coming_bytes: int = 0) -> int:
     """Return the bytes that stand beside the step that begins; 0 on a device that keeps no statistics.
 
     Args:
         begins: its first forward.
         optimizers: that train the model, whose state is there as far as they have made it.
         counted_bytes: of what else is there and counts: workspaces of libraries, what the step before has left.
+        coming_bytes: that count as the optimizers' state, of which a part is no state, but there already: what is
+            between two closures.
     """
     device = device_of(begins.device)
     if device.level() is None:
@@ -33,6 +35,7 @@ def standing_beside(begins: Forward, optimizers: Sequence[Optimizer], counted_by
     level = device.level()
     own_bytes = static_bytes(begins.model, device, tensors(begins.arguments)).total_bytes
     state_bytes = storage_bytes(device, (each for one in optimizers for each in state_tensors(one)))
+    state_bytes = max(state_bytes, coming_bytes)
     allocated_bytes = level.allocated_bytes if level is not None else 0
     held_bytes = gradient_bytes(begins.model) + gathered_bytes(begins.model)
     return max(allocated_bytes - own_bytes - state_bytes - held_bytes - counted_bytes, 0)
