@@ -166,8 +166,8 @@ def remove(model: M) -> M:
         What was given as `model`.
 
     Raises:
-        NotApplicable: somebody else patched a forward over ours, which it names; the plan is that of a larger model; or
-            this is no module; or one of several, without the others.
+        NotApplicable: somebody else patched a forward over ours, which it names, and does not say so (`__wrapped__`);
+            the plan is that of a larger model; or this is no module; or one of several, without the others.
     """
     uninstall(as_one(model))
     return model
