@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._data.timeline import MemoryStep as MemoryStep, MemoryTimeline as MemoryTimeline, PeakParts as PeakParts
     from ._record import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
-    from ._train.report import Report as Report, report as report
+    from ._tell.report import Report as Report, report as report
     from ._frames import is_recomputing as is_recomputing
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
@@ -73,7 +73,7 @@ _HOME = {
     "_data.timeline": ("MemoryStep", "MemoryTimeline", "PeakParts"),
     "_record": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
-    "_train.report": ("Report", "report"),
+    "_tell.report": ("Report", "report"),
     "_frames": ("is_recomputing",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (

@@ -38,6 +38,7 @@ LEFT_OF = {
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},
+    "_tell": {"_data", "_torch_private", "_device", "_calls", "solvers", "_choose", "_frames"},
     "_train": {
         "_data",
         "_torch_private",
@@ -51,6 +52,7 @@ LEFT_OF = {
         "solvers",
         "_choose",
         "_frames",
+        "_tell",
     },
     "_check": {
         "_data",
@@ -65,9 +67,10 @@ LEFT_OF = {
         "solvers",
         "_choose",
         "_frames",
+        "_tell",
         "_train",
     },
-    "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_train", "_check"},
+    "_show": {"_data", "_record", "solvers", "_choose", "_fit", "_tell", "_train", "_check"},
     "_cli": {"_data", "_device", "_optimizer", "_record", "solvers", "_choose", "_fit", "_train", "_check", "_show"},
     "profiles": set(),
 }
@@ -100,6 +103,7 @@ WITH_TORCH = {
     "_optimizer",
     "_record",
     "_frames",
+    "_tell",
     "_train",
     "_check",
 }

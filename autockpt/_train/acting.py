@@ -16,8 +16,9 @@ from torch import nn
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
+from .._tell import said
+from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
-from . import said
 from .agreement import Agreement, Left
 from .batch import Forward, gathered_bytes
 from .decision import Decision
@@ -25,7 +26,6 @@ from .history import MOST_KINDS
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
-from .said import Said
 from .way import Installed, Way
 from .ways import Ways
 

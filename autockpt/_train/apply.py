@@ -23,9 +23,9 @@ from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
+from .._tell import spoken
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
-from . import spoken
 from .governor import Governor
 from .pin_names import refuse_unknown_names
 from .request import Request

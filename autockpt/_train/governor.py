@@ -21,23 +21,23 @@ from .._frames.install import cover
 from .._frames.installation import Installation
 from .._optimizer.steps import OptimizerSteps
 from .._record.switches import CACHE, keeps_cache
+from .._tell import said
+from .._tell.account import Account
+from .._tell.company import Company
+from .._tell.said import Said
+from .._tell.unseen import Unseen
 from .._torch_private import transforms_active
-from . import said
-from .account import Account
 from .acting import Acting
 from .agreement import Agreement
 from .batch import Batch, Forward, gradient_bytes
-from .company import Company
 from .decision import Situation, decide
 from .evaluations import Evaluations
 from .known import LoopState, Ready
 from .lessons import Lessons
 from .plans import Plans
 from .request import Request
-from .said import Said
 from .step import StepUnderWay
 from .surprises import Surprises
-from .unseen import Unseen
 from .way import Installed, ObservedStep, Way
 from .ways import Ways
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import math
 
+from .._choose.refusing import told
 from .._data.errors import ProfilingError
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
-from . import said
+from .._tell import said
+from .._tell.said import Said
 from .batch import Forward, gathered_bytes, gradient_bytes
 from .known import Ready
 from .planned import Measured
 from .plans import Plans
-from .refusing import told
-from .said import Said
 from .step import StepUnderWay
 from .surprises import Surprises
 from .way import Installed, ObservedStep

@@ -13,6 +13,8 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
+from .._choose.alike import MOST_OTHERS, shared
+from .._choose.refusing import refusing
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
@@ -24,16 +26,14 @@ from .._record.recorder import record_step
 from .._record.step import Arguments, training_step
 from .._record.timed import Timing
 from .._stash.held import HeldStashes
+from .._tell.account import Account
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_like
-from .account import Account
 from .agreement import Agreement
-from .alike import MOST_OTHERS, shared
 from .batch import Forward, Kind, gradient_bytes
 from .headroom import enlarged, grown
 from .history import History
 from .known import Known, Ready
-from .refusing import refusing
 from .request import Request, less_margin
 from .standing import standing_beside
 

@@ -20,9 +20,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._watch.graphs import Graphs
 from .batch import Batch, Kind
 from .decision import Decision
-from .graphs import Graphs
 from .way import Way
 
 MOST_FORWARDS = 16

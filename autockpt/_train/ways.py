@@ -25,11 +25,11 @@ from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
-from . import spoken
+from .._tell import spoken
+from .._tell.said import STILL, Said
 from .batch import Batch, Forward
 from .known import Ready
 from .planned import Measured, PlannedWay
-from .said import STILL, Said
 from .way import Installed, ObservedStep, Way
 
 MOST_UNRECORDED = 4

@@ -9,6 +9,7 @@ checks.py       what objects tell of a call: generators, containers, buffers, at
 returned.py     who returned which tensor
 on_ctx.py       tensors that a Function keeps on its context
 gathered.py     units of FSDP2, whose parameters come and go
+graphs.py       the graphs that forwards make, and the backwards that come to them
 stamps.py       stamps at the places that a forward passes, where only seconds are wanted
 storage_tape.py allocations and frees where tensors have no memory
 """

@@ -10,7 +10,7 @@ from ...solvers.units import format_bytes, format_seconds
 from ..page import Page, counted
 
 if TYPE_CHECKING:  # it comes with torch
-    from ..._train.report import Report
+    from ..._tell.report import Report
 
 MOST_NAMED = 3
 
