@@ -146,6 +146,7 @@ class RecordedStep(SpilledStep):
 
     def drop(self) -> None:
         super().drop()
+        self._watched.clear()  # somebody may hold this step still: its markers would pass for those of the next one
         self._end()
 
     def close(self, arguments: object, *, cut: bool = False) -> Recorded:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.doors import tensors
+from tests.doors import device_of, in_place, tensors
 from tests.end_to_end.reference import storage_bytes
 from tests.zoo import ZOO, Case, build
 
@@ -121,3 +121,15 @@ def test_what_attributes_hold_until_a_step_replaces_it_is_counted_once() -> None
     start_bytes = storage_bytes(held)
     held.clear()
     assert plan.plain_peak_bytes == start_bytes + autockpt.measure(step, device="cpu").step_bytes
+
+
+def test_a_recorded_step_that_somebody_still_holds_puts_no_markers_among_those_of_a_later_one() -> None:
+    """It watches what stood as it began; that went in the later step, and markers of both have the same sizes."""
+    model, batch = nn.Linear(4, 4), torch.randn(2, 4)
+    model(batch).sum().backward()
+    held = in_place.RecordedStep(model, torch.device("cpu"), (batch,))
+    held.drop()
+    with device_of(torch.device("cpu")).tape() as tape:
+        model.zero_grad()
+        torch.ones(16)
+    assert [event.bytes for event in tape.events() if event.kind == "alloc" and event.bytes % 2] == []
