@@ -80,20 +80,7 @@ BY_NAME = {
 }
 """Who imports by a name that the arrows do not see, and what."""
 
-WITH_TORCH = {
-    "_torch_private",
-    "_device",
-    "_calls",
-    "_ranks",
-    "_stash",
-    "_watch",
-    "_optimizer",
-    "_record",
-    "_frames",
-    "_tell",
-    "_train",
-    "_check",
-}
+WITH_TORCH = BELOW_TRAIN - {"_data", "solvers", "_choose"} | {"_train", "_check"}
 """Rooms that may import torch at module level."""
 
 
