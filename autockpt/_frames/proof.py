@@ -10,7 +10,7 @@ from .. import _torch_private
 from .._data.errors import ReplayError
 from .._stash.base import SpilledTensor
 from .saved import check_unchanged
-from .witness import Room, Witness, witness_of
+from .witness import Places, Witness, witness_of
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -49,12 +49,12 @@ class Proof:
         requires_grad: whether a gradient flows through it.
     """
 
-    __slots__ = ("_room", "_saved", "_version", "made", "node", "requires_grad", "spilled", "stands", "witness")
+    __slots__ = ("_places", "_saved", "_version", "made", "node", "requires_grad", "spilled", "stands", "witness")
 
     def __init__(
-        self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | Copied | None, room: Room
+        self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | Copied | None, places: Places
     ) -> None:
-        self.witness, self._room = witness, room
+        self.witness, self._places = witness, places
         self.spilled = spilled
         self.stands = ""
         self.made: Witness | None = None
@@ -65,7 +65,7 @@ class Proof:
     def take(self, made: Tensor) -> None:
         """Take what the replay made."""
         with _torch_private.no_torch_functions():
-            self.made = witness_of(made, self._room)
+            self.made = witness_of(made, self._places)
 
     def tensor(self) -> Tensor:
         """Return what was saved.

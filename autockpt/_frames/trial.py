@@ -24,7 +24,7 @@ from .proof import Copied, Proof, kept
 from .replay import Replay
 from .saved import Changed, Slot
 from .unwritten import Made, attentions, is_unwritten
-from .witness import Room, Witness, all_same, witness_of
+from .witness import Places, Witness, all_same, witness_of
 
 if TYPE_CHECKING:
     from .frame import Call, Frame
@@ -56,13 +56,13 @@ class Trial:
         compares: the same.
     """
 
-    __slots__ = ("_attentions", "_room", "_since", "compares", "nets", "others", "segment")
+    __slots__ = ("_attentions", "_places", "_since", "compares", "nets", "others", "segment")
 
     def __init__(self, nets: Nets, segment: int, *, compares: bool) -> None:
         self.nets, self.segment, self.compares = nets, segment, compares
         self.others: list[Generator] = []  # that a call may draw from, besides the devices' own
         self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
-        self._room = Room()
+        self._places = Places()
         self._since = 0  # the first node of the call that runs
 
     def begins(self, call: Call, given: Sequence[Tensor]) -> list[Generator]:
@@ -86,9 +86,9 @@ class Trial:
     def saves(self, slot: Slot, tensor: Tensor) -> None:
         """Keep what shows whether a replay makes `tensor` for `slot`."""
         with _torch_private.no_torch_functions():
-            spilled, witness = self.spilled(tensor), witness_of(tensor, self._room)
+            spilled, witness = self.spilled(tensor), witness_of(tensor, self._places)
             if witness is not None or spilled is not None:
-                slot.proof = Proof(tensor, witness, spilled, self._room)
+                slot.proof = Proof(tensor, witness, spilled, self._places)
 
     def spilled(self, tensor: Tensor) -> SpilledTensor | Copied | None:
         """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""

@@ -38,7 +38,7 @@ _ITEMS = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64, 16:
 Witness: TypeAlias = "tuple[object, ...] | Tensor"
 
 
-class Room:
+class Places:
     """Where checksums lie on a device: one by itself would take 512 bytes, and steps over time save thousands."""
 
     __slots__ = ("_free",)
@@ -54,7 +54,7 @@ class Room:
         return free.pop()
 
 
-def witness_of(tensor: Tensor, room: Room | None = None) -> Witness | None:
+def witness_of(tensor: Tensor, places: Places | None = None) -> Witness | None:
     """Return the checksum of a tensor that was saved; None where its bytes do not say all that it is.
 
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
@@ -62,9 +62,9 @@ def witness_of(tensor: Tensor, room: Room | None = None) -> Witness | None:
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None
-    if room is None or tensor.is_cpu:
+    if places is None or tensor.is_cpu:
         return checksum_of(tensor)
-    return on_device(tensor.detach(), room.take(tensor.device))
+    return on_device(tensor.detach(), places.take(tensor.device))
 
 
 def checksum_of(tensor: Tensor) -> Witness:
