@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ._record import profile as profile
     from ._train.apply import apply as apply, plan_of as plan_of, remove as remove
     from ._tell.report import Report as Report, report as report
-    from ._frames import is_recomputing as is_recomputing
+    from ._frames.thread import is_recomputing as is_recomputing
     from ._check.max_batch import MaxBatch as MaxBatch, max_batch as max_batch
     from .solvers.errors import (
         AutockptError as AutockptError,
@@ -74,7 +74,7 @@ _HOME = {
     "_record": ("profile",),
     "_train.apply": ("apply", "plan_of", "remove"),
     "_tell.report": ("Report", "report"),
-    "_frames": ("is_recomputing",),
+    "_frames.thread": ("is_recomputing",),
     "_check.max_batch": ("MaxBatch", "max_batch"),
     "solvers.errors": (
         "AutockptError",

@@ -62,14 +62,14 @@ def checked(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--check-always"):
         yield
         return
-    from tests.doors import Nets
+    from tests.doors import Checks
 
-    plain = Nets.of
+    plain = Checks.of
 
-    def of(plan: Any, check: Any, *, governed: bool) -> Nets | None:
-        return plain(plan, "always" if check == "sampled" else check, governed=governed)
+    def of(plan: Any, check: Any, *, governed: bool, **others: Any) -> Checks | None:
+        return plain(plan, "always" if check == "sampled" else check, governed=governed, **others)
 
-    with mock.patch.object(Nets, "of", of):
+    with mock.patch.object(Checks, "of", of):
         yield
 
 

@@ -87,16 +87,21 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify import Difference
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
+    from autockpt._compare import check as compare_check
+    from autockpt._compare.checks import Checking, Checks
+    from autockpt._compare.checksum import COLUMNS as CHECKSUM_COLUMNS
+    from autockpt._compare.checksum import all_same as all_checksums_same
+    from autockpt._compare.checksum import checksum_of_saved, on_device
+    from autockpt._compare.checksum import same as same_checksum
     from autockpt._device import AllocatorTape, Clock, Device, HostClock, device_of, planned_device, rounded
     from autockpt._device import Event as AllocatorEvent
     from autockpt._device import clock as device_clock
     from autockpt._device.cpu import Cpu
-    from autockpt._frames import Checking, Handle, Nets, patched_forward, watching_replays
-    from autockpt._frames import leaves as frames_leaves
+    from autockpt._frames import held as frames_held
     from autockpt._frames import recording as frames_recording
-    from autockpt._frames import saved as frames_saved
+    from autockpt._frames import slots as frames_slots
     from autockpt._frames import state as frames_state
-    from autockpt._frames import trial as frames_trial
+    from autockpt._frames import units as frames_units
     from autockpt._frames.around import (
         Around,
         Generator,
@@ -110,18 +115,18 @@ if importlib.util.find_spec("torch") is not None:
         take_back,
     )
     from autockpt._frames.frame import Frame
-    from autockpt._frames.install import govern, install, installed_plan, set_aside, uninstall
-    from autockpt._frames.installation import Installation
-    from autockpt._frames.leaves import Leaf
-    from autockpt._frames.patch import Reference
-    from autockpt._frames.patches import governor_of
-    from autockpt._frames.saved import Detached, Slot
+    from autockpt._frames.held import Detached
+    from autockpt._frames.reference import Reference
+    from autockpt._frames.routing import patched_forward
+    from autockpt._frames.slots import Slot
     from autockpt._frames.state import ModuleState
+    from autockpt._frames.table import Handle
     from autockpt._frames.thread import thread as frames_thread
-    from autockpt._frames.witness import COLUMNS as WITNESS_COLUMNS
-    from autockpt._frames.witness import all_same as all_witnesses_same
-    from autockpt._frames.witness import on_device, witness_of
-    from autockpt._frames.witness import same as same_witness
+    from autockpt._frames.unit import UnitRun
+    from autockpt._install.install import govern, install, installed_plan, set_aside, uninstall
+    from autockpt._install.installation import Installation
+    from autockpt._install.patches import governor_of
+    from autockpt._install.watching import watching_replays
     from autockpt._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
     from autockpt._optimizer.steps import OptimizerSteps
     from autockpt._ranks import One, ranks_of

@@ -76,7 +76,7 @@ def reached(tree: ast.AST) -> set[str]:
         ("import autockpt._frames", {"_frames"}),
         ("import autockpt._train as run", {"_train"}),
         ("from autockpt import Plan, _train as run", {"_train"}),
-        ("def inside(): from autockpt._frames import Frame, Nets", {"_frames.Frame", "_frames.Nets"}),
+        ("def inside(): from autockpt._frames import frame, slots", {"_frames.frame", "_frames.slots"}),
         ("import autockpt; autockpt._train.apply(1)", {"_train"}),
         ("import autockpt.solvers; autockpt._HOME", {"_HOME"}),
         ("import autockpt as library; library._train", {"_train"}),

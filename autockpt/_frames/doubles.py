@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from .. import _torch_private
 from .._data.errors import ReplayError
 from .around import Undo
-from .patch import Reference
-from .saved import Detached
-from .thread import Handle
+from .held import Detached
+from .reference import Reference
 
 HOOKS = (
     "_forward_hooks",
@@ -38,7 +37,7 @@ Found: TypeAlias = tuple[nn.Module, Contents, Contents, Contents, Contents, Cont
 
 NOTHING: dict[Any, Any] = {}
 
-_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset, Handle})
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, set, frozenset})
 _DICTS = frozenset({dict, OrderedDict})
 _OWN = frozenset(nn.Module().__dict__)
 """What every module has: among them only children, parameters, buffers and hooks lead to modules."""

@@ -3,33 +3,30 @@
     autograd's nodes ──▶ slots ──▶ frame ──▶ calls, boundary          (──▶ strong, ··▶ weak)
                            ▲·········┘
 
-Slots hold their frame, the frame knows its slots weakly: when autograd has released the last slot, the frame dies at
-once, by reference count alone. Its boundary goes with the replay. A replayed value lives on its slot and dies with it.
+Slots hold their frame, the frame knows its slots weakly (rules 1 and 2 in `__init__`).
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from .. import _torch_private
 from .._data.errors import ReplayError
 from .around import Around, Generator, States
-from .leaves import Leaf, Recorded
-from .replay import Replay
-from .saved import Detached, Look, OwnedSlot, Ref, Slot
+from .held import Detached, Ref
+from .slots import Look, OwnedSlot, Slot
 from .state import ModuleState
-from .trial import Trial
+from .unit import Units
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class MemberCall:
     """One member's call, with what a replay of it needs.
 
     Attributes:
@@ -43,7 +40,7 @@ class Call:
         random: generator states to set before it.
         generators: all that it could draw from.
         end: number of slots in the frame when it returned; None if it has not.
-        leaves: those inside it; None where all of it is recomputed.
+        units: those inside it that a replay does not run; None where it runs everything.
     """
 
     key: str
@@ -56,7 +53,44 @@ class Call:
     random: States = field(default_factory=list)
     generators: list[Generator] = field(default_factory=list)
     end: int | None = None
-    leaves: Recorded | None = None
+    units: Units | None = None
+
+
+class Replayer(Protocol):
+    """How one frame is replayed, and what of its forward that needs to see.
+
+    Attributes:
+        compares: whether it is to see every tensor that a replay must bring back.
+    """
+
+    @property
+    def compares(self) -> bool: ...
+
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        """See a call before its forward, which is `given` some tensors.
+
+        Returns:
+            Generators to watch besides the devices' own.
+        """
+
+    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
+        """See a call after its forward."""
+
+    def saves(self, slot: Slot, tensor: Tensor) -> None:
+        """See a tensor that is dropped: `slot` stands for it."""
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        """Run the calls again and fill the slots that are alive and empty.
+
+        Args:
+            frame: the frame.
+            last: number of the last of those slots.
+            backward: number of the backward; see `Frame`.
+
+        Raises:
+            ReplayError: the calls did not save the same tensors as before.
+            RuntimeError: a tensor that they read has been changed in place.
+        """
 
 
 class Frame:
@@ -70,35 +104,27 @@ class Frame:
         boundary: the tensors from outside.
         slots: what the calls packed, in order; None for what needs no replay.
         looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
-        trial: what its replay is compared by; None where it is not.
+        replayer: replays it.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "slots", "trial")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "replayer", "slots")
 
-    def __init__(self, trial: Trial | None = None) -> None:
-        self.trial = trial
+    def __init__(self, replayer: Replayer) -> None:
+        self.replayer = replayer
         self.closed = False
-        self.calls: list[Call] = []
+        self.calls: list[MemberCall] = []
         self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
         self.looks: dict[Look, Look] = {}
         self._lock = threading.RLock()  # backward runs a thread a device
 
     def replay(self) -> None:
-        """Run the calls again and fill every slot that is still alive and empty.
-
-        Raises:
-            ReplayError: the calls did not save the same tensors as before.
-            RuntimeError: a tensor that they read has been changed in place.
-        """
+        """Run the calls again and fill every slot that is still alive and empty; errors as for `Replayer.replay`."""
         with self._lock:
             backward = _torch_private.keeping_backward()
             last = self._last_empty(backward)
             if last >= 0:
-                if self.trial is None:
-                    Replay(self, last, backward).run()
-                else:
-                    self.trial.replay(self, last, backward)
+                self.replayer.replay(self, last, backward)
                 # Where every slot that lives is full, it stays so: nothing will ask for another replay.
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
@@ -115,7 +141,7 @@ class Frame:
                     for _, other in self.alive():
                         other.given = None
                 self.replay()
-            if slot.value is None and not (slot.proof and slot.proof.stands):
+            if slot.value is None and not (slot.expected and slot.expected.stands):
                 raise ReplayError("a replay ended before it reached a tensor that backward needs")
 
     def alive(self) -> Iterator[tuple[int, Slot]]:
@@ -125,7 +151,7 @@ class Frame:
             if slot is not None:
                 yield number, slot
 
-    def call_at(self, number: int) -> Call:
+    def call_at(self, number: int) -> MemberCall:
         """The call that fills a slot."""
         return next(call for call in self.calls if call.end is None or call.end > number)
 
@@ -135,7 +161,7 @@ class Frame:
             slot = None if reference is None else reference()
             if slot is None or slot.value is not None or slot.given == backward:
                 continue
-            if slot.proof is None or not slot.proof.stands:
+            if slot.expected is None or not slot.expected.stands:
                 return number
         return -1
 
@@ -144,25 +170,3 @@ class Frame:
 def unpack(slot: Slot | OwnedSlot | Detached) -> Tensor:
     """Return the tensor that `slot` stands for: autograd calls this as a node reads what it saved."""
     return slot.tensor()
-
-
-@contextmanager
-def watching_replays() -> Iterator[list[tuple[str, ...]]]:
-    """Append, for every frame that is replayed inside the block, the keys of its calls and of the leaves met in them.
-
-    Frames of all threads count: backward of a device runs in a thread of its own.
-    """
-    replayed: list[tuple[str, ...]] = []
-    plain = Frame.replay
-
-    def replay(self: Frame) -> None:
-        leaves = (entry for call in self.calls if call.leaves is not None for entry in call.leaves.entries)
-        met = (leaf.key for leaf in leaves if isinstance(leaf, Leaf))
-        replayed.append((*(call.key for call in self.calls), *met))
-        plain(self)
-
-    Frame.replay = replay  # type: ignore[method-assign]
-    try:
-        yield replayed
-    finally:
-        Frame.replay = plain  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Hollow tensors: what a skipped leaf returns in a replay, since nothing that is needed reads it."""
+"""Hollow tensors: what a skipped unit returns in a replay, since nothing that is needed reads it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Hollow(Tensor):
 
     @property
     def meta(self) -> Tensor:
-        """A tensor on the meta device that looks like it: made when something asks, which a leaf does not."""
+        """A tensor on the meta device that looks like it: made when something asks, which handing out does not."""
         if self._meta is None:
             shape, stride, _, dtype = self._look
             self._meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -74,7 +74,7 @@ _SHAPE_ONLY = frozenset(
 
 
 class Shape:
-    """What a skipped leaf's result looks like."""
+    """What a skipped unit's result looks like."""
 
     __slots__ = ("_device", "_dtype", "_requires_grad", "_shape", "_stride")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,13 @@ from .._calls.values import decode, tensors
 from .._data.errors import ReplayError
 from .._device.present import read_in
 from .around import Generator, Undo, given_among, restore_states, set_states, states_of, take_back
+from .frame import Frame, MemberCall
+from .held import Changed, Ref
 from .hollow import Hollow
-from .leaves import Entry, Function, Leaf, arguments_of, called
-from .saved import Changed, Ref
-from .thread import Handle, Table, thread
-
-if TYPE_CHECKING:
-    from .frame import Call, Frame
+from .slots import Slot
+from .thread import Function, thread
+from .unit import Entry, PlannedUnits, UnitRun
+from .units import arguments_of, as_given, called, run_alone
 
 
 class _Stop(BaseException):
@@ -43,11 +43,11 @@ class Replay:
 
     Attributes:
         call: the one that runs, or ran last.
-        handle, table: those that the frame was made under, where its calls have leaves.
+        handle, planned: those that the frame was made under, where its calls have units.
     """
 
-    handle: Handle
-    table: Table
+    handle: object
+    planned: PlannedUnits
 
     def __init__(self, frame: Frame, last: int, backward: int, *, skips: bool = True) -> None:
         self._frame = frame
@@ -62,8 +62,8 @@ class Replay:
         self._last_use: dict[Ref, int] = {}
         self._values: dict[Ref, Tensor] = {}
         self.call = frame.calls[0]
-        if self.call.leaves is not None:
-            self.handle, self.table = self.call.leaves.handle, self.call.leaves.table
+        if self.call.units is not None:
+            self.handle, self.planned = self.call.units.handle, self.call.units.planned
         self._next = 0
         self._entry = 0
         self._hollow: list[str] = []
@@ -105,13 +105,7 @@ class Replay:
         self._last_use = {ref: number for number, call in enumerate(calls) for ref in call.refs}
         # Forward may also seed a generator and put it back behind the last slot, where no replay comes.
         self._states = dict(states_of({generator for call in calls for generator in call.generators}))
-        # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
-        undo: Undo = [
-            (self._values.clear, ()),  # their graph holds this replay through its pack hook: a cycle no collector sees
-            (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
-            (restore_states, (self._states,)),
-            (thread.put_back, (thread.scope, thread.replays, thread.leaves, thread.watch)),
-        ]
+        undo = self._undo()
         try:
             thread.replays += 1
             thread.scope = thread.watch = None  # a gradient may be taken in the midst of a call's own code
@@ -125,14 +119,8 @@ class Replay:
                 self._keep(number, self._run(call, undo))
                 if self._stopped:
                     break
-        except (Changed, ReplayError) as error:
-            error.args = (f"in the replay of {self.call.key}: {error}{self.hint()}",)
-            raise
         except Exception as error:
-            if sys.version_info >= (3, 11):
-                error.add_note(
-                    f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self.hint()}"
-                )
+            self._name_call(error)
             raise
         finally:
             try:
@@ -146,22 +134,41 @@ class Replay:
                 f"forward: keep this call, or make its forward repeat itself.{self.hint()}"
             )
 
-    def _run(self, call: Call, undo: Undo) -> Any:
+    def _undo(self) -> Undo:
+        """Return what puts back what a replay changes of its surroundings."""
+        # Taken back from the last on: a function mode around backward sees gradients switched, and may raise.
+        return [
+            (self._values.clear, ()),  # their graph holds this replay through its pack hook: a cycle no collector sees
+            (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
+            (restore_states, (self._states,)),
+            (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
+        ]
+
+    def _name_call(self, error: Exception) -> None:
+        """Have an error name the call whose replay raised it."""
+        if isinstance(error, (Changed, ReplayError)):
+            error.args = (f"in the replay of {self.call.key}: {error}{self.hint()}",)
+        elif sys.version_info >= (3, 11):
+            error.add_note(
+                f"This was raised in the replay of {self.call.key}, which is recomputed in backward.{self.hint()}"
+            )
+
+    def _run(self, call: MemberCall, undo: Undo) -> Any:
         """Run the current call and return its result; None if the replay ended in it."""
         values = decode(call.arguments, [self._find(ref) for ref in call.refs])
         n_args = len(values) - len(call.keywords)
         args, kwargs = tuple(values[:n_args]), {}
         if call.keywords:
             kwargs = dict(zip(call.keywords, values[n_args:], strict=True))
-        forward, plain = call.module.replayed(call.forward, undo), call.leaves is None
+        forward, plain = call.module.replayed(call.forward, undo), call.units is None
         set_states(call.random)
         call.around.put_back(undo)
         if call.around.stream is not None:
             read_in(call.around.stream, [self._values[ref] for ref in call.refs])
         self._entry = 0
-        thread.leaves = None if plain else self
+        thread.units = None if plain else self
         try:
-            _torch_private.push_hooks(self._pack, _given)
+            _torch_private.push_hooks(self._pack, as_given)
             run = call.around.run
             result = run(forward, *args, **kwargs) if plain else run(called, self, call.key, forward, args, kwargs)
             if not self._stopped and call.end is not None and self._next < call.end:
@@ -174,17 +181,17 @@ class Replay:
 
     def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call of a patched module inside the current call again, or hand out its result."""
-        if name not in self.table.inside or not torch.is_grad_enabled():
+        if name not in self.planned.inside or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         entry = self._take(name)
-        if isinstance(entry, Leaf):
+        if isinstance(entry, UnitRun):
             return self._hand_out(entry, forward, args, kwargs)
         return forward(*args, **kwargs) if entry is None else called(self, entry, forward, args, kwargs)
 
-    def leaf(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unit(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hand out the result of a torch function; run it again where it raised in forward."""
         entry = self._take(key)
-        return self._hand_out(entry, run, args, kwargs) if isinstance(entry, Leaf) else run(*args, **kwargs)
+        return self._hand_out(entry, run, args, kwargs) if isinstance(entry, UnitRun) else run(*args, **kwargs)
 
     def _take(self, what: str) -> Entry:
         """Return what forward noted at this place of the current call, where the replay runs a module or a function.
@@ -194,50 +201,50 @@ class Replay:
         """
         if self._stopped:  # the module caught the signal and went on
             raise _Stop
-        assert self.call.leaves is not None
-        entries = self.call.leaves.entries
+        assert self.call.units is not None
+        entries = self.call.units.entries
         if self._entry >= len(entries):
             self._stop(f"runs {_named(what)!r} where its forward ran no more")
         entry = entries[self._entry]
         self._entry += 1
-        if isinstance(entry, Leaf) and entry.key != what and (ran := _named(entry.key)) != _named(what):
+        if isinstance(entry, UnitRun) and entry.key != what and (ran := _named(entry.key)) != _named(what):
             self._stop(f"runs {_named(what)!r} where its forward ran {ran!r}")
         return entry
 
-    def _hand_out(self, leaf: Leaf, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fill the slots of a leaf's arguments, and return its result without running it, if what is skipped may be."""
-        leaves, others = arguments_of(args, kwargs)
+    def _hand_out(self, unit: UnitRun, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fill the slots of a unit's arguments, and return its result without running it, if what is skipped may be."""
+        given, others = arguments_of(args, kwargs)
         generators = self.call.generators
         if others:
             generators = [*generators, *given_among(others)]
-        if (self._next, len(leaves), len(generators)) != (leaf.start, leaf.arguments, leaf.generators):
-            self._stop(f"came to {leaf.key} in another way than its forward did")
-        for source, offset in leaf.sources:
+        if (self._next, len(given), len(generators)) != (unit.start, unit.arguments, unit.generators):
+            self._stop(f"came to {unit.key} in another way than its forward did")
+        for source, offset in unit.sources:
             reference = self._slots[self._next]
             slot = None if reference is None else reference()
             self._next += 1
             if slot is not None and slot.value is None and slot.given != self._backward:
-                tensor = leaves[source]
+                tensor = given[source]
                 if not isinstance(tensor, Hollow):  # backward never reads some saved tensors: no plan makes them again
                     difference = slot.fill_from(tensor, offset)
                     if difference is not None:
-                        self._stop(f"gave {leaf.key} {difference}")
+                        self._stop(f"gave {unit.key} {difference}")
             if self._next > self._last:
                 self._stop(None)
-        result = _run_alone(run, args, kwargs) if leaf.skipped and not self._skips else None
-        for number, state in leaf.random:
-            if generators[number] not in self._states:  # one that only the leaf was given
+        result = run_alone(run, args, kwargs) if unit.skipped and not self._skips else None
+        for number, state in unit.random:
+            if generators[number] not in self._states:  # one that only the unit was given
                 self._states.update(states_of([generators[number]]))
             set_states([(generators[number], state)])
-        if not leaf.skipped:
-            return leaf.hand_out(leaves)
+        if not unit.skipped:
+            return unit.hand_out(given)
         if not self._skips:
             return result
-        self._hollow.append(leaf.key)
-        return leaf.hand_out(leaves)
+        self._hollow.append(unit.key)
+        return unit.hand_out(given)
 
     def hint(self) -> str:
-        """Say which leaves were skipped: whatever reads their results fails, in one way or another."""
+        """Say which units were skipped: whatever reads their results fails, in one way or another."""
         return (
             f" The plan skips {', '.join(self._hollow[:6])}: nothing in the replay may need it." if self._hollow else ""
         )
@@ -285,20 +292,24 @@ class Replay:
         raise _Stop
 
 
-@_torch_private.never_compiled
-def _given(tensor: Tensor) -> Tensor:
-    return tensor
+class Plain:
+    """Replays frames, and compares nothing."""
 
+    compares = False
 
-def _run_alone(run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a skipped leaf: what it saves has stayed with autograd, and what it calls is its own."""
-    leaves, thread.leaves = thread.leaves, None
-    try:
-        _torch_private.push_hooks(_given, _given)
-        return run(*args, **kwargs)
-    finally:
-        _torch_private.pop_hooks()
-        thread.leaves = leaves
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        """Need no further generator."""
+        return []
+
+    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
+        """Need nothing of a call."""
+
+    def saves(self, slot: Slot, tensor: Tensor) -> None:
+        """Need nothing of what is saved."""
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        """Replay a frame; arguments and errors as for `Replayer.replay`."""
+        Replay(frame, last, backward).run()
 
 
 def _named(what: str) -> str:

@@ -12,7 +12,7 @@ Taking holds references, not bytes, but for the values of those buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from .. import _torch_private
 from .around import Undo
 from .doubles import HOOKS, NOTHING, Found, doubled, is_there, put_back
-from .saved import Detached, check_unchanged
-from .thread import Buffers
+from .held import Detached, check_unchanged
+
+Buffers: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""Buffers inside a module: the path to each module that has some, and their names."""
 
 
 class ModuleState:

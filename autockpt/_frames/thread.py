@@ -1,116 +1,78 @@
-"""What a plan is at run time, and what a thread knows of the plans that run in it."""
+"""What a thread knows of the plans that run in it."""
 
 from __future__ import annotations
 
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from .._data.plan import Plan
-from .strangers import Strangers
+from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from .leaves import FunctionWatch, Leaves
-    from .nets import Nets
-    from .recording import Recording
+from .state import ModuleState
+from .table import Handle, Place, Table
+from .unit import PlannedUnits
 
-
-Buffers: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Buffers inside a module: the path to each module that has some, and their names."""
+Function: TypeAlias = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a call stands that is recomputed.
+class MeetsUnits(Protocol):
+    """Meets the units of the member that runs: a recorder of them in forward, and later a replay.
 
     Attributes:
-        segment: number of the segment.
-        position: the call's position in it.
-        buffers: buffers that the call changes; None if that is not known. A torch function that is known to change any
-            is no member.
-        linked: whether the recorded call took a result of an earlier call of the segment as it was.
-        selective: whether the segment has leaves that a replay does not run.
+        handle: that of the model.
+        planned: the units of its plan.
     """
 
-    segment: int
-    position: int
-    buffers: Buffers | None
-    linked: bool
-    selective: bool
+    @property
+    def handle(self) -> object: ...
+    @property
+    def planned(self) -> PlannedUnits: ...
+
+    def enter(self, name: str, forward: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a patched module: as a unit, with its functions watched, or plain."""
+
+    def unit(self, key: str, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a unit, or hand out its result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Functions of one call's own code that are members or leaves.
+class OpenFrame(Protocol):
+    """A frame that members still join."""
+
+    def takes(self, place: Place) -> bool:
+        """Whether the member at `place` may join."""
+
+    def run(
+        self,
+        key: str,
+        forward: Function,
+        state: ModuleState,
+        place: Place,
+        scope: Scope,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a member's `forward` so that the frame can run it again; its `state` has just been taken."""
+
+    def close(self) -> None:
+        """Let no further member join."""
+
+
+class OwnCode(TorchFunctionMode):
+    """Sees the torch functions that one call's own code calls.
+
+    Args:
+        handle: that of the model.
 
     Attributes:
-        keys: their keys, by name and occurrence.
-        count: how many there are.
-        only: the key of the first function of its name, where no other is wanted; else None.
+        handle: the same.
     """
 
-    keys: Mapping[str, Mapping[int, str]]
-    count: int
-    only: str | None
-
-    @classmethod
-    def of(cls, call: str, functions: Collection[str]) -> Wanted:
-        """Return them for the key of a call and functions as ``name#occurrence``."""
-        keys: dict[str, dict[int, str]] = {}
-        for function in functions:
-            name, _, occurrence = function.partition("#")
-            keys.setdefault(name, {})[int(occurrence)] = f"{call}/{function}"
-        only = next(iter(keys.values())).get(0) if len(functions) == 1 else None
-        return cls(keys, len(functions), only)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A plan at run time: what becomes of which call, by its key.
-
-    A frame keeps the table that it was made under.
-
-    Attributes:
-        plan: the plan; None before there is one.
-        parents: names of the modules whose calls make members.
-        members: the calls that are recomputed, torch functions of a caller's own code among them.
-        leaves: calls and functions that a replay does not run; whether their results are kept, or else skipped.
-        functions: by the key of a call, those of its own code that are members or leaves.
-        names: names of the modules that `members` has calls of.
-        inside: names of the modules that `leaves` has calls of, or functions of whose code.
-        nets: what compares replays with their forwards; None where nothing does.
-        strangers: tells the calls that the plan does not know.
-    """
-
-    plan: Plan | None = None
-    parents: Collection[str] = frozenset()
-    members: Mapping[str, Place] = field(default_factory=dict)
-    leaves: Mapping[str, bool] = field(default_factory=dict)
-    functions: Mapping[str, Wanted] = field(default_factory=dict)
-    names: Collection[str] = frozenset()
-    inside: Collection[str] = frozenset()
-    nets: Nets | None = None
-    strangers: Strangers = field(default_factory=Strangers)
-
-
-class Handle:
-    """What the patched forwards of a model have in common, from `apply` to `remove`: copies and pickles take it along.
-
-    Attributes:
-        table: what they do now. A new plan is a new table.
-        patched: the modules that have one, by name; whether each had a `forward` of its own before.
-        roots: names of the modules whose forwards the user's loop calls.
-    """
-
-    __slots__ = ("patched", "roots", "table")
-
-    def __init__(self, table: Table, roots: tuple[str, ...] = ("",)) -> None:
-        self.table, self.roots = table, roots
-        self.patched: dict[str, bool] = {}
+    def __init__(self, handle: object) -> None:
+        super().__init__()
+        self.handle = handle
 
 
 class Scope:
@@ -119,33 +81,40 @@ class Scope:
     Attributes:
         handle: that of the model.
         table: its table when the root was called.
+        key: the call's key.
         counts: calls so far within the root's call, by qualified name; shared by all scopes of it.
         begun: segments of which a call has run within the root's call; shared likewise.
-        recording: the frame that the next member may join.
+        open: the frame that the next member may join.
         inside: whether a member is running, so that what it calls runs plain.
     """
 
-    __slots__ = ("begun", "counts", "handle", "inside", "recording", "table")
+    __slots__ = ("begun", "counts", "handle", "inside", "key", "open", "table")
 
-    def __init__(self, handle: Handle, outer: Scope | None) -> None:
-        self.handle = handle
+    def __init__(self, handle: Handle, outer: Scope | None, key: str = "") -> None:
+        self.handle, self.key = handle, key
         self.table: Table = handle.table if outer is None else outer.table
         self.counts: dict[str, int]
         self.begun: set[int]
-        self.recording: Recording | None = None
+        self.open: OpenFrame | None = None
         self.inside = False
         if outer is not None:
             self.counts, self.begun = outer.counts, outer.begun
             return
         (self.counts, self.begun), thread.carried = thread.carried or ({}, set()), None
-        if self.table.nets is not None:
-            self.table.nets.begin()
+        if self.table.replayers is not None:
+            self.table.replayers.begin()
+
+    def count(self, name: str) -> int:
+        """Count a call of a module; return how many there were before."""
+        occurrence = self.counts.get(name, 0)
+        self.counts[name] = occurrence + 1
+        return occurrence
 
     def end_frame(self) -> None:
         """Let no further member join the frame."""
-        if self.recording is not None:
-            self.recording.frame.closed = True
-            self.recording = None
+        if self.open is not None:
+            self.open.close()
+            self.open = None
 
 
 class _Thread(threading.local):
@@ -154,8 +123,8 @@ class _Thread(threading.local):
     Attributes:
         scope: the innermost call of a parent.
         replays: how many replays it is in.
-        leaves: meets the leaves of the member that runs, in forward or in its replay; None where it has none.
-        watch: the function mode of the call whose own code is running, where functions of it are members or leaves.
+        units: meets the units of the member that runs, in forward or in its replay; None where it has none.
+        watch: the function mode of the call whose own code is running, where functions of it are members or units.
         carried: counts of calls, and segments begun, in earlier forwards of the same step.
         governor: who held the model to a budget that trained last.
     """
@@ -164,12 +133,12 @@ class _Thread(threading.local):
     scope: Scope | None = None
     replays: int = 0
     carried: tuple[dict[str, int], set[int]] | None = None
-    leaves: Leaves | None = None
-    watch: FunctionWatch | None = None
+    units: MeetsUnits | None = None
+    watch: OwnCode | None = None
 
-    def put_back(self, scope: Scope | None, replays: int, leaves: Leaves | None, watch: FunctionWatch | None) -> None:
+    def put_back(self, scope: Scope | None, replays: int, units: MeetsUnits | None, watch: OwnCode | None) -> None:
         """Have what ran before a replay."""
-        self.scope, self.replays, self.leaves, self.watch = scope, replays, leaves, watch
+        self.scope, self.replays, self.units, self.watch = scope, replays, units, watch
 
 
 thread = _Thread()
@@ -198,8 +167,8 @@ def is_recomputing() -> bool:
 
 def mismatch(table: Table, key: str, how: str) -> None:
     """Say that the call `key` does not fit its plan: to whoever plans anew, or else in a warning."""
-    if table.strangers.calls:
-        table.strangers.met = True
+    if table.unplanned.calls:
+        table.unplanned.met = True
         return
     warnings.warn(
         f"{key} {how}. Results stay exact; memory may exceed the plan. Make the plan anew for the model as it is now.",

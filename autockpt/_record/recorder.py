@@ -16,7 +16,7 @@ from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._device import device_of
-from .._frames.install import set_aside
+from .._install.install import set_aside
 from .._optimizer.memory import Chosen, Optimizers, choose_optimizers, optimizer_memory
 from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash

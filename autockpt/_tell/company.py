@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
-from .._frames import Handle
-from .._frames.patch_targets import listed
+from .._frames.table import Handle
 from .._frames.thread import thread
+from ..solvers.units import listed
 from . import said
 
 STEPS_TO_COME = 3

@@ -11,8 +11,8 @@ from .._choose.words import phrase
 from .._data.document import Document
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from .._frames.install import installed_plan
-from .._frames.patches import governor_of
+from .._install.install import installed_plan
+from .._install.patches import governor_of
 from . import spoken
 from .account import Account, Made
 

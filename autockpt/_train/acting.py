@@ -141,7 +141,7 @@ class Acting:
     def _put_on(self, model: nn.Module, installed: Installed, ready: Ready) -> None:
         """Put a plan on the model; where that cannot be, steps run as they come."""
         try:
-            installed.replace(model, ready.plan, ready.nets, ready.calls)
+            installed.replace(model, ready.plan, ready.checks, ready.calls)
         except NotApplicable as error:
             self.rest()
             self._said.once(f"the model trains without a plan of its own, and the budget may not hold: {error}")

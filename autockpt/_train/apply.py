@@ -12,13 +12,13 @@ import torch
 from .. import _torch_private as private
 from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
+from .._compare.checks import Checking
 from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
 from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
-from .._frames import Checking
-from .._frames.install import govern, install, installed_plan, uninstall
+from .._install.install import govern, install, installed_plan, uninstall
 from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
@@ -241,7 +241,7 @@ def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
             ready = governor.prepare(model, inputs)
         except (Infeasible, TooCostly) as error:
             raise error.carrying(kept=True) from None
-        govern(model, governor, ready.plan, ready.nets, ready.calls)
+        govern(model, governor, ready.plan, ready.checks, ready.calls)
         governor.resume(model)
     governor.listen(model)
 

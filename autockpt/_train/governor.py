@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .._calls.roots import Together, title
-from .._frames import Handle
-from .._frames.install import cover
-from .._frames.installation import Installation
+from .._frames.table import Handle
+from .._install.install import cover
+from .._install.installation import Installation
 from .._optimizer.steps import OptimizerSteps
 from .._record.switches import CACHE, keeps_cache
 from .._tell import said

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .._choose.candidates.passes import Passes
+from .._compare.checks import Checks
 from .._data.plan import Plan
 from .._data.profile import Profile
-from .._frames import Nets
 from .._optimizer.memory import Optimizers
 from .._record.prelude import unlike_bytes
 from .._record.recorded import Recorded
@@ -96,7 +96,7 @@ class Ready:
         profile: of such a step.
         plan: the plan.
         unfit: why it does not hold the step to the budget, where no plan does; else empty.
-        nets: what compares its replays.
+        checks: compares its replays.
         others: kinds of steps that begin alike, and that the plan holds to the budget as well, each with its profile.
     """
 
@@ -104,7 +104,7 @@ class Ready:
     profile: Profile
     plan: Plan
     unfit: str = ""
-    nets: Nets | None = None
+    checks: Checks | None = None
     others: tuple[tuple[Kind, Profile], ...] = ()
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:

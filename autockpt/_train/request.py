@@ -10,11 +10,11 @@ import torch
 from torch.optim import Optimizer
 
 from .._choose.solve import choose, restate
+from .._compare.checks import Checking
 from .._data.goal import NO_PINS, Asked, Goal, Pins
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
-from .._frames import Checking
 from .._optimizer.memory import Optimizers, refuse_no_optimizer
 from ..solvers.errors import BudgetError, Infeasible
 from ..solvers.registry import named

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
+from .._compare.checks import Checks
 from .._data.plan import Plan
-from .._frames import Nets
-from .._frames.installation import PlanReport
+from .._install.installation import PlanReport
 from .._record.recorded import Recorded
 from .._record.timed import Timing
 from .batch import Batch, Forward
@@ -115,7 +115,7 @@ class Installed(Protocol):
     def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
 
-    def replace(self, model: nn.Module, plan: Plan, nets: Nets | None, calls: Mapping[str, int]) -> None:
+    def replace(self, model: nn.Module, plan: Plan, checks: Checks | None, calls: Mapping[str, int]) -> None:
         """Put another plan on the model; see `Installation.replace`."""
 
     def empty(self) -> None:

@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._compare.checks import Checks
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
-from .._frames import Nets
 from .._ranks.refuse import refuse_sharded
 from .._record.in_place import RecordedStep
 from .._record.switches import CHECKPOINTING, Switches
@@ -159,8 +159,8 @@ class Ways:
 
     def planned(self, installed: Installed, ready: Ready | None, measured: Measured | None) -> Way:
         """Run it under the plan that is on the model, and let go of the stash where its rehearsal ends."""
-        nets = ready.nets if ready is not None else None
-        lets_go = functools.partial(_rehearsed, self.stashes, nets) if self.stashes.holding else None
+        checks = ready.checks if ready is not None else None
+        lets_go = functools.partial(_rehearsed, self.stashes, checks) if self.stashes.holding else None
         return PlannedWay(installed, ready, measured, lets_go)
 
     def switch_off(self, model: nn.Module) -> None:
@@ -188,7 +188,7 @@ def _ends(method: weakref.WeakMethod[Callable[[], None]], stashes: weakref.ref[H
         held.let_go()
 
 
-def _rehearsed(stashes: HeldStashes, nets: Nets | None) -> None:
+def _rehearsed(stashes: HeldStashes, checks: Checks | None) -> None:
     """Let go of stashes; where a plan was found at fault, the next one is rehearsed as well."""
-    if nets is None or not nets.at_fault:
+    if checks is None or not checks.findings.at_fault:
         stashes.let_go()

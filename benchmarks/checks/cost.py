@@ -15,7 +15,7 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 import autockpt
 from autockpt import Infeasible, Plan, Profile
-from autockpt._frames import nets, proof, trial
+from autockpt._compare import check, checks, expected
 from benchmarks.environment import table
 from tests import zoo
 from tests.zoo import Case, gpt2, loss_of, tokens
@@ -73,18 +73,18 @@ def run_plan(case: Case, plan: Plan) -> dict[str, Any]:
     """Time the steps of one plan: unchecked, sampled, all checked, and rehearsed."""
     row: dict[str, Any] = {"segments": len(plan.segments), "goals": GOALS}
     rehearsed = []
-    for check in ("never", "sampled", "always"):
+    for how in ("never", "sampled", "always"):
         seconds, inside = [], []
-        for _ in range(REHEARSALS if check == "sampled" else 1):
-            autockpt.apply(case.model, plan=plan, check=check)
+        for _ in range(REHEARSALS if how == "sampled" else 1):
+            autockpt.apply(case.model, plan=plan, check=how)
             first = cpu_seconds(case.step)
-            if check == "sampled":
+            if how == "sampled":
                 rehearsed.append(first)
         for _ in range(STEPS):
             with clocked() as spent:
                 seconds.append(cpu_seconds(case.step))
             inside.append(sum(spent))
-        row[check] = {"step_seconds": seconds, "check_seconds": inside}
+        row[how] = {"step_seconds": seconds, "check_seconds": inside}
         autockpt.remove(case.model)
     return row | {"rehearsed_seconds": rehearsed}
 
@@ -112,12 +112,12 @@ def clocked() -> Iterator[list[float]]:
 
     with ExitStack() as stack:
         for owner, name in (
-            (nets.Nets, "trial"),
-            (trial.Trial, "begins"),
-            (trial.Trial, "ends"),
-            (trial.Trial, "saves"),
-            (proof.Proof, "take"),
-            (trial, "_proven"),
+            (checks.Checks, "replayer"),
+            (check.Check, "begins"),
+            (check.Check, "ends"),
+            (check.Check, "saves"),
+            (expected.Expected, "take"),
+            (check, "_unlike"),
         ):
             stack.enter_context(mock.patch.object(owner, name, timed(getattr(owner, name))))
         yield spent

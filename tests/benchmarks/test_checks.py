@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.checks import clean, cost
-from tests.doors import frames_trial
+from tests.doors import compare_check
 from tests.zoo import Case
 
 
@@ -24,7 +24,7 @@ def build() -> Case:
 @pytest.mark.parametrize("planted", [False, True])
 def test_an_alarm_stands_in_the_row(planted: bool) -> None:
     wrong = (
-        mock.patch.object(frames_trial, "all_same", lambda pairs: [False for _ in pairs])
+        mock.patch.object(compare_check, "all_same", lambda pairs: [False for _ in pairs])
         if planted
         else contextlib.nullcontext()
     )

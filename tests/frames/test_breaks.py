@@ -273,7 +273,7 @@ def test_an_interrupt_anywhere_leaves_nothing_behind() -> None:
             torch.is_autocast_cache_enabled(),
             torch._C._autograd._top_saved_tensors_default_hooks(True),
             torch._C._len_torch_function_stack(),
-            (frames_thread.scope, frames_thread.replays, frames_thread.leaves, frames_thread.watch),
+            (frames_thread.scope, frames_thread.replays, frames_thread.units, frames_thread.watch),
         ]
 
     images(model).backward()

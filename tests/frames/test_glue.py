@@ -127,7 +127,7 @@ def test_glue_without_gradients_runs_plain_whatever_it_is() -> None:
 def test_the_calls_that_were_asked_for_are_replayed() -> None:
     model = Net()
     install(model, plan("#0/cat#0", "second#0"))
-    with watching_replays() as replayed:
+    with watching_replays(model) as replayed:
         summed(model).backward()
     assert replayed == [("#0/cat#0", "second#0")]
 
@@ -149,7 +149,7 @@ def test_glue_belongs_to_one_call_of_a_module(occurrence: int) -> None:
     assert_same(Outer(), wanted, summed)
     model = Outer()
     install(model, wanted)
-    with watching_replays() as replayed:
+    with watching_replays(model) as replayed:
         summed(model).backward()
     assert replayed == [wanted.segments[0].calls]
 
@@ -159,7 +159,7 @@ def test_what_the_members_of_a_sequence_call_is_not_the_callers_own() -> None:
     wanted = Plan(segments=(Segment(calls=("layers.1#0", "#0/tanh#1"), parent="#0"),))
     assert_same(model, wanted, summed)
     install(model, wanted)
-    with watching_replays() as replayed:
+    with watching_replays(model) as replayed:
         summed(model).backward()
     assert replayed == [("layers.1#0", "#0/tanh#1")]
 
@@ -169,7 +169,7 @@ def test_a_plan_with_glue_goes_along_with_copies_and_comes_off() -> None:
     expected = steps(copy.deepcopy(model), summed)
     install(model, wanted)
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        with watching_replays() as replayed:
+        with watching_replays(copied) as replayed:
             assert expected.differences(steps(copied, summed)) == []
         assert len(replayed) == 2
     uninstall(model)

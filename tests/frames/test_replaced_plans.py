@@ -82,13 +82,13 @@ def test_a_governed_model_gets_another_plan_before_backward() -> None:
         model, governor = Stack(), Fixed()
         if planned:
             govern(model, governor, plans[0])
-        loss = summed(model)
-        if planned:
-            patches = {name: vars(module).get("forward") for name, module in model.named_modules()}
-            Installation(governor.handle).replace(model, plans[1])
-            after = {name: vars(module).get("forward") for name, module in model.named_modules()}
-            assert all(after[name] is patch for name, patch in patches.items() if patch is not None)
-        with watching_replays() as replayed:
+        with watching_replays(model) as replayed:
+            loss = summed(model)
+            if planned:
+                patches = {name: vars(module).get("forward") for name, module in model.named_modules()}
+                Installation(governor.handle).replace(model, plans[1])
+                after = {name: vars(module).get("forward") for name, module in model.named_modules()}
+                assert all(after[name] is patch for name, patch in patches.items() if patch is not None)
             (loss + model(batch(8, WIDTH)).sum()).backward()
         keys = [{key for key in keys if "/" in key or key.count(".") > 1} for keys in replayed]
         if planned:

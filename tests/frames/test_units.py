@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
-from tests.doors import Leaf, frames_leaves, install
+from tests.doors import UnitRun, frames_units, install
 from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, penalised, summed
 
@@ -149,15 +149,15 @@ def test_functions_are_counted_in_their_own_calls_code_only() -> None:
     model = Stack(Outer)
     assert_same(model, plan(["blocks.0"], units), summed)
     seen: list[str] = []
-    hand_out = Leaf.hand_out
+    hand_out = UnitRun.hand_out
 
-    def noting(self: Leaf, arguments: list[Tensor]) -> Any:
+    def noting(self: UnitRun, arguments: list[Tensor]) -> Any:
         seen.append(self.key)
         return hand_out(self, arguments)
 
     install(model, plan(["blocks.0"], units))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Leaf, "hand_out", noting)
+        patch.setattr(UnitRun, "hand_out", noting)
         summed(model).backward()
     # The last product is the last thing that backward needs, so nothing after its arguments is made.
     assert seen == ["blocks.0#0/mul#0", "blocks.0.children_.1#0/mul#1"]
@@ -206,13 +206,13 @@ def test_the_product_of_a_linear_layer_is_a_unit(
             return out
 
     modes = []
-    own = frames_leaves.FunctionWatch.__init__
+    own = frames_units.FunctionWatch.__init__
 
     def noting(*args: Any) -> None:
         modes.append(args)
         own(*args)
 
-    monkeypatch.setattr(frames_leaves.FunctionWatch, "__init__", noting)
+    monkeypatch.setattr(frames_units.FunctionWatch, "__init__", noting)
     assert_same(Stack(Around, depth=1), plan(["blocks.0"], ["blocks.0.layer/linear"]), summed)
     assert bool(modes) == (by_mode or by_name)
 

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import Phase
 
-from tests.doors import Around, ModuleState, frames_leaves, frames_recording, frames_saved, frames_state
+from tests.doors import Around, ModuleState, UnitRun, frames_held, frames_recording, frames_slots, frames_state
 from tests.fuzz.check import Difference
 from tests.fuzz.plans import HIDDEN_STATE
 from tests.fuzz.run import LEAST_SELECTIVE_SHARE, LEAST_SHARE, Tally, fuzz
@@ -85,19 +85,19 @@ def buffers_of_now() -> Any:
 
 def changes_unseen() -> Any:
     stack = contextlib.ExitStack()
-    for module in (frames_saved, frames_state):
+    for module in (frames_held, frames_slots, frames_state):
         stack.enter_context(mock.patch.object(module, "check_unchanged", lambda *args: None))
     return stack
 
 
 def draws_of_units_lost() -> Any:
     """Replays go on with the numbers that a unit took in forward."""
-    taken = frames_leaves.Leaf.__init__
+    taken = UnitRun.__init__
 
-    def broken(self: frames_leaves.Leaf, *args: Any, random: Any, **others: Any) -> None:
+    def broken(self: UnitRun, *args: Any, random: Any, **others: Any) -> None:
         taken(self, *args, random=[], **others)
 
-    return mock.patch.object(frames_leaves.Leaf, "__init__", broken)
+    return mock.patch.object(UnitRun, "__init__", broken)
 
 
 PLANTED = [

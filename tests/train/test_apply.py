@@ -114,7 +114,7 @@ def test_a_model_that_trains_in_eval_mode_under_a_plan_is_told_of_no_missing_one
     model, batch = stack().eval(), torch.randn(64, 16)
     autockpt.apply(model, "min", inputs=batch, loss=lambda outputs: outputs.square().mean())
     caplog.clear()
-    with watching_replays() as replayed:
+    with watching_replays(model) as replayed:
         for _ in range(2):
             model(batch).square().mean().backward()
     assert replayed and caplog.messages == []

@@ -382,7 +382,7 @@ def test_steps_with_one_forward_and_with_two_may_take_turns(caplog: pytest.LogCa
         sum((model(BATCH).square().mean() for _ in range(forwards)), torch.zeros(())).backward()
         model.zero_grad()
     assert sum("recorded a step" in record.getMessage() for record in caplog.records) == 3
-    with watching_replays() as replayed:
+    with watching_replays(model) as replayed:
         (model(BATCH).square().mean() + model(BATCH).square().mean()).backward()
     assert any(key.endswith("#1") for keys in replayed for key in keys)
 

@@ -12,7 +12,7 @@ from ..._choose.pins import refuse_pins
 from ..._data.errors import NotApplicable
 from ..._data.goal import Patterns
 from ..._data.plan import refuse_no_plan
-from ..._frames.install import installed_plan
+from ..._install.install import installed_plan
 from ..._record.step import refuse_other
 from ...solvers.errors import BudgetError
 from ...solvers.units import shown

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from contextvars import copy_context
 from typing import NamedTuple
 
 import torch
 
 from ... import _torch_private as private
+from ..._compare.unwritten import Remade, attentions, is_unwritten
 from ..._frames.frame import Frame
-from ..._frames.saved import Slot
-from ..._frames.unwritten import Made, attentions, is_unwritten
+from ..._frames.replay import Plain, Replay
+from ..._frames.slots import Slot
 from ..._record.sandbox import Sandbox
 from .outcome import Observed, compare
 from .report import Difference
@@ -47,53 +47,67 @@ class _Dropped(NamedTuple):
     requires_grad: bool
 
 
-@contextmanager
-def comparing_replays(step: int, state: Callable[[], Sandbox], faults: list[Fault]) -> Iterator[None]:
-    """Compare what every replay in the block makes with what forward dropped, of which copies wait on the host.
+class Comparing:
+    """Gives the frames of a plan replayers that compare what they make with copies, on the host, of what was dropped.
 
     Args:
-        step: number of the step, for the differences.
         state: remembers all that a replay may change.
-        faults: takes those that are found, in the order of backward; a replay that raises is one.
+
+    Attributes:
+        refused: no segment is kept.
+        step: number of the step that runs, for the differences.
+        faults: replays that differ, in the order of backward; one that raises is one.
     """
-    dropped: weakref.WeakKeyDictionary[Slot, _Dropped] = weakref.WeakKeyDictionary()
-    make, plain = Slot.__init__, Frame.replay
 
-    def drop(slot: Slot, frame: Frame, tensor: torch.Tensor) -> None:
-        make(slot, frame, tensor)
+    def __init__(self, state: Callable[[], Sandbox]) -> None:
+        self.refused: Collection[int] = ()
+        self.step = 0
+        self.faults: list[Fault] = []
+        self.state = state
+
+    def begin(self) -> None:
+        """Need nothing of a forward."""
+
+    def replayer(self, segment: int) -> _Compared:
+        """Return what replays the next frame of a segment."""
+        return _Compared(self)
+
+
+class _Compared(Plain):
+    compares = True
+
+    def __init__(self, comparing: Comparing) -> None:
+        self._comparing = comparing
+        self._dropped: weakref.WeakKeyDictionary[Slot, _Dropped] = weakref.WeakKeyDictionary()
+
+    @private.never_compiled
+    def saves(self, slot: Slot, tensor: torch.Tensor) -> None:
         if tensor.dtype is not torch.uint8 or tensor.dim() != 1:  # a kernel's workspace, which it need not fill
-            observed = Observed("replay", frame.calls[-1].key, tensor).kept()
-            dropped[slot] = _Dropped(observed, private.saving_node(), tensor.requires_grad)
+            observed = Observed("replay", slot.frame.calls[-1].key, tensor).kept()
+            self._dropped[slot] = _Dropped(observed, private.saving_node(), tensor.requires_grad)
 
-    def replay(frame: Frame) -> None:
-        slots = [slot for _, slot in frame.alive() if slot.value is None and slot in dropped]
-        again = _Again(step, frame, {slot: dropped.pop(slot) for slot in slots}, plain)
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        slots = [slot for _, slot in frame.alive() if slot.value is None and slot in self._dropped]
+        dropped = {slot: self._dropped.pop(slot) for slot in slots}
+        again = _Again(self._comparing.step, dropped, lambda: Replay(frame, last, backward), frame.calls[-1].key)
         error = again.run()
         difference = again.difference(error)
         if difference is not None:
-            faults.append(Fault(difference, again.repeats(state)))
+            self._comparing.faults.append(Fault(difference, again.repeats(self._comparing.state)))
         if error is not None:
             raise error
 
-    Slot.__init__, Frame.replay = drop, replay  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        Slot.__init__, Frame.replay = make, plain  # type: ignore[method-assign]
-
 
 class _Again:
-    """A frame that is replayed several times: a replay lets go of what it was made from, so that is held here."""
+    """A frame that is replayed several times."""
 
-    def __init__(self, step: int, frame: Frame, dropped: dict[Slot, _Dropped], plain: Callable[[Frame], None]) -> None:
-        self._step, self._frame, self._dropped, self._plain = step, frame, dropped, plain
-        self._calls, self._boundary = frame.calls, frame.boundary
+    def __init__(self, step: int, dropped: dict[Slot, _Dropped], make: Callable[[], Replay], last_key: str) -> None:
+        self._step, self._dropped, self._make, self._last_key = step, dropped, make, last_key
 
     def run(self) -> Exception | None:
         """Replay the frame; return what it raised."""
-        self._frame.calls, self._frame.boundary = self._calls, self._boundary
         try:
-            self._plain(self._frame)
+            self._make().run()
         except Exception as error:  # told as a fault, and raised by the first replay
             return error
         return None
@@ -102,7 +116,7 @@ class _Again:
         """Return the first difference of what the replay made, under the name of its call; None if there is none."""
         nodes = self._attentions()
         made = {
-            slot: Made(slot.value, each.node, each.requires_grad)
+            slot: Remade(slot.value, each.node, each.requires_grad)
             for slot, each in self._dropped.items()
             if slot.value is not None
         }
@@ -114,9 +128,8 @@ class _Again:
         if error is None:
             return None
         missing = (each.observed.name for slot, each in self._dropped.items() if slot.value is None)
-        name = next(missing, self._calls[-1].key)
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return Difference(kind="replay", name=name, step=self._step, what=what)
+        return Difference(kind="replay", name=next(missing, self._last_key), step=self._step, what=what)
 
     def _attentions(self) -> set[int]:
         """Return the numbers of attention's nodes in the frame: behind the one for which backward replays it."""

@@ -20,9 +20,10 @@ from ..._data.goal import Asked, Patterns, Pins
 from ..._data.keys import label
 from ..._data.plan import Plan
 from ..._device import device_of
-from ..._frames import watching_replays
-from ..._frames.install import as_applied, install, set_aside, uninstall
-from ..._frames.patches import governor_of
+from ..._frames.table import Replayers
+from ..._install.install import as_applied, govern, install, set_aside, uninstall
+from ..._install.patches import governor_of
+from ..._install.watching import watching_replays
 from ..._optimizer.memory import Optimizers
 from ..._record import profile
 from ..._record.loss import sum_of_outputs
@@ -36,7 +37,7 @@ from ...solvers.errors import BudgetError
 from .asked import refuse_plans_inside, refuse_unclear, runnable
 from .figures import figures_of
 from .outcome import Observed, compare, observe
-from .replays import Fault, comparing_replays
+from .replays import Comparing, Fault
 from .report import Difference, Verdict, Verification
 
 PATIENCE = 2
@@ -157,10 +158,10 @@ class Runs:
     steps: int
 
     @contextmanager
-    def planned(self) -> Iterator[None]:
+    def planned(self, replayers: Replayers | None = None) -> Iterator[None]:
         """Have the plan on the model, in the state from which runs begin: the one place where it is installed."""
         self.sandbox.restore()
-        install(self.step.model, self.plan)
+        govern(self.step.model, None, self.plan, replayers)
         try:
             yield
         finally:
@@ -232,7 +233,7 @@ def _run_planned(
     """Run the planned steps; return what differs, what they raised, and by replay the keys of what it came to."""
     found: list[Difference] = []
     error = None
-    with runs.planned(), watching_replays() as replayed:
+    with runs.planned(), watching_replays(runs.step.model) as replayed:
         try:
             found.extend(runs.differences(plain))
         except torch.OutOfMemoryError:
@@ -247,14 +248,12 @@ def _faults(runs: Runs) -> list[Fault]:
     """Run the planned steps again, up to the first whose replays do not make what was dropped; return those."""
     step, outcomes = runs.step, runs.outcomes()
     state = partial(Sandbox, step.model, inputs=(*step.args, *step.kwargs.values()), loss=step.loss)
-    faults: list[Fault] = []
-    with runs.planned(), suppress(Exception):  # as the planned run before, which has told it
-        for number in range(1, runs.steps + 1):
-            with comparing_replays(number, state, faults):
-                next(outcomes)
-            if faults:
-                break
-    return faults
+    comparing = Comparing(state)
+    with runs.planned(comparing), suppress(Exception):  # as the planned run before, which has told it
+        while comparing.step < runs.steps and not comparing.faults:
+            comparing.step += 1
+            next(outcomes)
+    return comparing.faults
 
 
 def _is_to_blame(differences: Sequence[Difference], error: str | None, noise: Sequence[Difference]) -> bool:

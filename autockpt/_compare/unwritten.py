@@ -34,7 +34,7 @@ STATE_ELEMENTS = 2
 INTEGERS = (torch.int64, torch.uint64)
 
 
-class Made(NamedTuple):
+class Remade(NamedTuple):
     """What a replay made for a saved tensor.
 
     Attributes:
@@ -65,7 +65,7 @@ def attentions(nodes: Iterable[Any], since: int) -> set[int]:
     return found
 
 
-def is_unwritten(made: Made, others: Iterable[Made], nodes: Collection[int]) -> bool:
+def is_unwritten(made: Remade, others: Iterable[Remade], nodes: Collection[int]) -> bool:
     """Return whether no comparison goes by a saved tensor.
 
     Args:

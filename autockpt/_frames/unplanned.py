@@ -1,4 +1,4 @@
-"""Calls that a plan knows nothing of: no recorded step made them, as where the depth is drawn or the data decides it.
+"""Unplanned calls: no recorded step made them, as where the depth is drawn or the data decides it.
 
 A plan counts on nothing that they hold. So what they save waits elsewhere, as all does in a step that is recorded.
 """
@@ -18,7 +18,7 @@ from .._stash.spilled_step import SpilledStep
 
 
 @dataclass(slots=True)
-class Strangers:
+class UnplannedCalls:
     """Tells the calls that a plan does not know.
 
     Attributes:

@@ -35,7 +35,7 @@ _PLACES = 64
 
 _ITEMS = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64, 16: numpy.complex128}
 
-Witness: TypeAlias = "tuple[object, ...] | Tensor"
+Checksum: TypeAlias = "tuple[object, ...] | Tensor"
 
 
 class Places:
@@ -54,7 +54,7 @@ class Places:
         return free.pop()
 
 
-def witness_of(tensor: Tensor, places: Places | None = None) -> Witness | None:
+def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum | None:
     """Return the checksum of a tensor that was saved; None where its bytes do not say all that it is.
 
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
@@ -67,7 +67,7 @@ def witness_of(tensor: Tensor, places: Places | None = None) -> Witness | None:
     return on_device(tensor.detach(), places.take(tensor.device))
 
 
-def checksum_of(tensor: Tensor) -> Witness:
+def checksum_of(tensor: Tensor) -> Checksum:
     """Return the checksum of a tensor that has bytes.
 
     On a CPU this takes nothing from torch's allocator, and no mode sees it. On a device the checksum stays there.
@@ -112,12 +112,12 @@ def _words(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     return words, octets[whole:] if whole < octets.numel() else None
 
 
-def same(one: Witness | None, other: Witness | None) -> bool:
+def same(one: Checksum | None, other: Checksum | None) -> bool:
     """Whether two checksums are the same; on a device this waits for it."""
     return all_same([(one, other)])[0]
 
 
-def all_same(pairs: Sequence[tuple[Witness | None, Witness | None]]) -> list[bool]:
+def all_same(pairs: Sequence[tuple[Checksum | None, Checksum | None]]) -> list[bool]:
     """Whether the two checksums are the same, for each pair; each device is waited for once."""
     found = [one is other or (type(one) is tuple and one == other) for one, other in pairs]
     devices: dict[torch.device, list[tuple[int, Tensor, Tensor]]] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -21,10 +21,8 @@ from .. import _torch_private
 from .._calls.contents import Contents
 from .._calls.layout import bytes_now, put_bytes, told_by_bytes
 from .._calls.values import kept_whole
-from .witness import Witness, checksum_of, same
-
-if TYPE_CHECKING:
-    from .frame import Call
+from .._frames.frame import MemberCall
+from .checksum import Checksum, checksum_of, same
 
 MOST_SUMMED_BYTES = 2**28
 """Of what attributes, closures and globals have, the smallest tensors up to so many bytes in all are looked into."""
@@ -47,7 +45,7 @@ class Hidden:
         generators: torch's, among it.
     """
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, calls: Iterable[MemberCall]) -> None:
         modules: dict[str, torch.nn.Module] = {}
         roots: dict[str, object] = {}
         copied: set[int] = set()
@@ -140,7 +138,7 @@ class Sums:
         return [*held, *(f"an argument of {tuple(each.shape)}, and no version of it says so" for each in given)]
 
 
-class Copies:
+class SmallCopies:
     """Bytes of tensors as they are now, on the host.
 
     Args:
@@ -163,5 +161,5 @@ def has_bytes(tensor: torch.Tensor) -> bool:
     return bool(told_by_bytes(tensor) and not tensor.is_meta and tensor.numel() and tensor.untyped_storage().nbytes())
 
 
-def _differ(tensor: torch.Tensor, before: Witness | None) -> bool:
+def _differ(tensor: torch.Tensor, before: Checksum | None) -> bool:
     return not has_bytes(tensor) or not same(checksum_of(tensor), before)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from .. import _torch_private
 from .._data.errors import ReplayError
+from .._frames.held import check_unchanged
+from .._frames.slots import Slot
 from .._stash.base import SpilledTensor
-from .saved import check_unchanged
-from .witness import Places, Witness, witness_of
+from .checksum import Checksum, Places, checksum_of_saved
 
 LATE_WRITE = "draws the noise of an RReLU after autograd has saved it, and its replay did not make the same values"
 
@@ -23,7 +24,7 @@ def kept(key: str, why: str) -> ReplayError:
     )
 
 
-class Copied:
+class CopiedNumbers:
     """A copy of a few numbers of the host: on a device, attention saves the state of its generator there."""
 
     __slots__ = ("_copy",)
@@ -36,11 +37,11 @@ class Copied:
         return self._copy
 
 
-class Proof:
+class Expected:
     """What a forward saved, for the comparison with what its replay makes.
 
     Attributes:
-        witness: its checksum; None where there is none.
+        checksum: its checksum; None where there is none.
         made: the checksum of what the replay made. Taken as it is saved, like the other: running statistics may be
             written after that.
         spilled: its bytes, where the replay is a rehearsal.
@@ -49,15 +50,15 @@ class Proof:
         requires_grad: whether a gradient flows through it.
     """
 
-    __slots__ = ("_places", "_saved", "_version", "made", "node", "requires_grad", "spilled", "stands", "witness")
+    __slots__ = ("_places", "_saved", "_version", "checksum", "made", "node", "requires_grad", "spilled", "stands")
 
     def __init__(
-        self, tensor: Tensor, witness: Witness | None, spilled: SpilledTensor | Copied | None, places: Places
+        self, tensor: Tensor, checksum: Checksum | None, spilled: SpilledTensor | CopiedNumbers | None, places: Places
     ) -> None:
-        self.witness, self._places = witness, places
+        self.checksum, self._places = checksum, places
         self.spilled = spilled
         self.stands = ""
-        self.made: Witness | None = None
+        self.made: Checksum | None = None
         self.node, self.requires_grad = _torch_private.saving_node(), tensor.requires_grad
         self._saved = weakref.ref(tensor)
         self._version = _torch_private.version(tensor)
@@ -65,7 +66,7 @@ class Proof:
     def take(self, made: Tensor) -> None:
         """Take what the replay made."""
         with _torch_private.no_torch_functions():
-            self.made = witness_of(made, self._places)
+            self.made = checksum_of_saved(made, self._places)
 
     def tensor(self) -> Tensor:
         """Return what was saved.
@@ -80,3 +81,8 @@ class Proof:
         if saved is not None:
             check_unchanged(saved, self._version, "a tensor")
         return self.spilled.restore()
+
+
+def expected_in(slot: Slot) -> Expected | None:
+    """Return what forward saved in a slot, where a replay of it is still to be compared with that."""
+    return slot.expected if isinstance(slot.expected, Expected) else None

@@ -12,19 +12,22 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
 from .._data.plan import Plan, Segment
-from ..solvers.units import listed as listed
-from . import Buffers, Nets, Place, Strangers, Table, Wanted
+from .._frames.state import Buffers
+from .._frames.table import Place, Replayers, Table
+from .._frames.unit import PlannedUnits, Wanted
+from .._frames.unplanned import UnplannedCalls
+from ..solvers.units import listed
 
 
 def table_of(
-    model: nn.Module, plan: Plan, nets: Nets | None = None, calls: Mapping[str, int] | None = None
+    model: nn.Module, plan: Plan, replayers: Replayers | None = None, calls: Mapping[str, int] | None = None
 ) -> tuple[Table, dict[str, nn.Module]]:
     """Return a plan as the forwards of `model` look it up, and the modules that must have one, the root first.
 
     Args:
         model: the root.
         plan: the plan.
-        nets: what is to compare its replays; None for nothing.
+        replayers: gives frames what replays them; None where nothing is to be compared.
         calls: how often each module is called in the step that it is for, by name; None where nobody knows.
 
     Raises:
@@ -35,19 +38,22 @@ def table_of(
     for number, segment in enumerate(plan.segments):
         targets.add(number, segment)
     known = {targets.first(name): times for name, times in (calls or {}).items() if name in targets.modules}
-    strangers = targets.strangers(known)
+    unplanned = targets.callable_beyond(known)
+    units = PlannedUnits(
+        kept=targets.units,
+        functions={call: Wanted.of(call, functions) for call, functions in targets.functions.items()},
+        inside={name_of(key) for key in map(_call_of, targets.units)},
+    )
     table = Table(
         plan=plan,
-        parents=targets.parents | ({""} if strangers else set()),
+        parents=targets.parents | ({""} if unplanned else set()),
         members=targets.members,
-        leaves=targets.leaves,
-        functions={call: Wanted.of(call, functions) for call, functions in targets.functions.items()},
+        units=units,
         names={name_of(key) for key in map(_call_of, targets.members)},
-        inside={name_of(key) for key in map(_call_of, targets.leaves)},
-        nets=nets,
-        strangers=Strangers(known),
+        replayers=replayers,
+        unplanned=UnplannedCalls(known),
     )
-    wanted = {"", *table.parents, *table.names, *table.inside, *targets.children, *strangers}
+    wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned}
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
 
 
@@ -57,8 +63,9 @@ class _Targets:
     Attributes:
         aliases: all names of each module, by its id.
         modules: modules by all of their names.
-        parents, members, leaves: as in the table.
-        functions: by the key of a call, those of its own code that are members or leaves, as ``name#occurrence``.
+        parents, members: as in the table.
+        units: whether the result of each is kept, or else skipped, by key.
+        functions: by the key of a call, those of its own code that are members or units, as ``name#occurrence``.
         children: modules whose code must not be taken for that of a call around it, where functions are looked for.
     """
 
@@ -70,7 +77,7 @@ class _Targets:
             self.aliases.setdefault(id(module), []).append(name)
         self.parents: set[str] = set()
         self.members: dict[str, Place] = {}
-        self.leaves: dict[str, bool] = {}
+        self.units: dict[str, bool] = {}
         self.functions: dict[str, set[str]] = {}
         self.children: set[str] = set()
 
@@ -88,10 +95,10 @@ class _Targets:
             )
 
     def add(self, number: int, segment: Segment) -> None:
-        """Enter a segment: its leaves, and then its members."""
+        """Enter a segment: its units, and then its members."""
         calls = [call for call, function in map(split_key, segment.calls) if not function]
         for key, kept in (dict.fromkeys(segment.keep, True) | dict.fromkeys(segment.skip, False)).items():
-            self._add_leaf(segment, key, kept, [self.modules[name_of(call)] for call in calls])
+            self._add_unit(segment, key, kept, [self.modules[name_of(call)] for call in calls])
         if "" in map(name_of, calls):
             raise NotApplicable("the model as a whole cannot be a segment: nothing outside it would hold a boundary")
         parent = self._common_caller(segment) if segment.parent is None else name_of(segment.parent)
@@ -121,7 +128,7 @@ class _Targets:
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")
 
-    def strangers(self, known: Mapping[str, int]) -> set[str]:
+    def callable_beyond(self, known: Mapping[str, int]) -> set[str]:
         """Return the modules that may be called more often: in a loop, by a parent or the root, or not called before.
 
         Where a caller called nothing, its code is out of reach: it is compiled, or takes the weights of its children.
@@ -149,10 +156,10 @@ class _Targets:
                 "it. Keep that call."
             )
 
-    def _add_leaf(self, segment: Segment, key: str, kept: bool, members: list[nn.Module]) -> None:
+    def _add_unit(self, segment: Segment, key: str, kept: bool, members: list[nn.Module]) -> None:
         call, function = split_key(key)
         module = self.modules[name_of(call)]
-        self.leaves[self._key(key)] = kept
+        self.units[self._key(key)] = kept
         if function and key in segment.calls:
             return
         inside = any(module is inner for member in members for inner in member.modules())

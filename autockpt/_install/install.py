@@ -1,6 +1,6 @@
 """Putting a plan on a model, or on several that train together, and taking it off again.
 
-Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and leaves.
+Only `forward` in the `__dict__` of some modules changes: of the roots, of the segments' parents, members and units.
 Names, state_dict, isinstance, deepcopy and pickle stay as they were. What a patched forward knows is its module, the
 module's name and the handle that all of them have in common, so another plan is another table in that.
 
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from .._calls.roots import Together, roots
+from .._compare.checks import Checking, Checks
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
-from . import Checking, Governor, Handle, Nets, Table, governed_forward
-from .patch_targets import listed, table_of
+from .._frames.table import Handle, Replayers, Table
+from ..solvers.units import listed
+from .governed import Governs, governed_forward
 from .patches import (
     governor_of,
     known_to,
@@ -32,6 +34,7 @@ from .patches import (
     unpatch,
     unwrapped,
 )
+from .targets import table_of
 
 _REPLACED = "the model's forward was replaced after the plan was applied. Undo that first"
 
@@ -48,14 +51,14 @@ def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    govern(model, None, plan, Nets.of(plan, check, governed=False))
+    govern(model, None, plan, Checks.of(plan, check, governed=False))
 
 
 def govern(
     model: nn.Module,
-    governor: Governor | None,
+    governor: Governs | None,
     plan: Plan | None = None,
-    nets: Nets | None = None,
+    replayers: Replayers | None = None,
     calls: Mapping[str, int] | None = None,
 ) -> None:
     """Let `governor` decide about the plan of `model`; one that is already on it is taken off first.
@@ -64,7 +67,7 @@ def govern(
         model: the root, or several.
         governor: is asked before each training step; its handle is set here. None where the plan is to stay.
         plan: to begin with; None recomputes nothing.
-        nets: what compares its replays; None for nothing.
+        replayers: gives frames what replays them; None where nothing is compared.
         calls: how often each module is called in the step that it is for, by name; None where nobody knows.
 
     Raises:
@@ -75,7 +78,7 @@ def govern(
         _refuse_replicas(root)
         if governor is not None:
             _refuse_governed_parts(root)
-    table, modules = (Table(), {}) if plan is None else table_of(model, plan, nets, calls)
+    table, modules = (Table(), {}) if plan is None else table_of(model, plan, replayers, calls)
     uninstall(model)
     handle = Handle(table, tuple(own))
     patch_new(modules, handle)
@@ -85,7 +88,7 @@ def govern(
         patch_root(root, name, handle, governor)
 
 
-def cover(model: nn.Module, governor: Governor) -> bool:
+def cover(model: nn.Module, governor: Governs) -> bool:
     """Let `governor` decide about forwards that were put in the place of governed ones; whether there are any."""
     over = {
         name: root
@@ -182,7 +185,7 @@ def set_aside(model: nn.Module) -> Iterator[Plan | None]:
     finally:
         if known is not None and known[0] in known[1].roots:
             table = known[1].table
-            govern(model, governor, plan, table.nets, table.strangers.calls)
+            govern(model, governor, plan, table.replayers, table.unplanned.calls)
             if governor is not None:
                 governor.resume(model)
 

@@ -14,9 +14,11 @@ from typing import Any
 from torch import nn
 
 from .._data.errors import NotApplicable
-from . import Governor, Handle, Table, governed_forward, patched_forward
-from .patch import module_of, own_forward, patch_over
-from .patch_targets import listed
+from .._frames.reference import Reference
+from .._frames.routing import patched_forward
+from .._frames.table import Handle, Table
+from ..solvers.units import listed
+from .governed import Governs, governed_forward
 
 
 def known_to(forward: Callable[..., Any] | None) -> tuple[str, Handle] | None:
@@ -33,12 +35,12 @@ def patched(module: nn.Module) -> tuple[str, Handle] | None:
     return known_to(module.__dict__.get("forward"))
 
 
-def governor_of(module: nn.Module) -> Governor | None:
+def governor_of(module: nn.Module) -> Governs | None:
     """Return who holds a model, or several with it, to a budget, behind wrappers too; None if nobody does."""
     patch = patch_behind(module)
     if patch is None or patch.func is not governed_forward:
         return None
-    governor: Governor = patch.args[3]
+    governor: Governs = patch.args[3]
     return governor
 
 
@@ -69,6 +71,28 @@ def unwrapped(module: nn.Module) -> Any:
     return forward
 
 
+def patch_over(function: Callable[..., Any], module: nn.Module, *knows: object) -> functools.partial[Any]:
+    """Return a patch over the forward that a module has now: it calls ``function(own, reference, *knows, ...)``.
+
+    `own` is the forward that is the module's alone, None where it is its class's. A partial itself, and none of a
+    derived class: each of those that is nested costs a recursion more.
+    """
+    forward = module.forward
+    of_class = "forward" not in vars(module) and getattr(forward, "__func__", None) is type(module).forward
+    return functools.partial(function, None if of_class else forward, Reference(module), *knows)
+
+
+def own_forward(patch: functools.partial[Any]) -> Any:
+    """Return the forward that is the module's alone; None where it is its class's."""
+    return patch.args[0]
+
+
+def module_of(patch: functools.partial[Any]) -> nn.Module | None:
+    """Return the module that a patch is on; None where it is gone."""
+    reference: Reference = patch.args[1]
+    return reference.to()
+
+
 def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> None:
     """Put `function` around the forward of a module."""
     patch = patch_over(function, module, *knows)
@@ -77,7 +101,7 @@ def patch(module: nn.Module, function: Callable[..., Any], *knows: object) -> No
     module.__dict__["forward"] = patch
 
 
-def patch_root(module: nn.Module, name: str, handle: Handle, governor: Governor | None) -> None:
+def patch_root(module: nn.Module, name: str, handle: Handle, governor: Governs | None) -> None:
     """Put a patch on a root, which asks `governor` for the plan if there is one."""
     handle.patched[name] = "forward" in module.__dict__
     if governor is None:

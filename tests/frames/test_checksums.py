@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.doors import WITNESS_COLUMNS, all_witnesses_same, on_device, same_witness, witness_of
+from tests.doors import CHECKSUM_COLUMNS, all_checksums_same, checksum_of_saved, on_device, same_checksum
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool]
 SIZES = st.one_of(
     st.integers(1, 40),
-    st.sampled_from([WITNESS_COLUMNS - 1, WITNESS_COLUMNS, 2 * WITNESS_COLUMNS, 4 * WITNESS_COLUMNS + 3, 60_000]),
+    st.sampled_from([CHECKSUM_COLUMNS - 1, CHECKSUM_COLUMNS, 2 * CHECKSUM_COLUMNS, 4 * CHECKSUM_COLUMNS + 3, 60_000]),
 )
 
 
@@ -25,8 +25,8 @@ def values(size: int, dtype: torch.dtype, seed: int) -> Tensor:
 def both(one: Tensor, other: Tensor) -> set[bool]:
     """What both ways say of two tensors: that of a CPU, and that of a device."""
     return {
-        same_witness(witness_of(one), witness_of(other)),
-        same_witness(on_device(one), on_device(other)),
+        same_checksum(checksum_of_saved(one), checksum_of_saved(other)),
+        same_checksum(on_device(one), on_device(other)),
     }
 
 
@@ -66,11 +66,11 @@ def test_swapped_values_swapped_rows_and_flipped_signs_are_seen(size: int, dtype
 def test_what_lies_between_the_elements_of_a_view_counts_for_nothing(dtype: torch.dtype) -> None:
     whole = values(8 * 96, dtype, 0).view(8, 96)
     queries = whole[:, :32]
-    before = witness_of(queries), on_device(queries)
+    before = checksum_of_saved(queries), on_device(queries)
     whole[:, 32:] = 0
-    assert same_witness(before[0], witness_of(queries)) and same_witness(before[1], on_device(queries))
+    assert same_checksum(before[0], checksum_of_saved(queries)) and same_checksum(before[1], on_device(queries))
     whole[3, 3] += 1
-    assert not same_witness(before[0], witness_of(queries)) and not same_witness(before[1], on_device(queries))
+    assert not same_checksum(before[0], checksum_of_saved(queries)) and not same_checksum(before[1], on_device(queries))
 
 
 def test_minus_zero_is_not_zero_and_one_nan_is_not_another() -> None:
@@ -83,12 +83,12 @@ def test_minus_zero_is_not_zero_and_one_nan_is_not_another() -> None:
 
 
 def test_a_workspace_has_none_and_neither_has_what_bytes_do_not_tell() -> None:
-    assert witness_of(torch.zeros(9, dtype=torch.uint8)) is None
-    assert witness_of(torch.eye(3).to_sparse()) is None
-    assert witness_of(torch.empty(3, device="meta")) is None
+    assert checksum_of_saved(torch.zeros(9, dtype=torch.uint8)) is None
+    assert checksum_of_saved(torch.eye(3).to_sparse()) is None
+    assert checksum_of_saved(torch.empty(3, device="meta")) is None
 
 
-@pytest.mark.parametrize("size", [8, 600, 5 * WITNESS_COLUMNS])
+@pytest.mark.parametrize("size", [8, 600, 5 * CHECKSUM_COLUMNS])
 def test_small_differences_of_neighbours_do_not_cancel(size: int) -> None:
     tensor = torch.arange(size, dtype=torch.int32)
     for here, there in ((3, -1), (1, -1), (5, -3), (1 << 31, 1 << 31), (-(1 << 31), 1 << 31)):
@@ -103,11 +103,11 @@ def test_several_are_compared_at_once() -> None:
     pairs = [
         (on_device(one), on_device(one)),
         (on_device(one), on_device(other)),
-        (witness_of(one), witness_of(one)),
-        (witness_of(one), None),
+        (checksum_of_saved(one), checksum_of_saved(one)),
+        (checksum_of_saved(one), None),
         (None, on_device(one)),
         (None, None),
         (on_device(other), on_device(other)),
     ]
-    assert all_witnesses_same(pairs) == [True, False, True, False, False, True, True]
-    assert all_witnesses_same([]) == []
+    assert all_checksums_same(pairs) == [True, False, True, False, False, True, True]
+    assert all_checksums_same([]) == []

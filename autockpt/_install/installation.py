@@ -15,12 +15,14 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from .._compare.checks import Checks
 from .._data.plan import Plan
-from . import Handle, Nets, Table, patched_forward
+from .._frames.reference import Reference
+from .._frames.routing import patched_forward
+from .._frames.table import Handle, Table
 from .install import uninstall
-from .patch import Reference
-from .patch_targets import table_of
 from .patches import patch_new, rename
+from .targets import table_of
 
 
 class Begins(Protocol):
@@ -86,24 +88,24 @@ class Installation:
     def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
         table = self._handle.table
-        faults = table.nets.take_faults() if table.nets is not None else {}
-        return PlanReport(faults=faults, unplanned=table.strangers.take_met())
+        faults = table.replayers.findings.take_faults() if isinstance(table.replayers, Checks) else {}
+        return PlanReport(faults=faults, unplanned=table.unplanned.take_met())
 
     def replace(
-        self, model: nn.Module, plan: Plan, nets: Nets | None = None, calls: Mapping[str, int] | None = None
+        self, model: nn.Module, plan: Plan, checks: Checks | None = None, calls: Mapping[str, int] | None = None
     ) -> None:
         """Put another plan on the model, whose own forward may be running; steps before keep theirs.
 
         Args:
             model: the model.
             plan: the other plan.
-            nets: what compares its replays; None for nothing.
+            checks: compares its replays; None for nothing.
             calls: as for `govern`.
 
         Raises:
             NotApplicable: see `install` and `uninstall`; nothing is changed then.
         """
-        table, modules = table_of(model, plan, nets, calls)
+        table, modules = table_of(model, plan, checks, calls)
         rename(model, self._handle)
         patch_new(modules, self._handle)
         self._handle.table = table

@@ -1,0 +1,153 @@
+"""A check of one frame: does its replay make what its forward saved? By checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from torch import Tensor
+
+from .. import _torch_private
+from .._data.errors import ReplayError
+from .._frames.around import NUMPY, PYTHON, Generator
+from .._frames.frame import Frame, MemberCall
+from .._frames.held import Changed
+from .._frames.replay import Replay
+from .._frames.slots import Slot
+from .._stash.base import SpilledTensor
+from .checksum import Checksum, Places, all_same, checksum_of_saved
+from .expected import CopiedNumbers, Expected, expected_in, kept
+from .findings import Findings
+from .unwritten import Remade, attentions, is_unwritten
+
+OTHER_VALUES = "saved other values in its replay than in its forward: it reads something that changes in between"
+
+CANNOT = "cannot be replayed ({})"
+
+Numbered: TypeAlias = tuple[int, Slot]
+
+
+class Check:
+    """Replays one frame, notes errors of that, and compares what it makes where it is to.
+
+    Args:
+        findings: takes what is found out.
+        segment: number of the frame's segment.
+        compares: whether the replay is compared, by checksums.
+
+    Attributes:
+        compares: the same.
+    """
+
+    __slots__ = ("_attentions", "_others", "_places", "_since", "compares", "findings", "segment")
+
+    def __init__(self, findings: Findings, segment: int, *, compares: bool) -> None:
+        self.findings, self.segment, self.compares = findings, segment, compares
+        self._others: list[Generator] = []  # that a call may draw from, besides the devices' own
+        self._attentions: set[int] = set()  # numbers of the nodes of autograd that are one
+        self._places = Places()
+        self._since = 0  # the first node of the call that runs
+
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        """See a call before its forward; arguments as for `Replayer.begins`."""
+        drawn, self._since = self.findings.drawn_from(self.segment), _torch_private.saving_node() + 1
+        self._others = list(dict.fromkeys([PYTHON, NUMPY, *drawn])) if self.compares else drawn
+        return self._others
+
+    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
+        """See what a call's forward has done."""
+        if self.compares:
+            self._attentions |= attentions([each.grad_fn for each in results], self._since)
+        drawn = self.findings.drawn_from(self.segment)
+        drawn += [each for each, _ in call.random if each in self._others and each not in drawn]
+
+    @_torch_private.never_compiled
+    def saves(self, slot: Slot, tensor: Tensor) -> None:
+        """Keep what shows whether a replay makes `tensor` for `slot`."""
+        with _torch_private.no_torch_functions():
+            spilled, checksum = self.spilled(tensor), checksum_of_saved(tensor, self._places)
+            if checksum is not None or spilled is not None:
+                slot.expected = Expected(tensor, checksum, spilled, self._places)
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | CopiedNumbers | None:
+        """Keep the bytes of a tensor, where the replay is a rehearsal and they say all that it is."""
+        return None
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        """Replay a frame, and compare.
+
+        Raises:
+            ReplayError: it makes other values than its forward did, and backward has nothing else to go on with.
+            Exception: see `Replay.run`.
+        """
+        replay = self.make(frame, last, backward)
+        try:
+            replay.run(self.need_all)
+        except (Changed, ReplayError) as error:
+            raise self.refused(replay.call.key, CANNOT.format(error)) from error
+        if self.compares and (wrong := self.wrong(frame, last, backward)):
+            raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+
+    def make(self, frame: Frame, last: int, backward: int) -> Replay:
+        """Return a replay of a frame; arguments as for `Replayer.replay`."""
+        return Replay(frame, last, backward, skips=self.segment not in self.findings.needed_whole)
+
+    def need_all(self) -> None:
+        """Replay nothing of this segment without what the plan skips, from now on."""
+        self.findings.needed_whole.add(self.segment)
+
+    def refused(self, key: str, why: str) -> ReplayError:
+        """Return the error of a call that has no replay, and have it kept from the next forward on."""
+        self.findings.fault(self.segment, key, why)
+        return kept(key, why)
+
+    def wrong(self, frame: Frame, last: int, backward: int) -> list[Numbered]:
+        """Return the slots for which a replay made something else than forward saved; the others expect nothing now."""
+        wrong = _unlike(frame)
+        if wrong:
+            made = {number: found for number, slot in frame.alive() if (found := _remade(slot)) is not None}
+            none = [number for number, each in made.items() if is_unwritten(each, made.values(), self._attentions)]
+            wrong = [(number, slot) for number, slot in wrong if number not in none]
+        return wrong if wrong and self._repeats(frame, last, backward, wrong) else []
+
+    def _repeats(self, frame: Frame, last: int, backward: int, wrong: Sequence[Numbered]) -> bool:
+        """Whether another replay makes the same as the one before, or else a kernel does not repeat itself."""
+        made: list[tuple[Expected, Checksum | None]] = []
+        for _, slot in wrong:
+            expected = expected_in(slot)
+            if expected is not None and slot.value is not None and not slot.value.is_cpu:
+                made.append((expected, expected.made))
+                slot.value = None
+        if not made:  # kernels of a CPU repeat themselves
+            return True
+        self.make(frame, last, backward).run()
+        if all(all_same([(expected.made, before) for expected, before in made])):
+            return True
+        self.findings.does_not_repeat(self.segment, frame.call_at(wrong[0][0]).key)
+        return False
+
+
+def _remade(slot: Slot) -> Remade | None:
+    """Return what a replay has made for a slot whose tensor is still to be compared."""
+    expected = expected_in(slot)
+    if expected is None or slot.value is None:
+        return None
+    return Remade(slot.value, expected.node, expected.requires_grad)
+
+
+def _unlike(frame: Frame) -> list[Numbered]:
+    """Return the slots for which something speaks against what a replay has made; the others expect nothing now."""
+    filled = [
+        (number, slot, expected)
+        for number, slot in frame.alive()
+        if slot.value is not None and (expected := expected_in(slot)) is not None
+    ]
+    # What has no checksum has nothing that speaks against it.
+    pairs = [(each.made if each.checksum is not None else None, each.checksum) for *_, each in filled]
+    wrong = []
+    for (number, slot, _), same in zip(filled, all_same(pairs), strict=True):
+        if same:
+            slot.expected = None
+        else:
+            wrong.append((number, slot))
+    return wrong

@@ -1,0 +1,181 @@
+"""A rehearsal: the first replay of a segment, with what forward saved at hand where it goes wrong.
+
+                rehearsal                                       check
+saved           checksum, and the bytes where there is room     checksum
+equal           go on                                           go on
+differs         backward has those bytes, the call is kept      ReplayError, the call is kept
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .._calls.layout import told_by_bytes
+from .._frames.around import Generator
+from .._frames.frame import Frame, MemberCall
+from .._frames.replay import Replay
+from .._stash.base import NoRoom, Spill, SpilledTensor
+from .._stash.held import HeldStashes
+from .check import CANNOT, OTHER_VALUES, Check
+from .expected import CopiedNumbers, expected_in
+from .findings import Findings
+from .hidden import Hidden, SmallCopies, Sums
+
+_log = logging.getLogger("autockpt")
+
+CHANGES = "changes {}, which a replay would do again"
+
+FAILS = "fails in its replay ({}: {}{})"
+
+_FEW = 16
+"""Numbers that are copied on the host; more are spilled."""
+
+
+class Spills:
+    """Where rehearsals put the tensors that forward drops.
+
+    Args:
+        stashes: opens stashes.
+    """
+
+    def __init__(self, stashes: HeldStashes) -> None:
+        self._stashes = stashes
+        self._open: dict[str, weakref.ref[Spill]] = {}  # by type of device
+        self._told_no_room = False
+
+    def of(self, device: torch.device) -> Spill:
+        """Return the one for tensors of a device: it is open as long as some frame has it.
+
+        Raises:
+            NoRoom: there is no room.
+        """
+        known = self._open.get(device.type)
+        spill = known() if known is not None else None
+        if spill is None:
+            spill = Spill(self._stashes.open(device), device, ())
+            self._open[device.type] = weakref.ref(spill)
+        return spill
+
+    def no_room(self, error: NoRoom) -> None:
+        """Note that what a frame drops fits nowhere: where its replay goes wrong, there is an error."""
+        if not self._told_no_room:
+            self._told_no_room = True
+            _log.warning("a rehearsal has only checksums to go by: %s", error)
+
+
+class Rehearsal(Check):
+    """Replays a segment's first frame: what that drops is spilled too, and backward goes on with it where this fails.
+
+    It leaves no trace: what the replay has changed of Python objects and small tensors is put back, and the call is
+    kept. Where forward has changed what cannot be put back, such as an iterator, a weight, or an argument through a
+    pointer, no replay runs.
+
+    Args:
+        findings: takes what is found out.
+        segment: number of the frame's segment.
+        spills: where the tensors wait.
+    """
+
+    __slots__ = ("_held", "_hidden", "_spills", "_sums", "_why")
+
+    def __init__(self, findings: Findings, segment: int, spills: Spills) -> None:
+        super().__init__(findings, segment, compares=True)
+        self._hidden: Hidden | None = None  # of the call that is running
+        self._sums: Sums | None = None
+        self._spills = spills
+        self._held: dict[str, Spill] = {}  # by type of device
+        self._why: dict[str, str] = {}  # calls that are to be kept
+
+    @_torch_private.never_compiled
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        self._hidden = hidden = Hidden([call])
+        with _torch_private.no_torch_functions():
+            self._sums = Sums([*hidden.weights(), *hidden.large()], given)
+        self._others = list(dict.fromkeys([*super().begins(call, given), *hidden.generators]))
+        return self._others
+
+    @_torch_private.never_compiled
+    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
+        super().ends(call, results)
+        hidden, sums, self._hidden, self._sums = self._hidden, self._sums, None, None
+        if hidden is not None and sums is not None:
+            with _torch_private.no_torch_functions():
+                lost = [*sums.changed(), *hidden.lost()]
+            if lost:
+                self._why[call.key] = CHANGES.format(lost[0])
+
+    def spilled(self, tensor: Tensor) -> SpilledTensor | CopiedNumbers | None:
+        if tensor.is_cpu and tensor.numel() <= _FEW and told_by_bytes(tensor):
+            return CopiedNumbers(tensor)
+        try:
+            kind = tensor.device.type
+            spill = self._held[kind] = self._held.get(kind) or self._spills.of(tensor.device)
+            held = spill.take(tensor)
+        except NoRoom as error:
+            self._spills.no_room(error)
+            return None
+        return held if isinstance(held, SpilledTensor) else None
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        hidden, replay = Hidden(frame.calls), self.make(frame, last, backward)
+        copies = SmallCopies(hidden.small())
+
+        def again() -> None:
+            self.need_all()
+            copies.put_back()
+            hidden.put_back()
+
+        try:
+            self._try(frame, replay, again)
+        finally:
+            changed = [*copies.put_back(), *hidden.changed()]
+            hidden.put_back()
+        if changed:
+            self._why.setdefault(replay.call.key, CHANGES.format(changed[0]))
+        try:
+            wrong = self.wrong(frame, last, backward)
+        finally:  # on a device it replays once more
+            copies.put_back()
+            hidden.put_back()
+        if wrong:
+            self._why.setdefault(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+            if any((each := expected_in(slot)) is None or each.spilled is None for _, slot in wrong):
+                raise self.refused(frame.call_at(wrong[0][0]).key, OTHER_VALUES)
+        if self._why:
+            hidden.put_hooks_back()
+        self._settle(frame)
+
+    def _try(self, frame: Frame, replay: Replay, again: Callable[[], None]) -> None:
+        """Run a replay, unless it is known that the call has none; what goes wrong is a reason to keep the call."""
+        try:
+            if not self._why or _needs(frame):
+                replay.run(again)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if _needs(frame):
+                raise self.refused(replay.call.key, CANNOT.format(error)) from error
+            self._why.setdefault(replay.call.key, FAILS.format(type(error).__name__, error, replay.hint()))
+
+    def _settle(self, frame: Frame) -> None:
+        """Have backward go on with what forward saved, where that is at hand, and note the calls that are kept."""
+        for key, reason in self._why.items():
+            self.findings.fault(self.segment, key, reason)
+        for number, slot in frame.alive():
+            expected = expected_in(slot)
+            if expected is not None and expected.spilled is not None:
+                expected.stands, slot.value = frame.call_at(number).key, None
+        self.findings.rehearsed.add(self.segment)
+
+
+def _needs(frame: Frame) -> bool:
+    """Whether a frame has slots that only a replay can fill."""
+    return any(
+        slot.value is None and not ((expected := expected_in(slot)) and expected.spilled) for _, slot in frame.alive()
+    )

@@ -1,0 +1,78 @@
+"""What autograd is handed in forward in the place of the tensors that a member saves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .frame import Frame
+from .held import Detached
+from .slots import OwnedSlot, Slot, reads_alike
+
+
+class Pack:
+    """The pack hook of one member's forward. Autograd keeps it as long as what it packed, so it must hold nothing.
+
+    Attributes:
+        inputs: arguments of the unit that is running.
+        sources: what it saved of them, by slot.
+        slots: those of the frame.
+    """
+
+    __slots__ = ("_frame", "_owners", "inputs", "slots", "sources")
+
+    def __init__(self, frame: Frame, owners: dict[int, Tensor]) -> None:
+        self.inputs: list[Tensor] | None = None
+        self.sources: list[tuple[int, int]] = []
+        self._frame: Frame | None = frame
+        self.slots = frame.slots
+        self._owners = owners
+
+    @_torch_private.never_compiled
+    def hook(self, tensor: Tensor) -> Slot | OwnedSlot | Detached:
+        """Return what autograd is to hold for `tensor`: only a `Slot` lets go of it."""
+        frame = self._frame
+        assert frame is not None
+        storage = _torch_private.storage_key(tensor)
+        owner = self._owners.get(storage)
+        if owner is not None:
+            if self.inputs is None:
+                self.slots.append(None)
+            return OwnedSlot(owner, tensor)
+        if self.inputs is not None:  # in a unit, whose replay packs nothing
+            source = source_of(tensor, storage, self.inputs)
+            if source is None:
+                return Detached(tensor, "a tensor that a kept call saved")
+            self.sources.append(source)
+        slot = Slot(frame, tensor)
+        self.slots.append(weakref.ref(slot))
+        if frame.replayer.compares:
+            frame.replayer.saves(slot, tensor)
+        return slot
+
+    def close(self) -> None:
+        """Let go of the frame and of the parameters."""
+        self._frame, self._owners, self.slots = None, {}, []
+
+
+def source_of(tensor: Tensor, storage: int, inputs: Sequence[Tensor]) -> tuple[int, int] | None:
+    """Return which argument a tensor is a view of, and how far behind its first element; None if a replay makes none.
+
+    Args:
+        tensor: what a unit saves.
+        storage: its storage's key.
+        inputs: the unit's arguments.
+    """
+    for number, whole in enumerate(inputs):
+        if whole is tensor:  # as nearly always
+            return (number, 0) if whole.layout is torch.strided else None
+    for number, whole in reversed([*enumerate(inputs)]):
+        if _torch_private.storage_key(whole) == storage:
+            if whole.layout is not torch.strided or not reads_alike(tensor, whole):
+                return None
+            return number, int(tensor.storage_offset()) - int(whole.storage_offset())
+    return None

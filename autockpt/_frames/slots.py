@@ -1,0 +1,182 @@
+"""What autograd holds in the place of a tensor that a segment saves.
+
+    Slot        dropped: the frame's replay brings it back
+    OwnedSlot   a parameter or a buffer, or a view of one: that itself
+
+All of this runs once or twice for every saved tensor, so what is cheap to write twice is not worth a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .held import check_unchanged
+
+_keeps_graph = _torch_private.keeps_graph
+
+Look: TypeAlias = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+"""Shape, strides, dtype and device."""
+
+_NO_NODE = type(None)
+
+
+class Fills(Protocol):
+    """Brings dropped tensors back: a frame.
+
+    Attributes:
+        calls: what it would run; empty where nothing can ask for a replay any more.
+        looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
+    """
+
+    calls: list[Any]
+    looks: dict[Look, Look]
+
+    def fill(self, slot: Slot) -> None:
+        """Have the slot be full."""
+
+
+class Expects(Protocol):
+    """Knows what forward saved in a slot, and takes what a replay makes for it.
+
+    Attributes:
+        stands: key of the call that saved it, where backward is to have what forward saved; else empty.
+    """
+
+    stands: str
+
+    def take(self, made: Tensor) -> None:
+        """Take what the replay made."""
+
+    def tensor(self) -> Tensor:
+        """Return what forward saved."""
+
+
+class Slot:
+    """Stands for a saved tensor that is dropped in forward and comes back with the frame's replay.
+
+    Attributes:
+        frame: brings it back.
+        value: the tensor, after the replay. It lives here and dies with the slot, or when it is given to a backward
+            that keeps its graph: another one replays again.
+        given: number of that backward.
+        expected: what forward saved here, where that is compared.
+    """
+
+    __slots__ = ("__weakref__", "_look", "_node", "_version", "expected", "frame", "given", "value")
+
+    def __init__(self, frame: Fills, tensor: Tensor) -> None:
+        self.frame = frame
+        self.value: Tensor | None = None
+        self.given: int | None = None
+        self.expected: Expects | None = None
+        self._version = 0
+        try:
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            look = _sparse_look(tensor)
+        self._look = frame.looks.setdefault(look, look)
+        self._node = type(tensor.grad_fn)
+
+    def fill(self, tensor: Tensor, value: Tensor) -> str | None:
+        """Take the replay's `tensor`, which `value` is detached.
+
+        Node, shape, strides, dtype and device are compared with those of forward. Values are not.
+
+        Returns:
+            In what it differs from what forward saved here; None if in nothing.
+        """
+        node = type(tensor.grad_fn)
+        # What comes from the boundary has a node in forward and none in the replay. What is compiled has a class of
+        # its own for each time that it was, all of one name; a replay may run another than its forward did.
+        if node is not self._node and node.__name__ != self._node.__name__ and _NO_NODE not in (node, self._node):
+            return f"a result of {node.__name__} instead of {self._node.__name__}"
+        try:
+            look: Look = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        except RuntimeError:
+            look = _sparse_look(tensor)
+        if look != self._look:
+            return _difference(look, self._look)
+        self._take(value)
+        return None
+
+    def fill_from(self, tensor: Tensor, offset: int) -> str | None:
+        """Take a view of the storage of the replay's `tensor`, so far behind its first element; returns as `fill`."""
+        shape, stride, dtype, device = self._look
+        value = tensor.detach()
+        if offset or value.shape != shape or value.stride() != stride:
+            value = value.as_strided(shape, stride, value.storage_offset() + offset)
+        if value.dtype is not dtype or value.device != device:
+            return _difference((shape, stride, value.dtype, value.device), self._look)
+        self._take(value)
+        return None
+
+    def _take(self, value: Tensor) -> None:
+        self._version = value._version
+        self.value = value
+        if self.expected is not None:
+            self.expected.take(value)
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor, replaying the frame if need be."""
+        if self.expected is not None and self.expected.stands:
+            return self.expected.tensor()
+        value = self.value
+        if value is None:
+            self.frame.fill(self)
+            return self.tensor()
+        if value._version != self._version:
+            check_unchanged(value, self._version, "a tensor")
+        if _keeps_graph() and self.frame.calls:
+            backward = _torch_private.keeping_backward()
+            if backward >= 0:
+                self.value, self.given = None, backward
+        return value
+
+
+class OwnedSlot:
+    """A saved tensor whose storage is a parameter's or a buffer's: that object itself, seen as forward saw it."""
+
+    __slots__ = ("_owner", "_version", "_view")
+
+    def __init__(self, owner: Tensor, tensor: Tensor) -> None:
+        self._owner = owner
+        self._version = owner._version
+        self._view: Any = None
+        if tensor is owner:
+            return
+        if reads_alike(tensor, owner):
+            self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
+        else:
+            self._view = tensor.detach()
+
+    def tensor(self) -> Tensor:
+        """Return the saved tensor."""
+        owner, view = self._owner, self._view
+        if owner._version != self._version:
+            check_unchanged(owner, self._version, "a parameter or buffer")
+        if view is None:
+            return owner
+        if isinstance(view, Tensor):
+            return view
+        return owner.detach().as_strided(*view) if torch.is_grad_enabled() else owner.as_strided(*view)
+
+
+def reads_alike(tensor: Tensor, whole: Tensor) -> bool:
+    """Whether a tensor makes the same numbers of the same bytes as `whole` does, so that a view of that can be it."""
+    return tensor.dtype is whole.dtype and tensor.is_conj() is whole.is_conj() and tensor.is_neg() is whole.is_neg()
+
+
+def _sparse_look(tensor: Tensor) -> Look:
+    """Describe a tensor of a compressed sparse layout, which has no strides."""
+    return tensor.shape, (), tensor.dtype, tensor.device
+
+
+def _difference(found: Look, expected: Look) -> str:
+    """Say in what two tensors differ that look different."""
+    words = ("of shape", "of strides", "of", "on")
+    pairs = zip(words, (tuple(found[0]), *found[1:]), (tuple(expected[0]), *expected[1:]), strict=True)
+    return next(f"a tensor {word} {one} instead of {other}" for word, one, other in pairs if one != other)

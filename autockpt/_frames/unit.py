@@ -1,0 +1,137 @@
+"""Units: what a member runs inside it and its replay does not run again, because it is kept or skipped.
+
+    forward   norm ─▶ [up] ─▶ gelu ─▶ [down] ─▶ +        [up] kept: its result stays
+    replay    norm    stays ─▶ gelu   hollow              [down] skipped: nothing needed reads its result
+               └────────▶ what [up] saved of its argument
+
+They come in the same order in forward and in the replay, so each call in forward adds an entry (a unit that ran, or
+the key of any other call), and each in the replay takes the next. What a unit saves stays with autograd, as in a plain
+step, but for its own arguments: those the replay makes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from .._calls.values import decode
+from .held import Detached, Tags, tagged, tags_of
+from .hollow import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Functions of one call's own code that are members or units.
+
+    Attributes:
+        keys: their keys, by name and occurrence.
+        count: how many there are.
+        only: the key of the first function of its name, where no other is wanted; else None.
+    """
+
+    keys: Mapping[str, Mapping[int, str]]
+    count: int
+    only: str | None
+
+    @classmethod
+    def of(cls, call: str, functions: Collection[str]) -> Wanted:
+        """Return them for the key of a call and functions as ``name#occurrence``."""
+        keys: dict[str, dict[int, str]] = {}
+        for function in functions:
+            name, _, occurrence = function.partition("#")
+            keys.setdefault(name, {})[int(occurrence)] = f"{call}/{function}"
+        only = next(iter(keys.values())).get(0) if len(functions) == 1 else None
+        return cls(keys, len(functions), only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedUnits:
+    """The units of a plan.
+
+    Attributes:
+        kept: by key, whether the result of a unit is kept, or else skipped.
+        functions: by the key of a call, the functions of its own code that are members or units.
+        inside: names of the modules that have units among their calls, or among the functions of their code.
+    """
+
+    kept: Mapping[str, bool] = field(default_factory=dict)
+    functions: Mapping[str, Wanted] = field(default_factory=dict)
+    inside: Collection[str] = frozenset()
+
+
+class PassedOn(NamedTuple):
+    """A tensor of a unit's result that is one of its arguments: the number of that, and what was on it."""
+
+    number: int
+    tags: Tags
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class UnitRun:
+    """One run of a unit, with what a replay hands out in its place.
+
+    Attributes:
+        key: the unit's key.
+        start: number of slots in the frame when it began.
+        arguments: how many tensors it was given.
+        generators: how many there were, those of the member first and then those that it was given.
+        sources: for each slot since, the argument that it is a view of, and how far behind its first element
+            it begins.
+        skipped: whether its result cannot be read.
+        result: its result, encoded; None where it is one tensor.
+        tensors: what stand for the tensors in the result.
+        random: the generators that it moved, by number since a replay may make its own, with their states after it.
+    """
+
+    key: str
+    start: int
+    arguments: int
+    generators: int
+    sources: Sequence[tuple[int, int]]
+    skipped: bool
+    result: list[Any] | None
+    tensors: Sequence[Detached | Shape | PassedOn]
+    random: Sequence[tuple[int, Any]]
+
+    def hand_out(self, arguments: list[Tensor]) -> Any:
+        """Return what the unit returned in forward, for a replay that gave it `arguments`."""
+        if self.result is None:
+            return _handed(self.tensors[0], arguments)
+        return decode(self.result, [_handed(tensor, arguments) for tensor in self.tensors])[0]
+
+
+Entry: TypeAlias = UnitRun | str | None
+"""A unit; or the key of any other call of a patched module; None for a unit that raised."""
+
+
+@dataclass(slots=True, eq=False)
+class Units:
+    """The units of one member's forward.
+
+    Attributes:
+        handle: that of the model, to tell its calls from those of another.
+        planned: the plan's.
+        entries: what a replay finds, in order.
+    """
+
+    handle: object
+    planned: PlannedUnits
+    entries: list[Entry] = field(default_factory=list)
+
+
+def stand_in(tensor: Tensor, arguments: list[Tensor], *, kept: bool) -> Detached | Shape | PassedOn:
+    """Return what stands for a tensor of a unit's result, which was given `arguments`."""
+    for number, argument in enumerate(arguments):
+        if argument is tensor:
+            return PassedOn(number, tags_of(tensor))
+    return Detached(tensor, "the result of a kept call") if kept else Shape(tensor)
+
+
+def _handed(stand_in: Detached | Shape | PassedOn, arguments: list[Tensor]) -> Tensor:
+    """Return a tensor of a unit's result for a replay that gave it `arguments`."""
+    if isinstance(stand_in, PassedOn):
+        return tagged(arguments[stand_in.number], stand_in.tags)
+    return stand_in.leaf()

@@ -1,0 +1,86 @@
+"""The forward that is put on a root whose plan somebody decides about, step by step."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+
+from .. import _torch_private
+from .._calls.values import tensors
+from .._data.door import bare
+from .._frames.reference import Reference
+from .._frames.routing import GONE, patched_forward
+from .._frames.table import Handle
+from .._frames.thread import thread
+from ..solvers.errors import AutockptError
+
+
+class Governs(Protocol):
+    """Who decides about the plan of a model.
+
+    Attributes:
+        handle: that of the model.
+    """
+
+    handle: Handle
+
+    def train(
+        self, root: nn.Module, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a training forward of a root: `forward` is its own."""
+
+    def pause(self, name: str, arguments: object) -> None:
+        """End what is being recorded: the root of this name does something else than train now."""
+
+    def resume(self, model: nn.Module) -> None:
+        """Hold the model to its budget again."""
+
+    def close(self) -> None:
+        """Let go of everything: the plan is taken off the model."""
+
+
+def governed_forward(
+    own: Callable[..., Any] | None,
+    reference: Reference,
+    name: str,
+    governor: Governs,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run a root's forward, its `own` or its class's, as its governor wants it."""
+    module = reference.to()
+    if module is None:
+        raise ReferenceError(GONE)
+    forward = types.MethodType(type(module).forward, module) if own is None else own
+    if not governor.handle.patched:  # taken off since, and who put another forward over this one calls it
+        return forward(*args, **kwargs)
+    if _trains(module, (args, kwargs)):
+        try:
+            return governor.train(module, name, forward, args, kwargs)
+        except AutockptError as error:  # where no plan is found, users see the line that called their model
+            raise bare(error, but_theirs=True) from error.__cause__
+    if thread.scope is None and not thread.replays and not is_compiling():
+        governor.pause(name, (args, kwargs))
+    return patched_forward(own, reference, name, governor.handle, *args, **kwargs)
+
+
+def _trains(module: nn.Module, arguments: object) -> bool:
+    """Whether a forward may be one of training: of parameters, or through frozen ones, in whatever mode those are."""
+    return (
+        torch.is_grad_enabled()
+        and thread.scope is None  # else another plan's member calls the model
+        and not thread.replays
+        and not is_compiling()
+        and not _torch_private.transforms_active()
+        and not _torch_private.foreign_checkpoint_active()  # which counts what is saved, and recomputes it by itself
+        and (
+            any(parameter.requires_grad for parameter in module.parameters())
+            or any(tensor.requires_grad for tensor in tensors(arguments))
+        )
+    )

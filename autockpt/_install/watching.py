@@ -1,0 +1,52 @@
+"""Seeing which calls are replayed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from .._calls.roots import roots
+from .._frames.frame import Frame, Replayer
+from .._frames.unit import UnitRun
+from .patches import patched_behind
+
+
+class WatchedReplayer:
+    """Goes around the replayer of a frame, and notes what is replayed.
+
+    Args:
+        replayed: takes, for each replay, the keys of the calls and of the units met in them.
+        replayer: replays the frame.
+    """
+
+    def __init__(self, replayed: list[tuple[str, ...]], replayer: Replayer) -> None:
+        self._replayed, self._replayer = replayed, replayer
+        self.compares = replayer.compares
+        self.begins, self.ends, self.saves = replayer.begins, replayer.ends, replayer.saves
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        """Replay the frame; arguments and errors as for `Replayer.replay`."""
+        entries = (entry for call in frame.calls if call.units is not None for entry in call.units.entries)
+        met = (entry.key for entry in entries if isinstance(entry, UnitRun))
+        self._replayed.append((*(call.key for call in frame.calls), *met))
+        self._replayer.replay(frame, last, backward)
+
+
+@contextmanager
+def watching_replays(model: nn.Module) -> Iterator[list[tuple[str, ...]]]:
+    """Watch the plan that is on a model: yields a list that takes the keys of the calls, and of their units, by replay.
+
+    Frames that begin inside the block count, in all threads: backward of a device runs in a thread of its own.
+    """
+    replayed: list[tuple[str, ...]] = []
+    handles = {known[1] for root in roots(model).values() if (known := patched_behind(root)) is not None}
+    for handle in handles:
+        handle.watched = functools.partial(WatchedReplayer, replayed)
+    try:
+        yield replayed
+    finally:
+        for handle in handles:
+            handle.watched = None
