@@ -62,14 +62,14 @@ def checked(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--check-always"):
         yield
         return
-    from tests.doors import Checks
+    from tests.doors import ReplayChecks
 
-    plain = Checks.of
+    plain = ReplayChecks.of
 
-    def of(plan: Any, check: Any, *, governed: bool, **others: Any) -> Checks | None:
+    def of(plan: Any, check: Any, *, governed: bool, **others: Any) -> ReplayChecks | None:
         return plain(plan, "always" if check == "sampled" else check, governed=governed, **others)
 
-    with mock.patch.object(Checks, "of", of):
+    with mock.patch.object(ReplayChecks, "of", of):
         yield
 
 

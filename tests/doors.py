@@ -14,7 +14,7 @@ from autockpt._choose import solve as solving
 from autockpt._choose.bound import lay_out, least_seconds
 from autockpt._choose.candidates import Candidates, find_candidates, profile_index
 from autockpt._choose.candidates import runs as candidate_runs
-from autockpt._choose.candidates.effects import Replay, replay_of
+from autockpt._choose.candidates.effects import PlannedReplay, replay_of
 from autockpt._choose.candidates.entering import entering_bytes
 from autockpt._choose.candidates.from_plan import find_planned
 from autockpt._choose.candidates.menus import state_flow
@@ -88,7 +88,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._check.verify.outcome import Observed
     from autockpt._check.verify.outcome import compare as compare_outcomes
     from autockpt._compare import check as compare_check
-    from autockpt._compare.checks import Checking, Checks
+    from autockpt._compare.checks import Checking, ReplayChecks
     from autockpt._compare.checksum import COLUMNS as CHECKSUM_COLUMNS
     from autockpt._compare.checksum import all_same as all_checksums_same
     from autockpt._compare.checksum import checksum_of_saved, on_device

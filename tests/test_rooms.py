@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 LIBRARY = Path(__file__).parent.parent / "autockpt"
-ROOMS = ("_device", "_optimizer", "_ranks", "_record", "_stash", "_tell", "_train", "_watch")
+ROOMS = (
+    "_compare",
+    "_device",
+    "_frames",
+    "_install",
+    "_optimizer",
+    "_ranks",
+    "_record",
+    "_stash",
+    "_tell",
+    "_train",
+    "_watch",
+)
 
 MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)

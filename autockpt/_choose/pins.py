@@ -17,7 +17,7 @@ from .._data.tables import CallRecord
 from ..solvers.pins import coverable
 from ..solvers.units import listed
 from .candidates import Candidates
-from .candidates.effects import Replay
+from .candidates.effects import PlannedReplay
 from .candidates.profile_index import Index
 
 NEAREST = 3
@@ -41,10 +41,10 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     required = _outermost(index, again)
     functions = {call: {f for f in index.within((call,), index.functions) if not index.is_free(f)} for call in again}
 
-    def apart(replay: Replay, call: int) -> bool:
+    def apart(replay: PlannedReplay, call: int) -> bool:
         return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
 
-    def leaves(replay: Replay, call: int) -> bool:
+    def leaves(replay: PlannedReplay, call: int) -> bool:
         return bool(functions[call]) and functions[call] <= replay.alone
 
     everything = range(len(replays))

@@ -22,7 +22,7 @@ LEAST_PERIOD = 16
 """Steps in which every segment is checked once, where there are no more segments than that."""
 
 
-class Checks:
+class ReplayChecks:
     """Replays the frames of one plan, and compares some of them with their forwards.
 
     Args:
@@ -45,10 +45,12 @@ class Checks:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Copies rehearse by themselves.
-        return functools.partial(Checks, self._n_segments, always=self._always, governed=self._governed), ()
+        return functools.partial(ReplayChecks, self._n_segments, always=self._always, governed=self._governed), ()
 
     @classmethod
-    def of(cls, plan: Plan, check: Checking, *, governed: bool, stashes: HeldStashes | None = None) -> Checks | None:
+    def of(
+        cls, plan: Plan, check: Checking, *, governed: bool, stashes: HeldStashes | None = None
+    ) -> ReplayChecks | None:
         """Return what a plan is checked by; None where nothing is."""
         if check == "never":
             return None

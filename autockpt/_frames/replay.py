@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from .around import Generator, Undo, given_among, restore_states, set_states, st
 from .frame import Frame, MemberCall
 from .held import Changed, Ref
 from .hollow import Hollow
-from .slots import Slot
 from .thread import Function, thread
 from .unit import Entry, PlannedUnits, UnitRun
 from .units import arguments_of, as_given, called, run_alone
@@ -290,26 +289,6 @@ class Replay:
         self._stopped = True
         self._problem = problem
         raise _Stop
-
-
-class Plain:
-    """Replays frames, and compares nothing."""
-
-    compares = False
-
-    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
-        """Need no further generator."""
-        return []
-
-    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
-        """Need nothing of a call."""
-
-    def saves(self, slot: Slot, tensor: Tensor) -> None:
-        """Need nothing of what is saved."""
-
-    def replay(self, frame: Frame, last: int, backward: int) -> None:
-        """Replay a frame; arguments and errors as for `Replayer.replay`."""
-        Replay(frame, last, backward).run()
 
 
 def _named(what: str) -> str:

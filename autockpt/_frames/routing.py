@@ -17,9 +17,9 @@ from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
 from .frame import Replayer
+from .plain import Plain
 from .recording import Recording
 from .reference import Reference
-from .replay import Plain
 from .state import ModuleState
 from .table import Handle, Place, Table
 from .thread import Function, Scope, mismatch, thread
@@ -32,13 +32,7 @@ GONE = (
 
 
 def patched_forward(
-    own: Callable[..., Any] | None,
-    reference: Reference,
-    name: str,
-    handle: Handle,
-    /,
-    *args: Any,
-    **kwargs: Any,
+    own: Function | None, reference: Reference, name: str, handle: Handle, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Run a module's forward, its `own` or its class's, as the table behind `handle` wants it.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from torch import nn
 
 from .._calls.roots import Together, roots
-from .._compare.checks import Checking, Checks
+from .._compare.checks import Checking, ReplayChecks
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
 from .._frames.table import Handle, Replayers, Table
@@ -51,7 +51,7 @@ def install(model: nn.Module, plan: Plan, check: Checking = "never") -> None:
         NotApplicable: the plan names modules that the model does not have, a run has several parents, or the
             model is one whose calls cannot be told apart (`DataParallel` and its replicas).
     """
-    govern(model, None, plan, Checks.of(plan, check, governed=False))
+    govern(model, None, plan, ReplayChecks.of(plan, check, governed=False))
 
 
 def govern(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from .._compare.checks import Checks
+from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._frames.reference import Reference
 from .._frames.routing import patched_forward
@@ -88,11 +88,11 @@ class Installation:
     def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
         table = self._handle.table
-        faults = table.replayers.findings.take_faults() if isinstance(table.replayers, Checks) else {}
+        faults = table.replayers.findings.take_faults() if isinstance(table.replayers, ReplayChecks) else {}
         return PlanReport(faults=faults, unplanned=table.unplanned.take_met())
 
     def replace(
-        self, model: nn.Module, plan: Plan, checks: Checks | None = None, calls: Mapping[str, int] | None = None
+        self, model: nn.Module, plan: Plan, checks: ReplayChecks | None = None, calls: Mapping[str, int] | None = None
     ) -> None:
         """Put another plan on the model, whose own forward may be running; steps before keep theirs.
 

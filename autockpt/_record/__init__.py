@@ -1,6 +1,6 @@
 """Recording: from a model and a batch to a profile.
 
-    a step ── `_watch` ──▶ Run ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
+    a step ── `_watch` ──▶ SeenStep ── lifetimes.py ──▶ lifetimes ── flow.py, refusals.py, tables.py ──▶ Profile
 
 recorder.py     `profile`: what runs, and what becomes of it
 build.py        what was seen of a step, as a profile

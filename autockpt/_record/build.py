@@ -17,7 +17,7 @@ from .._data.tables import Static
 from .._device import Device, device_of, rounded
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.units import parameters_at_rest
-from .._watch.marks import Run, SeenCall
+from .._watch.marks import SeenCall, SeenStep
 from .flow import Flow
 from .lifetimes import lifetimes
 from .sandbox import compile_notes
@@ -28,7 +28,7 @@ from .timing import Seconds
 def build_profile(
     model: torch.nn.Module,
     device: torch.device,
-    run: Run,
+    run: SeenStep,
     seconds: Seconds,
     *,
     optimizer: OptimizerMemory,

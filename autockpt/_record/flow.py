@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .._watch.marks import Run
+from .._watch.marks import SeenStep
 from .._watch.routing import MOVES_STATISTICS
 from .lifetimes import Lifetimes, Placed
 
@@ -49,7 +49,7 @@ class Flow:
         constants: storages that the model's own objects have, and that no operator of the step changes.
     """
 
-    def __init__(self, run: Run, found: Lifetimes) -> None:
+    def __init__(self, run: SeenStep, found: Lifetimes) -> None:
         self.run, self._birth = run, found.birth
         self.calls = _spans(found, "enter", "exit", len(run.calls))
         self.functions = _spans(found, "begin", "end", len(run.functions))

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .._watch.marks import Mark, MarkKind, Run
+from .._watch.marks import Mark, MarkKind, SeenStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Lifetimes:
         return (*found, (began, ended)) if began >= 0 else tuple(found)
 
 
-def lifetimes(run: Run) -> Lifetimes:
+def lifetimes(run: SeenStep) -> Lifetimes:
     """Put a run's events on the clock of ticks: allocations and markers count, frees fall between them. O(events)."""
     copies, workspaces, lost = _not_of_the_step(run)
     reading = _Reading()
@@ -182,7 +182,7 @@ class _Reading:
             self._death[number] = self.found.ticks
 
 
-def _not_of_the_step(run: Run) -> tuple[set[int], set[int], set[int]]:
+def _not_of_the_step(run: SeenStep) -> tuple[set[int], set[int], set[int]]:
     """Places of allocations that a plain step does not make, and of those that the next step finds there.
 
     Returns:

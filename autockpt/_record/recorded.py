@@ -10,7 +10,7 @@ from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
 from .._ranks.refuse import COVERS_UNITS
-from .._watch.marks import Run
+from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
 from .build import build_profile
 from .timing import Seconds
@@ -31,7 +31,7 @@ class Recorded:
         made: sizes of what was made since, before the next step.
     """
 
-    run: Run
+    run: SeenStep
     seconds: Seconds
     static: Static
     reached: frozenset[int]

@@ -21,7 +21,7 @@ from .._optimizer.memory import Chosen, Optimizers, choose_optimizers, optimizer
 from .._ranks.refuse import refuse_foretold, refuse_own_step
 from .._stash import open_stash
 from .._stash.base import Spill
-from .._watch.marks import Run
+from .._watch.marks import SeenStep
 from .build import build_profile, static_bytes
 from .runs import watch_step
 from .sandbox import Sandbox
@@ -140,7 +140,7 @@ def _record(step: TrainingStep, sandbox: Sandbox, optimizers: Sequence[Chosen], 
     clock = device.clock()
     static = static_bytes(step.model, device, step.inputs(), sandbox.contents, step.held)
 
-    def watch() -> Run:
+    def watch() -> SeenStep:
         spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
         tape = device.tape()
         device.forget_workspaces()

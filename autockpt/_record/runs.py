@@ -10,7 +10,7 @@ import torch
 from .. import _torch_private as private
 from .._device import Clock, device_of
 from .._stash.base import Spill
-from .._watch.marks import Run
+from .._watch.marks import SeenStep
 from .._watch.observer import Observer
 from .._watch.storage_tape import Tape
 from .step import TrainingStep
@@ -24,7 +24,7 @@ def watch_step(
     *,
     held: Iterable[torch.Tensor] = (),
     changing: Callable[[list[torch.Tensor]], None] | None = None,
-) -> Run:
+) -> SeenStep:
     """Run the whole step, watched.
 
     Args:

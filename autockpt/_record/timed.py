@@ -13,7 +13,7 @@ from .._calls.roots import WHOLE, roots
 from .._device import device_of
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
-from .._watch.marks import Run
+from .._watch.marks import SeenStep
 from .._watch.routing import patched_forwards, routed_functions
 from .._watch.stamps import Stamps
 from .timing import STAMPED, Place, Seconds
@@ -38,7 +38,7 @@ class Timing:
     kinds: tuple[str, ...] = ()
     readings: tuple[float, ...] = ()
 
-    def seconds(self, run: Run, recorded: Seconds) -> Seconds:
+    def seconds(self, run: SeenStep, recorded: Seconds) -> Seconds:
         """Return when what happened in the plain step.
 
         Args:

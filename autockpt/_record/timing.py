@@ -21,7 +21,7 @@ import torch
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Clock, device_of
-from .._watch.marks import Mark, Run
+from .._watch.marks import Mark, SeenStep
 from .._watch.routing import patched_forwards, routed_functions
 from .._watch.stamps import Stamps
 from .step import TrainingStep
@@ -73,7 +73,7 @@ class Seconds:
         return Seconds(at=at, ops=self.ops, plain_seconds=self.plain_seconds * factor)
 
 
-def recorded_seconds(run: Run, clock: Clock, *, backward: bool) -> Seconds:
+def recorded_seconds(run: SeenStep, clock: Clock, *, backward: bool) -> Seconds:
     """Return the seconds that the recorded run itself tells.
 
     Args:
@@ -105,7 +105,7 @@ def _forward_seconds(marks: Sequence[Mark], readings: Sequence[float]) -> float:
     return total
 
 
-def timed_seconds(step: TrainingStep, run: Run, clock: Clock, recorded: Seconds) -> Seconds:
+def timed_seconds(step: TrainingStep, run: SeenStep, clock: Clock, recorded: Seconds) -> Seconds:
     """Time the forward of a recorded step at each of its places, and the step.
 
     Args:

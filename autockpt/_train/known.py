@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .._choose.candidates.passes import Passes
-from .._compare.checks import Checks
+from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._optimizer.memory import Optimizers
@@ -104,7 +104,7 @@ class Ready:
     profile: Profile
     plan: Plan
     unfit: str = ""
-    checks: Checks | None = None
+    checks: ReplayChecks | None = None
     others: tuple[tuple[Kind, Profile], ...] = ()
 
     def covers(self, batches: Sequence[Batch], gradient_bytes: int) -> bool:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .._choose.alike import MOST_OTHERS, shared
 from .._choose.refusing import refusing
-from .._compare.checks import Checks
+from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import device_of
@@ -203,7 +203,7 @@ class Plans:
         return dataclasses.replace(ready, others=tuple(each for each in both if each[0] != ready.kind))
 
     def _ready_for(self, kind: Kind, profile: Profile, plan: Plan, unfit: str = "") -> Ready:
-        checks = Checks.of(plan, self._request.check, governed=True, stashes=self._stashes)
+        checks = ReplayChecks.of(plan, self._request.check, governed=True, stashes=self._stashes)
         return Ready(kind=kind, profile=profile, plan=plan, unfit=unfit, checks=checks)
 
     def _as_recorded(self, begins: Forward, known: Known, profile: Profile, bounded: bool) -> Ready:

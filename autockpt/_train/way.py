@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from .._compare.checks import Checks
+from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._install.installation import PlanReport
 from .._record.recorded import Recorded
@@ -115,7 +115,7 @@ class Installed(Protocol):
     def take_report(self) -> PlanReport:
         """Return what was seen since the last time."""
 
-    def replace(self, model: nn.Module, plan: Plan, checks: Checks | None, calls: Mapping[str, int]) -> None:
+    def replace(self, model: nn.Module, plan: Plan, checks: ReplayChecks | None, calls: Mapping[str, int]) -> None:
         """Put another plan on the model; see `Installation.replace`."""
 
     def empty(self) -> None:

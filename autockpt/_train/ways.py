@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
-from .._compare.checks import Checks
+from .._compare.checks import ReplayChecks
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
 from .._ranks.refuse import refuse_sharded
@@ -188,7 +188,7 @@ def _ends(method: weakref.WeakMethod[Callable[[], None]], stashes: weakref.ref[H
         held.let_go()
 
 
-def _rehearsed(stashes: HeldStashes, checks: Checks | None) -> None:
+def _rehearsed(stashes: HeldStashes, checks: ReplayChecks | None) -> None:
     """Let go of stashes; where a plan was found at fault, the next one is rehearsed as well."""
     if checks is None or not checks.findings.at_fault:
         stashes.let_go()

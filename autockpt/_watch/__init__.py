@@ -1,6 +1,6 @@
 """Watching a step: what runs in it is put down as markers on the tape of an allocator, and nothing of it is changed.
 
-    a step that runs ── observer.py ──▶ markers among events ──▶ Run, of which `_record` makes a profile
+    a step that runs ── observer.py ──▶ markers among events ──▶ SeenStep, of which `_record` makes a profile
 
 observer.py     calls, functions, operators and saves, as markers
 routing.py      standing around forwards, torch functions and operators

@@ -181,7 +181,7 @@ class SeenSave(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class SeenStep:
     """What one watched run leaves.
 
     Attributes:
@@ -226,7 +226,7 @@ def run_of(
     model: torch.nn.Module,
     keys: Callable[[Iterable[torch.Tensor]], tuple[int, ...]],
     held: Iterable[torch.Tensor] = (),
-) -> Run:
+) -> SeenStep:
     """Return a run in which nothing has been seen yet.
 
     Args:
@@ -238,7 +238,7 @@ def run_of(
     for name, buffer in model.named_buffers(remove_duplicate=False):
         for key in keys(private.parts([buffer])):
             names[key] = (*names.get(key, ()), name)
-    return Run(
+    return SeenStep(
         parameters=frozenset(keys(private.parts(parameters_at_rest(model)))),
         buffer_names=names,
         constants=frozenset(keys(each for each in held if each.grad_fn is None and each.layout == torch.strided)),

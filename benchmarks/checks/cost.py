@@ -112,7 +112,7 @@ def clocked() -> Iterator[list[float]]:
 
     with ExitStack() as stack:
         for owner, name in (
-            (checks.Checks, "replayer"),
+            (checks.ReplayChecks, "replayer"),
             (check.Check, "begins"),
             (check.Check, "ends"),
             (check.Check, "saves"),

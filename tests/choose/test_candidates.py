@@ -7,12 +7,12 @@ import pytest
 
 from autockpt import Profile
 from autockpt.solvers import Candidate, simulate
-from tests.doors import Argument, Candidates, Replay, candidate_runs, find_candidates
+from tests.doors import Argument, Candidates, PlannedReplay, candidate_runs, find_candidates
 from tests.handmade import MIB, chain_profile
 from tests.hosts import host
 
 
-def named(candidates: Candidates, name: str) -> tuple[Candidate, Replay]:
+def named(candidates: Candidates, name: str) -> tuple[Candidate, PlannedReplay]:
     names = [candidate.name for candidate in candidates.problem.candidates]
     return candidates.problem.candidates[names.index(name)], candidates.replays[names.index(name)]
 

@@ -12,7 +12,8 @@ import torch
 from ... import _torch_private as private
 from ..._compare.unwritten import Remade, attentions, is_unwritten
 from ..._frames.frame import Frame
-from ..._frames.replay import Plain, Replay
+from ..._frames.plain import Plain
+from ..._frames.replay import Replay
 from ..._frames.slots import Slot
 from ..._record.sandbox import Sandbox
 from .outcome import Observed, compare

@@ -1,7 +1,7 @@
 """From a profile to a problem: what may be recomputed, what that holds, restores and costs. No torch.
 
-A profile is laid out as an `Index`; each of the `runs` of calls becomes a `Replay` (`effects`), and calls of several
-functions become those of their `menus` too, as far as time goes (`search`); `problem` states them all for a solver.
+A profile is laid out as an `Index`; each of the `runs` of calls becomes a `PlannedReplay` (`effects`), and calls of
+several functions become those of their `menus` too, as far as time goes (`search`); `problem` states all for a solver.
 Open `effects` first.
 """
 
@@ -14,7 +14,7 @@ from ..._data.errors import NotApplicable
 from ..._data.profile import Profile
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem
-from .effects import Replay
+from .effects import PlannedReplay
 from .problem import state_problem
 from .profile_index import Index
 from .search import find_replays
@@ -36,7 +36,7 @@ class Candidates:
 
     index: Index
     problem: Problem
-    replays: tuple[Replay, ...]
+    replays: tuple[PlannedReplay, ...]
     refused: tuple[tuple[int, str], ...]
     edges: tuple[int, ...]
     tensors: tuple[int, ...]
@@ -46,7 +46,7 @@ class Candidates:
     def of(
         cls,
         index: Index,
-        replays: Iterable[Replay],
+        replays: Iterable[PlannedReplay],
         *,
         refused: tuple[tuple[int, str], ...] = (),
         notes: tuple[str, ...] = (),

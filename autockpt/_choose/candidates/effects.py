@@ -25,7 +25,7 @@ from .replay_peak import replay_peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class PlannedReplay:
     """One way to recompute a run of calls, and what comes of it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Replay:
     multiplies: bool
 
 
-def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Replay | None:
+def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> PlannedReplay | None:
     """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
 
     Also where it restores nothing; None where backward never reads what the run saves, so that no replay runs.
@@ -84,7 +84,7 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Rep
         if saves.tensor[i] >= 0:
             held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
     additions += [(snapshot, index.nodes[members[0]].enter, over)] if snapshot else []
-    return Replay(
+    return PlannedReplay(
         members=members,
         alone=alone,
         segment=Segment(
@@ -115,7 +115,7 @@ class _OneReplay:
         end: tick in forward of the last save that it fills.
         seconds: of the device and of the host.
         restored: tensors that it brings back.
-        additions: as those of `Replay`.
+        additions: as those of `PlannedReplay`.
     """
 
     end: int

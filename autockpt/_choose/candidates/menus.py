@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from ...solvers.dataflow import Dataflow, Item, Unit
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.menu import make_menu
-from .effects import Replay, replay_of
+from .effects import PlannedReplay, replay_of
 from .profile_index import Index, Members
 
 MOST_FUNCTIONS = 400
 """A call with more is no block; its menu would take too long."""
 
 
-def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEVER) -> tuple[list[Replay], bool]:
+def partial_replays(index: Index, calls: Sequence[int], deadline: Deadline = NEVER) -> tuple[list[PlannedReplay], bool]:
     """Find the ways worth having to recompute a part of each of some module calls, and to keep or skip the rest.
 
     As far as time goes; returns whether it sufficed, as well.
     """
     alike: dict[tuple[object, ...], list[int]] = {}
-    functions, found = index.profile.functions, list[Replay]()
+    functions, found = index.profile.functions, list[PlannedReplay]()
     for call in calls:
         own = index.within((call,), index.functions)
         if 1 < len(own) <= MOST_FUNCTIONS:

@@ -10,11 +10,11 @@ import numpy as np
 
 from ...solvers.judge import course
 from ...solvers.problem import Addition, Call, Candidate, Hold, Problem, Save, Step, Tensor
-from .effects import Replay
+from .effects import PlannedReplay
 from .profile_index import Index, Ints
 
 
-def state_problem(index: Index, replays: Sequence[Replay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:
+def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Problem, tuple[int, ...], tuple[int, ...]]:
     """State each replay as a candidate; return the tick at which each step begins, and each tensor's index, as well."""
     saves, ticks = index.profile.saves, index.profile.ticks
     tensors = sorted({t for t in saves.tensor if t >= 0} | {t for each in replays for t, _ in each.held})
@@ -47,7 +47,7 @@ def state_problem(index: Index, replays: Sequence[Replay]) -> tuple[Problem, tup
     return problem, edges, tuple(tensors)
 
 
-def _candidate(replay: Replay, place: Mapping[int, int], step_of: Sequence[int]) -> Candidate:
+def _candidate(replay: PlannedReplay, place: Mapping[int, int], step_of: Sequence[int]) -> Candidate:
     """State one replay in steps."""
     first, last = replay.segment.calls[0], replay.segment.calls[-1]
     name = first if first == last else f"{first} … {last}"

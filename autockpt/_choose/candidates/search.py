@@ -10,7 +10,7 @@ Where time suffices, what is found and its order do not depend on any of this.
 from __future__ import annotations
 
 from ...solvers.deadline import Deadline
-from .effects import Replay, replay_of
+from .effects import PlannedReplay, replay_of
 from .menus import partial_replays
 from .profile_index import Index
 from .runs import runs_of
@@ -19,13 +19,13 @@ APART = (0, 4, 2, 6, 1, 5, 3, 7)
 """In which order every eighth of what is not looked at yet has its turn, so that what is missing is spread evenly."""
 
 
-def find_replays(index: Index, deadline: Deadline) -> tuple[list[Replay], tuple[str, ...]]:
+def find_replays(index: Index, deadline: Deadline) -> tuple[list[PlannedReplay], tuple[str, ...]]:
     """Find the replays that free something, each once, and say what was left out once time was up.
 
     Whole runs in the order of `runs_of`, then parts of calls.
     """
     runs = list(runs_of(index))
-    whole: dict[int, Replay | None] = {}
+    whole: dict[int, PlannedReplay | None] = {}
 
     def look(number: int) -> None:
         members = runs[number].members

@@ -1,0 +1,32 @@
+"""The replayer that compares nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from .around import Generator
+from .frame import Frame, MemberCall
+from .replay import Replay
+from .slots import Slot
+
+
+class Plain:
+    """Replays frames, and compares nothing."""
+
+    compares = False
+
+    def begins(self, call: MemberCall, given: Sequence[Tensor]) -> list[Generator]:
+        """Need no further generator."""
+        return []
+
+    def ends(self, call: MemberCall, results: Sequence[Tensor]) -> None:
+        """Need nothing of a call."""
+
+    def saves(self, slot: Slot, tensor: Tensor) -> None:
+        """Need nothing of what is saved."""
+
+    def replay(self, frame: Frame, last: int, backward: int) -> None:
+        """Replay a frame; arguments and errors as for `Replayer.replay`."""
+        Replay(frame, last, backward).run()
