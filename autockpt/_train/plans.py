@@ -156,7 +156,7 @@ class Plans:
         try:
             ready = self._agreement.plan(
                 profile.plain_peak_bytes,
-                lambda: self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile, first),
+                lambda: self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile),
                 lambda plan: self._adopted(begins, known, profile, plan),
             )
         except (Infeasible, TooCostly) as error:
@@ -194,7 +194,7 @@ class Plans:
         pairs = zip((known, *others), memories, strict=True)
         profiles = [self._profile(begins, each, memory)[1] for each, memory in pairs]
         del others, pairs  # and with them what was recorded, of which there are profiles now
-        solve = functools.partial(self._request.solve, device=device, bounded=False)
+        solve = functools.partial(self._request.solve, device=device)
         budget_bytes = less_margin(self._request.goal, device).budget_bytes
         plan, number, held = shared(ready.plan, profiles, budget_bytes, solve)
         if plan is not ready.plan:
@@ -206,9 +206,9 @@ class Plans:
         checks = ReplayChecks.of(plan, self._request.check, governed=True, stashes=self._stashes)
         return Ready(kind=kind, profile=profile, plan=plan, unfit=unfit, checks=checks)
 
-    def _as_recorded(self, begins: Forward, known: Known, profile: Profile, bounded: bool) -> Ready:
+    def _as_recorded(self, begins: Forward, known: Known, profile: Profile) -> Ready:
         """Plan for batches as large as were recorded."""
-        plan = self._request.solve(profile, device_of(begins.device), bounded=bounded)
+        plan = self._request.solve(profile, device_of(begins.device))
         return self._ready_for(known.kind, profile, plan)
 
     def _adopted(self, begins: Forward, known: Known, profile: Profile, plan: Plan) -> Ready | None:
@@ -274,7 +274,7 @@ class Plans:
             return None
         large = grown(begins, profile, own[0].shapes, kind.batches[0].shapes, request.loss)
         try:
-            plan = request.solve(large, device_of(begins.device), bounded=not self.history.ready)
+            plan = request.solve(large, device_of(begins.device))
             return self._ready_for(kind, large, plan)
         except (Infeasible, TooCostly):
             if request.plan_for:

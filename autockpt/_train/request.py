@@ -72,20 +72,19 @@ class Request:
         """The budget in brackets, for a sentence; empty where none in bytes is asked for."""
         return f" ({format_like(self.goal.budget_bytes, self.goal.budget)})" if self.goal.budget_bytes else ""
 
-    def solve(self, profile: Profile, device: Device, *, bounded: bool = True, share: float = 1) -> Plan:
+    def solve(self, profile: Profile, device: Device, *, share: float = 1) -> Plan:
         """Return a plan for a recorded step.
 
         Args:
             profile: of the step.
             device: where it trains, whose allocator takes a margin of the budget.
-            bounded: whether to work out how near the plan comes to what is possible.
             share: of the budget, where there is one.
         """
         goal = less_margin(self.goal, device)
         if share != 1 and goal.budget_bytes is not None:
             goal = Goal(budget=alike(int(share * goal.budget_bytes), goal.budget))
         try:
-            return choose(profile, self._asked(goal), bounded=bounded)
+            return choose(profile, self._asked(goal), bounded=False)
         except Infeasible as error:
             asked = self.goal.budget if isinstance(self.goal.budget, str) else ""
             raise error.carrying(asked=asked, margin=device.margin) from None

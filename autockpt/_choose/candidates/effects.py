@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from ..._data.plan import Segment
 from .copies import Copies, copies_of
-from .leaves import kept_and_skipped
 from .profile_index import Index, Members
 from .replay_peak import replay_peak
+from .units import kept_and_skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

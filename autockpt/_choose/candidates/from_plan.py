@@ -10,8 +10,8 @@ from ..._data.profile import Profile
 from ...solvers.units import listed
 from . import Candidates
 from .effects import replay_of
-from .leaves import kept_and_skipped
 from .profile_index import Index, Members
+from .units import kept_and_skipped
 
 
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
@@ -58,18 +58,18 @@ def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
     inside = {index.nodes[n].key: n for member in members for n in range(member, index.nodes[member].stop)}
     unknown = [key for key in (*segment.keep, *segment.skip) if key not in inside]
     keep, skip = ({inside[key] for key in keys if key in inside} for keys in (segment.keep, segment.skip))
-    leaves = {node: _leaves(index, node) for node in keep | skip}
-    unknown += [index.nodes[node].key for node, found in leaves.items() if not found]
+    inside_of = {node: _functions(index, node) for node in keep | skip}
+    unknown += [index.nodes[node].key for node, found in inside_of.items() if not found]
     if unknown:
         raise NotApplicable(
             f"the segment of {segment.calls[0]!r} keeps or skips {listed(unknown)}, and nothing of that "
             f"name ran in it in the recorded step of {index.profile.model}: take it out, or give the profile that the "
             "plan was made from"
         )
-    idle = frozenset[int]().union(*leaves.values())
+    idle = frozenset[int]().union(*inside_of.values())
     kept, skipped = kept_and_skipped(index, members, idle)
-    whole = {f for node in keep if not index.is_function(node) for f in leaves[node]}
-    may_keep, may_skip = ({f for node in nodes for f in leaves[node]} for nodes in (keep, skip))
+    whole = {f for node in keep if not index.is_function(node) for f in inside_of[node]}
+    may_keep, may_skip = ({f for node in nodes for f in inside_of[node]} for nodes in (keep, skip))
     # What no replay comes to needs no name, and may have one; of a call kept as a whole not all need be read.
     if not (set(kept) <= may_keep <= whole.union(kept) and set(skipped) <= may_skip | whole):
         raise NotApplicable(
@@ -81,6 +81,6 @@ def _idle(index: Index, members: Members, segment: Segment) -> frozenset[int]:
     return idle
 
 
-def _leaves(index: Index, node: int) -> set[int]:
+def _functions(index: Index, node: int) -> set[int]:
     """The functions that a name stands for: one, or all in a module call but for views."""
     return {f for f in index.within((node,), index.functions) if f == node or not index.is_free(f)}

@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 
 from .profile_index import Index, Members
 
-Leaves = tuple[int, ...]
+Units = tuple[int, ...]
 
 
-def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> tuple[Leaves, Leaves]:
+def kept_and_skipped(index: Index, members: Members, idle: Collection[int]) -> tuple[Units, Units]:
     """Tell apart what is kept and what is skipped where some torch functions inside a run do not run again.
 
-    Those are left out that the replay never comes to and that save nothing: by name they would cost the host something,
-    and without it cost nothing.
+    Functions that the replay never reaches and that save nothing are left out: to name them would cost host time for
+    no benefit.
     """
     saves, inside = index.profile.saves, index.saves_of(members)
     filled: dict[int, set[int]] = defaultdict(set)  # by node, what the replay makes of what it saved
