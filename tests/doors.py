@@ -42,6 +42,7 @@ from autockpt._data.devices import MARGIN as ALLOCATOR_MARGIN
 from autockpt._data.devices import named as named_device
 from autockpt._data.goal import Asked, Goal, Pins
 from autockpt._data.keys import split_key
+from autockpt._data.offload import Offload
 from autockpt._data.rooflines import IDLE_HOST, ROOFLINES, HostCosts
 from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
@@ -125,7 +126,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._frames.unit import UnitRun
     from autockpt._install.install import govern, install, installed_plan, set_aside, uninstall
     from autockpt._install.installation import Installation
-    from autockpt._install.patches import governor_of
+    from autockpt._install.patches import governor_of, patched_behind
     from autockpt._install.watching import watching_replays
     from autockpt._optimizer.memory import OptimizerMemory, choose_optimizers, optimizer_memory
     from autockpt._optimizer.steps import OptimizerSteps

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .._data.frontier import Frontier
 from .._data.goal import refuse_no_number, refuse_no_seconds
+from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile, refuse_no_profile
 from ..solvers import parse_bytes
@@ -33,6 +34,7 @@ def frontier(
     budgets: Sequence[int | str] | None = None,
     seconds: float = SECONDS,
     total_bytes: int | None = None,
+    offload: str | Offload | None = None,
 ) -> Frontier:
     """Find what each budget costs, from the plain peak of the step down to the lowest that can be reached.
 
@@ -46,6 +48,7 @@ def frontier(
         seconds: about how long it may take in all. Budgets whose turn has not come by then get what the
             instant solvers find, or the plan of a budget below them.
         total_bytes: memory of the device, for budgets in percent.
+        offload: where tensors may wait off the device; see `solve`.
 
     Returns:
         The plans; their predictions are the judge's.
@@ -71,7 +74,8 @@ def frontier(
     budgets_bytes = None if budgets is None else [parse_bytes(each, total_bytes=total_bytes) for each in budgets]
     progress = Progress(_log.info)
     deadline = Deadline.after(seconds, progress=progress)
-    candidates = find_candidates(profile, deadline=for_candidates(seconds, progress))
+    moves = Offload.of(offload)
+    candidates = find_candidates(profile, deadline=for_candidates(seconds, progress), offload=moves)
     solutions = sweep_until(
         candidates.problem,
         solver=solver,
@@ -84,7 +88,7 @@ def frontier(
     for i, solution in enumerate(solutions):
         limit_seconds = min(deadline.left / (len(solutions) - i), BOUND_SECONDS)
         found = None if i else 0.0
-        if i and limit_seconds > 0:
+        if i and limit_seconds > 0 and moves is None:  # the bound knows of no moves
             found = believed(least_seconds(*operators, solution.peak_bytes, seconds=limit_seconds), solution)
         # What holds under a higher peak holds under a lower one.
         proven_seconds = max(proven_seconds, found or 0.0)

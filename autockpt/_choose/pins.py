@@ -45,13 +45,16 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
         return replay.stop <= call or index.nodes[call].stop <= replay.members[0]
 
     def leaves(replay: PlannedReplay, call: int) -> bool:
+        if replay.segment.offload == "saved":  # of which nothing runs again
+            return not apart(replay, call)
         return bool(functions[call]) and functions[call] <= replay.alone
 
     everything = range(len(replays))
-    keeping = [i for i in everything if all(apart(replays[i], call) for call in kept)]
+    again_of = [replay.segment.offload != "saved" for replay in replays]
+    keeping = [i for i in everything if not again_of[i] or all(apart(replays[i], call) for call in kept)]
     honouring = [i for i in keeping if not any(leaves(replays[i], call) for call in again)]
     for call in required:
-        covering = {i for i in everything if replays[i].members[0] <= call < replays[i].stop}
+        covering = {i for i in everything if again_of[i] and replays[i].members[0] <= call < replays[i].stop}
         why = _why_never(candidates, call, covered=bool(covering))
         if not why and covering.isdisjoint(keeping):
             why = f"whatever recomputes it also runs again what {' '.join(Pins(keep=pins.keep))} wants kept"

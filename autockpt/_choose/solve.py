@@ -12,6 +12,7 @@ import msgspec
 
 from .._data.errors import NotApplicable
 from .._data.goal import NO_PINS, SECONDS, Asked, Goal, Patterns, Pins
+from .._data.offload import Offload
 from .._data.plan import Plan, Refusal, Segment
 from .._data.profile import Profile, refuse_no_profile
 from ..solvers import Infeasible, Solution, simulate
@@ -46,6 +47,7 @@ def solve(
     total_bytes: int | None = None,
     keep: Patterns = (),
     recompute: Patterns = (),
+    offload: str | Offload | None = None,
 ) -> Plan:
     """Choose what to recompute so that the predicted peak of the whole step stays within `budget`, or is the lowest.
 
@@ -65,6 +67,9 @@ def solve(
         keep: patterns of calls of which nothing must run again: qualified names, in which ``*`` stands for anything,
             dots too; ``"h.3.mlp#1"`` is the second call of a module.
         recompute: patterns of calls that must run again, by themselves or inside a larger segment.
+        offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
+            them: ``"host"``, or a folder. Moves cost bytes by rate, both ways: 25 GB/s to the host and 1 GB/s to a
+            folder, or what is given, ``"host@50GB/s"``. None for nowhere.
 
     Returns:
         The plan; its predictions are the judge's.
@@ -88,7 +93,7 @@ def solve(
     refuse_no_profile(profile)
     goal = Goal.of(budget, max_overhead, total_bytes=total_bytes)
     pins = Pins.of(keep, recompute)
-    return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins))
+    return choose(profile, Asked(goal=goal, solver=solver, seconds=seconds, pins=pins, offload=Offload.of(offload)))
 
 
 @contextlib.contextmanager
@@ -119,7 +124,9 @@ def choose(
     """
     named(asked.solver)
     progress, most_seconds = Progress(_log.info, clock), asked.goal.most_seconds(profile.plain_seconds)
-    found = found or find_candidates(profile, deadline=for_candidates(asked.seconds, progress, clock))
+    if found is None:
+        looking = for_candidates(asked.seconds, progress, clock)
+        found = find_candidates(profile, deadline=looking, offload=asked.offload)
     candidates = pin(found, asked.pins)
     deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
     solution = _solution(found, candidates, most_seconds, asked, deadline)
@@ -127,7 +134,8 @@ def choose(
     known: float | None = 0.0
     if solution.chosen:
         deadline.tell("how little any method would recompute")
-        known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounded else None
+        bounds = bounded and asked.offload is None  # the bound knows of no moves
+        known = least_seconds(*lay_out(candidates.index), budget_bytes) if bounds else None
     stated = make_plan(candidates, solution, budget_bytes=budget_bytes, lower_bound_seconds=known, pins=asked.pins)
     return msgspec.structs.replace(stated, goal=asked.goal)
 
@@ -215,10 +223,10 @@ def make_plan(
     is wrong, and left out.
     """
     index = candidates.index
-    profile = index.profile
+    profile, segments = index.profile, segments_of(candidates, solution.chosen)
     return Plan(
         model=profile.model,
-        segments=segments_of(candidates, solution.chosen),
+        segments=segments,
         solver=solution.solver,
         status="optimal" if solution.status.value == "optimal" else "feasible",
         budget_bytes=budget_bytes,
@@ -229,6 +237,7 @@ def make_plan(
         lower_bound_seconds=believed(lower_bound_seconds, solution),
         choice_bound_seconds=solution.lower_bound_seconds,
         profile_mode=profile.mode,
+        offload=candidates.offload if any(segment.offload for segment in segments) else None,
         pinned_keep=pins.keep,
         pinned_recompute=pins.recompute,
         refused=tuple(Refusal(call=index.nodes[call].key, reason=reason) for call, reason in candidates.refused),

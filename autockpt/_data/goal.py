@@ -15,6 +15,7 @@ from ..solvers.errors import MEANT_BYTES, BudgetError
 from ..solvers.units import format_bytes, parse_bytes, shown
 from .amounts import Bytes
 from .errors import PinError
+from .offload import Offload
 
 _OTHERS = 'budget="min" asks for the lowest peak, max_overhead=0.15 for the lowest within 15 % recompute overhead'
 
@@ -158,6 +159,7 @@ class Asked:
         solver: who chooses; a name in `autockpt.solvers.SOLVERS`.
         seconds: how long the solver may search; candidates take two thirds of that before it, at most.
         pins: what it must keep or recompute.
+        offload: where tensors may wait off the device; None where they stay.
 
     Raises:
         BudgetError: the seconds are no number, or below 0.
@@ -167,6 +169,7 @@ class Asked:
     solver: str = "auto"
     seconds: float = SECONDS
     pins: Pins = NO_PINS
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         refuse_no_seconds(self.seconds)

@@ -14,6 +14,7 @@ from .errors import InvalidFile, NotApplicable
 from .files import Stored
 from .goal import Goal
 from .keys import MEMBER, CallKey, MemberKey, UnitKey, split_key
+from .offload import Offload
 from .profile import Profile, refuse_no_profile
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         freed_bytes: predicted bytes of activations that keeping the segment would hold and recomputing it drops.
         boundary_bytes: predicted bytes that must stay alive so that it can be recomputed.
         kept_bytes: predicted bytes that its units leave alive besides.
+        offload: what of it waits off the device from forward to backward: its ``boundary``, where it is recomputed; or
+            what its one call ``saved``, which then is not. None for nothing.
+        moved_bytes: predicted bytes that do.
     """
 
     calls: Annotated[tuple[MemberKey, ...], msgspec.Meta(min_length=1)]
@@ -52,6 +56,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     freed_bytes: Bytes = 0
     boundary_bytes: Bytes = 0
     kept_bytes: Bytes = 0
+    offload: Literal["boundary", "saved"] | None = None
+    moved_bytes: Bytes = 0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +88,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
             recomputes or skips; None if no bound is known.
         choice_bound_seconds: no plan made of the same candidates is cheaper; None if no bound is known.
         profile_mode: how the profile was recorded (``measured``, ``fake``); None for a plan by hand.
+        offload: where tensors wait off the device, and the rates that this was priced with; None where none do.
         pinned_keep: patterns of calls that the solver had to keep.
         pinned_recompute: patterns of calls that it had to recompute.
         refused: calls kept because they cannot be replayed exactly.
@@ -103,6 +110,7 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
     lower_bound_seconds: Seconds | None = None
     choice_bound_seconds: Seconds | None = None
     profile_mode: Literal["measured", "fake"] | None = None
+    offload: Offload | None = None
     pinned_keep: tuple[str, ...] = ()
     pinned_recompute: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
@@ -113,6 +121,10 @@ class Plan(Stored, frozen=True, kw_only=True, tag="autockpt.plan/1"):
         for segment in self.segments:
             if not segment.calls:
                 raise InvalidFile("a segment of the plan has no calls")
+            if segment.offload == "saved" and (len(segment.calls) > 1 or segment.keep or segment.skip):
+                raise InvalidFile(
+                    f"the segment of {shown(segment.calls[0])} moves what its calls save: it is one call, without units"
+                )
             for call in segment.calls:
                 if call in seen:
                     raise InvalidFile(f"call {shown(call)} stands in the plan twice")

@@ -79,12 +79,14 @@ class Argument(msgspec.Struct, frozen=True, array_like=True):
             made it (a view, a sum), so that it belongs to the boundary of any segment that reads it.
         mutated: whether it was changed in place after the call began.
         functions: the torch functions that returned it so, by index.
+        graph: whether gradients flow through it to what made it; None in older files, which do not say.
     """
 
     tensor: MaybeIndex
     sources: Column = ()
     mutated: bool = False
     functions: Column = ()
+    graph: bool | None = None
 
 
 class RefusedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

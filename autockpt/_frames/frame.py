@@ -20,6 +20,7 @@ from .. import _torch_private
 from .._data.errors import ReplayError
 from .around import Around, Generator, States
 from .held import Detached, Ref
+from .moved import MovedSave
 from .slots import Look, OwnedSlot, Slot
 from .state import ModuleState
 from .unit import Units
@@ -125,6 +126,8 @@ class Frame:
             last = self._last_empty(backward)
             if last >= 0:
                 self.replayer.replay(self, last, backward)
+                for held in self.boundary:
+                    held.let_go()
                 # Where every slot that lives is full, it stays so: nothing will ask for another replay.
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []
@@ -167,6 +170,6 @@ class Frame:
 
 
 @_torch_private.never_compiled
-def unpack(slot: Slot | OwnedSlot | Detached) -> Tensor:
+def unpack(slot: Slot | OwnedSlot | Detached | MovedSave) -> Tensor:
     """Return the tensor that `slot` stands for: autograd calls this as a node reads what it saved."""
     return slot.tensor()

@@ -24,6 +24,9 @@ class Changed(RuntimeError):
     """A tensor was changed in place between its use in forward and its use in backward."""
 
 
+READ = "a tensor that it reads"
+"""What one of the boundary is, for whoever changes it in place."""
+
 BOUNDARY = -1
 """`Ref.call` of a tensor that the boundary holds."""
 
@@ -61,6 +64,9 @@ class Detached:
             check_unchanged(self._tensor, self._version, self._what)
         return self._tensor
 
+    def let_go(self) -> None:
+        """Hold nothing that a replay was given and that can be had again."""
+
     def leaf(self) -> Tensor:
         """Return the tensor as a leaf of a new graph."""
         tensor = self.tensor()
@@ -77,7 +83,7 @@ class Packed(Detached):
     __slots__ = ("_copied", "_geometry", "_packed", "_unpack")
 
     def __init__(self, tensor: Tensor, hooks: _torch_private.Hooks) -> None:
-        super().__init__(tensor, "a tensor that it reads")
+        super().__init__(tensor, READ)
         self._kind, self._tags = type(tensor), tags_of(tensor)
         self._geometry = _torch_private.geometry(tensor)
         pack, self._unpack = hooks

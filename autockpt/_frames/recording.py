@@ -12,7 +12,8 @@ from .. import _torch_private
 from .._calls.values import encode, not_simple, tensors
 from .around import Around, Generator, generators_of, needed, states_of
 from .frame import Frame, MemberCall, Replayer, unpack
-from .held import BOUNDARY, Detached, Packed, Ref
+from .held import BOUNDARY, READ, Detached, Packed, Ref
+from .moved import MovedBoundary, Moves
 from .pack import Pack
 from .state import ModuleState
 from .table import Place
@@ -28,6 +29,7 @@ class Recording:
     Args:
         segment: number of the plan's segment.
         replayer: replays the frame.
+        moves: moves the boundary off the device; None where it stays.
 
     Attributes:
         frame: the frame.
@@ -35,11 +37,12 @@ class Recording:
         position: position in it of the last member that joined.
     """
 
-    __slots__ = ("_known", "_reached", "frame", "position", "segment")
+    __slots__ = ("_known", "_moves", "_reached", "frame", "position", "segment")
 
-    def __init__(self, segment: int, replayer: Replayer) -> None:
+    def __init__(self, segment: int, replayer: Replayer, moves: Moves | None = None) -> None:
         self.segment = segment
         self.position = -1
+        self._moves = moves
         self.frame = Frame(replayer)
         self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
@@ -116,10 +119,17 @@ class Recording:
             return known[2]
         ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
-        held = Detached(tensor, "a tensor that it reads") if hooks is None else Packed(tensor, hooks)
+        held = self._moved(tensor) or Detached(tensor, READ) if hooks is None else Packed(tensor, hooks)
         self.frame.boundary.append(held)
         self._know(tensor, ref)
         return ref
+
+    def _moved(self, tensor: Tensor) -> MovedBoundary | None:
+        """Have a tensor of the boundary wait off the device; None where it stays."""
+        if self._moves is None or tensor.grad_fn is None:
+            return None
+        storage = self._moves.storage_of(tensor)
+        return None if storage is None else MovedBoundary(tensor, storage)
 
     def _know(self, tensor: Tensor, ref: Ref) -> None:
         self._known[id(tensor)] = (weakref.ref(tensor), _state_of(tensor), ref)

@@ -16,7 +16,8 @@ from .. import _torch_private
 from .._calls.values import tensors
 from .._data.errors import NotApplicable
 from .._device.present import also_drawn_from, captures_graph
-from .frame import Replayer
+from .frame import Replayer, unpack
+from .moved import Moves, MovingPack
 from .plain import Plain
 from .recording import Recording
 from .reference import Reference
@@ -105,6 +106,8 @@ def _role(
     key, table = f"{name}#{occurrence}", outer.table
     place = table.members.get(key)
     if place is not None and grad and _may_join(table, place):
+        if place.offload == "saved":
+            return functools.partial(_moving, outer, forward, module)
         return functools.partial(_member, outer, forward, ModuleState(module, place.buffers), key, place)
     if grad and table.unplanned.has(name, occurrence) and _can_record():
         return functools.partial(table.unplanned.run, forward, module)
@@ -185,7 +188,8 @@ def _member(
             mismatch(table, key, "begins its segment anew, since its calls do not run one after another in one forward")
         scope.begun.add(place.segment)
         scope.end_frame()
-        frame = scope.open = Recording(place.segment, _replayer(scope, place.segment))
+        moves = Moves(table.stash.of(_device(args, kwargs))) if place.offload else None
+        frame = scope.open = Recording(place.segment, _replayer(scope, place.segment), moves)
     scope.inside, tries = True, _torch_private.tries_kernels()
     if tries:
         _torch_private.try_kernels(False)
@@ -201,8 +205,32 @@ def _member(
             _torch_private.try_kernels(True)
 
 
+def _moving(scope: Scope, forward: Function, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a call whose saved tensors wait off the device."""
+    scope.end_frame()
+    if _torch_private.outer_hooks() is not None:  # such as save_on_cpu: they decide where tensors wait
+        return forward(*args, **kwargs)
+    stash = scope.table.stash.of(_device(args, kwargs))
+    pack = MovingPack(stash, ModuleState(module, ()).owners, tensors((args, kwargs)))
+    scope.inside = True
+    try:
+        _torch_private.push_hooks(pack.hook, unpack)
+        return forward(*args, **kwargs)
+    finally:
+        scope.inside = False
+        try:
+            _torch_private.pop_hooks()
+        finally:
+            pack.close()
+
+
 def _replayer(scope: Scope, segment: int) -> Replayer:
     """Return what replays the next frame of a segment."""
     replayers, watched = scope.table.replayers, scope.handle.watched
     replayer = Plain() if replayers is None else replayers.replayer(segment)
     return replayer if watched is None else watched(replayer)
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """The device of a call's first tensor."""
+    return next((tensor.device for tensor in tensors((args, kwargs))), torch.device("cpu"))

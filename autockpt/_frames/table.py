@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from .._data.plan import Plan
+from .._stash.plan_stash import PlanStash
 from .frame import Replayer
 from .state import Buffers
 from .unit import PlannedUnits
@@ -24,6 +25,8 @@ class Place:
             is no member.
         linked: whether the recorded call took a result of an earlier call of the segment as it was.
         selective: whether the segment has units that a replay does not run.
+        offload: what waits off the device: the segment's ``boundary``, or what the call ``saved``, which then is not
+            recomputed; None for nothing.
     """
 
     segment: int
@@ -31,6 +34,7 @@ class Place:
     buffers: Buffers | None
     linked: bool
     selective: bool
+    offload: Literal["boundary", "saved"] | None = None
 
 
 class Replayers(Protocol):
@@ -62,6 +66,7 @@ class Table:
         names: names of the modules that `members` has calls of.
         replayers: gives frames what replays them; None where nothing is compared.
         unplanned: tells the calls that the plan does not know.
+        stash: where tensors wait that the plan moves.
     """
 
     plan: Plan | None = None
@@ -71,6 +76,7 @@ class Table:
     names: Collection[str] = frozenset()
     replayers: Replayers | None = None
     unplanned: UnplannedCalls = field(default_factory=UnplannedCalls)
+    stash: PlanStash = field(default_factory=PlanStash)
 
 
 class Handle:

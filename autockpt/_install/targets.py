@@ -11,11 +11,13 @@ from .. import _torch_private
 from .._calls.unrepeatable import why_unrepeatable
 from .._data.errors import NotApplicable
 from .._data.keys import split_key
+from .._data.offload import HOST
 from .._data.plan import Plan, Segment
 from .._frames.state import Buffers
 from .._frames.table import Place, Replayers, Table
 from .._frames.unit import PlannedUnits, Wanted
 from .._frames.unplanned import UnplannedCalls
+from .._stash.plan_stash import PlanStash, refuse_no_way
 from ..solvers.units import listed
 
 
@@ -52,9 +54,23 @@ def table_of(
         names={name_of(key) for key in map(_call_of, targets.members)},
         replayers=replayers,
         unplanned=UnplannedCalls(known),
+        stash=_stash(model, plan),
     )
     wanted = {"", *table.parents, *table.names, *units.inside, *targets.children, *unplanned}
     return table, {name: targets.modules[name] for name, *_ in targets.aliases.values() if name in wanted}
+
+
+def _stash(model: nn.Module, plan: Plan) -> PlanStash:
+    """Return where tensors wait that a plan moves.
+
+    Raises:
+        NotApplicable: they cannot wait there.
+    """
+    where = HOST if plan.offload is None else plan.offload.where
+    if any(segment.offload for segment in plan.segments):
+        for device in {parameter.device for parameter in model.parameters()}:
+            refuse_no_way(where, device)
+    return PlanStash(where)
 
 
 class _Targets:
@@ -124,6 +140,7 @@ class _Targets:
                 buffers=buffers,
                 linked=key in segment.linked,
                 selective=bool(segment.keep or segment.skip),
+                offload=segment.offload,
             )
             if self.members.setdefault(self._key(key), place) is not place:
                 raise NotApplicable(f"{key} stands in the plan twice, under two names of the same module")

@@ -98,7 +98,7 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
 def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tuple[Argument, ...]:
     later = range(flow.ops_in(span).start, len(flow.ops))
     return tuple(
-        Argument(max(storage, -1), way.calls, flow.written([storage], later), way.functions)
+        Argument(max(storage, -1), way.calls, flow.written([storage], later), way.functions, way.graph)
         for storage, each in zip(span.first.storages, ways, strict=True)
         if not flow.is_own(storage)
         for way in each

@@ -23,12 +23,16 @@ class FileStash:
 
     See `Stash`.
 
+    Args:
+        folder: where the file lies; None for that of temporary files.
+
     Raises:
-        NoRoom: the folder of temporary files takes none.
+        NoRoom: the folder takes none.
     """
 
-    def __init__(self) -> None:
-        self._descriptor, self._folder = _open()
+    def __init__(self, folder: str | None = None) -> None:
+        self._descriptor, self._folder = _open(folder)
+        self._remedy = "Set TMPDIR to a folder with more room." if folder is None else "Give offload= another folder."
         weakref.finalize(self, os.close, self._descriptor)
         self._copier, self._spans = Copier(pageable), FreeList()
         self._let_go: deque[Token] = deque()  # garbage collection may free in the middle of `put`
@@ -56,7 +60,7 @@ class FileStash:
                 self._free(token)
                 raise NoRoom(
                     f"the step's saved tensors wait in a file in {self._folder}, which took {used_bytes:,} bytes and "
-                    f"not {size_bytes:,} more ({error.strerror}). Set TMPDIR to a folder with more room."
+                    f"not {size_bytes:,} more ({error.strerror}). {self._remedy}"
                 ) from error
         return token
 
@@ -85,13 +89,13 @@ class FileStash:
         self._spans.free(token.place, token.stored_bytes)
 
 
-def _open() -> tuple[int, str]:
+def _open(folder: str | None) -> tuple[int, str]:
     """Return the descriptor of a new file without a name, and the folder where it lies."""
     try:
-        with tempfile.TemporaryFile(prefix="autockpt-", buffering=0) as file:
-            return os.dup(file.fileno()), tempfile.gettempdir()
+        with tempfile.TemporaryFile(prefix="autockpt-", buffering=0, dir=folder) as file:
+            return os.dup(file.fileno()), folder or tempfile.gettempdir()
     except OSError as error:
+        remedy = "Set TMPDIR to a folder that can be written to." if folder is None else "Give offload= another folder."
         raise NoRoom(
-            f"the step's saved tensors wait in a temporary file, and none can be made ({error}). "
-            "Set TMPDIR to a folder that can be written to."
+            f"the step's saved tensors wait in a temporary file, and none can be made ({error}). {remedy}"
         ) from error

@@ -15,6 +15,7 @@ from .frames import (
     global_hooks,
     graph_is_alive,
     held_elsewhere,
+    held_key,
     is_tracing,
     keeping_backward,
     keeps_graph,

@@ -12,6 +12,7 @@ import torch.nn.utils.parametrize
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .modes import outer_hooks
 
@@ -117,6 +118,11 @@ def storage_key(tensor: Tensor) -> int:
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key
+
+
+def held_key(tensor: Tensor) -> object:
+    """Return what keeps the `storage_key` of a tensor from being another's, and its memory not: hold it as long."""
+    return StorageWeakRef(tensor.untyped_storage())
 
 
 def _matmul_precision() -> str | None:

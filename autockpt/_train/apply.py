@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
+import msgspec
 import torch
 
 from .. import _torch_private as private
@@ -16,6 +17,7 @@ from .._compare.checks import Checking
 from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
+from .._data.offload import Offload, is_rated
 from .._data.plan import Plan, refuse_no_plan
 from .._device import device_of
 from .._install.install import govern, install, installed_plan, uninstall
@@ -23,6 +25,7 @@ from .._optimizer.memory import Optimizers
 from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
 from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
 from .._record.switches import BESIDE, recomputes_itself
+from .._stash.plan_stash import refuse_no_way, with_measured_rates
 from .._tell import spoken
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
@@ -51,6 +54,7 @@ def apply(
     recompute: Patterns = (),
     plan_for: Mapping[str, tuple[int, ...]] | None = None,
     check: Checking = "sampled",
+    offload: str | Offload | None = None,
     strict: bool = False,
 ) -> M:
     """Make `model` train within `budget`, or several models together, by recomputing what costs least to run again.
@@ -96,6 +100,9 @@ def apply(
             each segment is a rehearsal: where it differs, backward goes on with what forward saved, and the call is
             kept from then on, with a warning. Later ``"sampled"`` compares one segment a step in turn, for about 1 % of
             its time, and ``"always"`` all of them; where one differs, backward raises `ReplayError`.
+        offload: where tensors may wait off the device from forward to backward, where that is cheaper than to recompute
+            them: ``"host"`` for a model on a device, a folder for one on a CPU. How fast that is is measured now, or
+            given: ``"host@25GB/s"``. With a plan that moves tensors, where they wait. None for nowhere.
         strict: whether a later step that no plan holds to the budget raises `Infeasible`; else it runs under the lowest
             plan, with a warning.
 
@@ -136,7 +143,7 @@ def apply(
     whole = as_one(model)
     _refuse_as_it_is(whole, given=plan is not None)
     if plan is not None:
-        _apply_plan(whole, plan, check, pinned=(keep, recompute))
+        _apply_plan(whole, plan, check, pinned=(keep, recompute), offload=offload)
         return model
     refuse_untrainable(whole, loss)
     goal = goal_for(whole, budget, max_overhead)
@@ -151,6 +158,7 @@ def apply(
         plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
+        offload=_offload_for(whole, offload),
     )
     _hold(whole, request, inputs)
     return model
@@ -214,6 +222,7 @@ def _apply_plan(
     check: Checking,
     *,
     pinned: tuple[Patterns, Patterns],
+    offload: str | Offload | None,
 ) -> None:
     """Put a plan on a model that is given, and not made; it stays whatever batches come."""
     if isinstance(plan, (str, os.PathLike)):
@@ -224,10 +233,28 @@ def _apply_plan(
     refuse_lazy(model)
     refuse_pins(*pinned)
     refuse_units(model, [segment.calls for segment in plan.segments])
+    if offload is not None:
+        plan = msgspec.structs.replace(plan, offload=Offload.of(offload))
     if recomputes_itself(model):
         _log.warning("%s", BESIDE)
     install(model, plan, check)
     spoken.applied(plan)
+
+
+def _offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offload | None:
+    """State where tensors of a model may wait, and how fast they get there, which is measured where nobody says it.
+
+    Raises:
+        BudgetError: it makes no sense.
+        NotApplicable: tensors of the model cannot wait there.
+        NoRoom: nothing can wait there now.
+    """
+    found = Offload.of(offload)
+    if found is None:
+        return None
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    refuse_no_way(found.where, device)
+    return found if is_rated(offload) else with_measured_rates(found, device)
 
 
 def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from .._choose.solve import choose, restate
 from .._compare.checks import Checking
 from .._data.goal import NO_PINS, Asked, Goal, Pins
+from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._device import Device
@@ -35,6 +36,7 @@ class Request:
         plan_for: largest shapes that tensors of the batch will have, by name of the argument.
         strict: whether a later step that cannot fit raises.
         check: which replays are compared with their forwards.
+        offload: where tensors may wait off the device; None where they stay.
 
     Raises:
         BudgetError: the seconds are no number, or the shapes no shapes.
@@ -51,6 +53,7 @@ class Request:
     plan_for: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
     check: Checking = "sampled"
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         """Refuse before any step what would fail as the plan is made."""
@@ -94,7 +97,7 @@ class Request:
         return restate(plan, profile, self._asked(less_margin(self.goal, device)))
 
     def _asked(self, goal: Goal) -> Asked:
-        return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins)
+        return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins, offload=self.offload)
 
 
 def less_margin(goal: Goal, device: Device) -> Goal:

@@ -44,10 +44,14 @@ MarkKind = Literal[
 
 
 class Sources(NamedTuple):
-    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index."""
+    """Who returned a very tensor object, unchanged since: calls, and torch functions, by index.
+
+    Of an argument also whether it has a `graph`: a gradient flows through it to what made it.
+    """
 
     calls: tuple[int, ...] = ()
     functions: tuple[int, ...] = ()
+    graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Returned:
     def given(self, arguments: object) -> tuple[tuple[tuple[Sources, ...], ...], tuple[int, ...]]:
         """Return in which ways each storage comes to a call, and these storages."""
         storages = self._storages(arguments)
-        ways = (tuple(dict.fromkeys(map(self._sources, objects))) for objects in storages.values())
+        ways = (tuple(dict.fromkeys(map(self._way, objects))) for objects in storages.values())
         return tuple(ways), tuple(storages)
 
     def by(self, sources: Sources, output: object) -> tuple[int, ...]:
@@ -42,9 +42,14 @@ class Returned:
         storages = self._storages(output)
         for tensor in (tensor for same_storage in storages.values() for tensor in same_storage):
             known = self._sources(tensor)
-            both = Sources(*(tuple(sorted({*one, *other})) for one, other in zip(known, sources, strict=True)))
+            calls, functions = ({*one, *other} for one, other in zip(known[:2], sources[:2], strict=True))
+            both = Sources(tuple(sorted(calls)), tuple(sorted(functions)))
             self._known[id(tensor)] = (weakref.ref(tensor), private.version(tensor), both)
         return tuple(storages)
+
+    def _way(self, argument: torch.Tensor) -> Sources:
+        """In which way an argument comes to a call."""
+        return self._sources(argument)._replace(graph=argument.grad_fn is not None)
 
     def _sources(self, tensor: torch.Tensor) -> Sources:
         """Who returned this very object, unchanged since."""

@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..._data.errors import NotApplicable
+from ..._data.offload import Offload
 from ..._data.profile import Profile
 from ...solvers.deadline import NEVER, Deadline
 from ...solvers.problem import Problem
 from .effects import PlannedReplay
+from .moves import moves_of
 from .problem import state_problem
 from .profile_index import Index
 from .search import find_replays
@@ -32,6 +34,7 @@ class Candidates:
         edges: tick of the profile at which each step of the problem begins; that of an optimizer comes after them.
         tensors: for each tensor of the problem, its index in the profile.
         notes: what was left out since time was up.
+        offload: where tensors may wait off the device; None where they stay.
     """
 
     index: Index
@@ -41,6 +44,7 @@ class Candidates:
     edges: tuple[int, ...]
     tensors: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    offload: Offload | None = None
 
     @classmethod
     def of(
@@ -50,25 +54,35 @@ class Candidates:
         *,
         refused: tuple[tuple[int, str], ...] = (),
         notes: tuple[str, ...] = (),
+        offload: Offload | None = None,
     ) -> Candidates:
         """State replays as a problem."""
         replays = tuple(replays)
         problem, edges, tensors = state_problem(index, replays)
         return cls(
-            index=index, problem=problem, replays=replays, refused=refused, edges=edges, tensors=tensors, notes=notes
+            index=index,
+            problem=problem,
+            replays=replays,
+            refused=refused,
+            edges=edges,
+            tensors=tensors,
+            notes=notes,
+            offload=offload,
         )
 
 
-def find_candidates(profile: Profile, *, deadline: Deadline = NEVER) -> Candidates:
+def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:
     """Find everything in a profile that may be recomputed, and state it as a problem.
 
     Whole calls at every depth, runs of consecutive sibling calls, and calls of which some functions are kept or
-    skipped; around the blocks torch functions are siblings too. O(candidates × calls and tensors inside).
+    skipped; around the blocks torch functions are siblings too. Where tensors may wait elsewhere, the same again with
+    boundaries that do, and calls whose saved tensors do. O(candidates × calls and tensors inside).
 
     Args:
         profile: the recorded step.
         deadline: once it has passed, what is left out are lengths of runs, then ways to recompute a part of a call;
             single calls, and a few runs of each length, are always there. `Candidates.notes` say so.
+        offload: where tensors may wait off the device; None where they stay.
 
     Raises:
         NotApplicable: the step has no backward.
@@ -81,7 +95,9 @@ def find_candidates(profile: Profile, *, deadline: Deadline = NEVER) -> Candidat
     deadline.tell("the recorded step is laid out")
     index = Index(profile)
     found, notes = find_replays(index, deadline)
+    if offload is not None:
+        found += list(moves_of(index, found, offload))
     saving = (call for call in index.call_nodes[1:] if index.saves_of((call,)))
     refused = tuple((call, reason) for call in saving if (reason := index.reason((call,))))
     deadline.tell("%d candidates are stated as a problem", len(found))
-    return Candidates.of(index, found, refused=refused, notes=notes)
+    return Candidates.of(index, found, refused=refused, notes=notes, offload=offload)

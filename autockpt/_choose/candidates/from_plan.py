@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ..._data.errors import NotApplicable
+from ..._data.offload import ASSUMED_HOST_RATE, HOST, Offload
 from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ...solvers.units import listed
 from . import Candidates
-from .effects import replay_of
+from .effects import PlannedReplay, replay_of
+from .moves import move_boundary, move_saved
 from .profile_index import Index, Members
 from .units import kept_and_skipped
+
+UNPRICED = Offload(where=HOST, write_rate=ASSUMED_HOST_RATE, read_rate=ASSUMED_HOST_RATE)
+"""What moves cost in a plan by hand, which does not say it."""
 
 
 def find_planned(profile: Profile, plan: Plan) -> Candidates:
@@ -27,8 +32,19 @@ def find_planned(profile: Profile, plan: Plan) -> Candidates:
     named = {index.nodes[number].key: number for number in able}
     calls = {named[key] for segment in plan.segments for key in segment.calls if key in named}
     runs = [(_members(index, named, calls, segment), segment) for segment in plan.segments]
-    replays = [replay_of(index, members, _idle(index, members, segment)) for members, segment in runs]
-    return Candidates.of(index, [replay for replay in replays if replay is not None])
+    replays = [_replay(index, members, segment, plan.offload) for members, segment in runs]
+    return Candidates.of(index, [replay for replay in replays if replay is not None], offload=plan.offload)
+
+
+def _replay(index: Index, members: Members, segment: Segment, offload: Offload | None) -> PlannedReplay | None:
+    """Return what a segment is in the recorded step; None for nothing: no replay runs, or nothing is moved."""
+    rates = offload or UNPRICED
+    if segment.offload == "saved":
+        return move_saved(index, members[0], rates)
+    replay = replay_of(index, members, _idle(index, members, segment))
+    if replay is None or segment.offload is None:
+        return replay
+    return move_boundary(index, replay, rates) or replay
 
 
 def _members(index: Index, named: Mapping[str, int], calls: Collection[int], segment: Segment) -> Members:

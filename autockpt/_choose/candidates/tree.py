@@ -20,12 +20,13 @@ from ..._data.tables import Argument, CallRecord
 class Given(NamedTuple):
     """What came into a call: a tensor, whether it was changed in place later, and the nodes that returned it as it is.
 
-    See `Argument`.
+    Also whether it has a graph, as far as that is known. See `Argument`.
     """
 
     tensor: int
     mutated: bool
     sources: tuple[int, ...]
+    graph: bool
 
 
 class Node(NamedTuple):
@@ -73,6 +74,7 @@ def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]
                 each.tensor,
                 each.mutated,
                 (*(call_nodes[c] for c in each.sources), *(function_nodes[f] for f in each.functions)),
+                each.graph is not False,
             )
             for each in arguments
         )

@@ -1,0 +1,85 @@
+"""Where tensors may wait off the device between forward and backward, and how fast they get there. No torch."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..solvers.errors import BudgetError
+from ..solvers.units import format_bytes, parse_bytes, shown
+
+HOST = "host"
+"""The host's memory, for tensors of a device; anything else is a folder."""
+
+ASSUMED_HOST_RATE = 25e9
+"""Bytes a second that a copy to the host and back is taken to reach where nothing was measured: PCIe 4.0, 16 lanes."""
+
+ASSUMED_FOLDER_RATE = 1e9
+"""The same for a file."""
+
+MOST_CHARACTERS = 4096
+
+
+class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where tensors wait, and the rates that plans price the way there and back with.
+
+    Attributes:
+        where: ``host``, or a folder, which takes a file without a name.
+        write_rate: bytes a second on the way there.
+        read_rate: bytes a second on the way back.
+        measured: whether the rates were measured here, and neither given nor assumed.
+    """
+
+    where: str
+    write_rate: float
+    read_rate: float
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        for rate in (self.write_rate, self.read_rate):
+            if not (0 < rate < math.inf):
+                raise BudgetError(f"a rate of offload is bytes a second above 0, and not {shown(rate)}")
+        if not self.where or len(self.where) > MOST_CHARACTERS or "\0" in self.where:
+            raise BudgetError(f"offload says where tensors wait, 'host' or a folder, and not {shown(self.where)}")
+
+    @classmethod
+    def of(cls, given: object) -> Offload | None:
+        """Read what a user gave: ``"host"``, or a folder; either with a rate, ``"host@25GB/s"``; None for nowhere.
+
+        Raises:
+            BudgetError: it makes no sense.
+        """
+        if given is None or isinstance(given, Offload):
+            return given
+        if not isinstance(given, str):
+            raise BudgetError(
+                f"offload is {shown(given)}; give 'host', a folder such as '/scratch', or one of them with its rate: "
+                "'host@25GB/s'"
+            )
+        where, at, rate = given.rpartition("@")
+        if not at or not rate.strip().endswith("/s"):
+            assumed = ASSUMED_HOST_RATE if given == HOST else ASSUMED_FOLDER_RATE
+            return cls(where=given, write_rate=assumed, read_rate=assumed)
+        each = float(parse_bytes(rate.strip().removesuffix("/s")))
+        return cls(where=where, write_rate=each, read_rate=each)
+
+    @property
+    def is_host(self) -> bool:
+        """Whether tensors wait in the host's memory, and not in a folder."""
+        return self.where == HOST
+
+    def seconds(self, n_bytes: int) -> float:
+        """Return how long so many bytes take there and back."""
+        return n_bytes / self.write_rate + n_bytes / self.read_rate
+
+    def __str__(self) -> str:
+        """Where to and how fast, for people."""
+        write, read = (f"{format_bytes(round(rate))}/s" for rate in (self.write_rate, self.read_rate))
+        place = "the host" if self.is_host else f"a file in {self.where}"
+        return f"{place} ({write} there, {read} back{', measured' if self.measured else ''})"
+
+
+def is_rated(given: object) -> bool:
+    """Whether what a user gave says how fast it is."""
+    return isinstance(given, Offload) or (isinstance(given, str) and given.rpartition("@")[2].strip().endswith("/s"))

@@ -1,0 +1,173 @@
+"""Tensors that wait off the device from forward to backward: a plan moves them there.
+
+    forward    saved, or of a boundary ── put ──▶ stash      the tensor dies as if nothing had saved it
+    backward   a new storage ◀── get ── stash                once for all that share it, when the first is read
+
+What comes back has the same bytes, so nothing is compared. A storage goes as a whole, and once a call or a frame.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .. import _torch_private
+from .._calls.layout import told_by_bytes
+from .._stash.base import SpilledTensor, Stash
+from .held import READ, Detached, check_unchanged, leaf_of, tags_of
+from .slots import OwnedSlot
+
+SAVED = "a tensor that a moved call saved"
+
+
+class MovedStorage:
+    """A storage that waits. What comes back is shared by all that lay in it, until they have let go."""
+
+    __slots__ = ("__weakref__", "_back", "_key", "_waits")
+
+    def __init__(self, stash: Stash, tensor: Tensor) -> None:
+        storage, self._key = tensor.untyped_storage(), _torch_private.held_key(tensor)
+        row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
+        self._waits = SpilledTensor(stash, row)
+        self._back: Tensor | None = None
+
+    def bring_back(self) -> Tensor:
+        """Return its bytes. A backward that keeps its graph gets some of its own: another one comes."""
+        if self._back is not None:
+            return self._back
+        back = self._waits.restore()
+        if not _torch_private.keeps_graph():
+            self._back = back
+        return back
+
+    def let_go(self) -> None:
+        """Hold nothing of what came back."""
+        self._back = None
+
+
+class _View:
+    """A tensor in a storage that waits."""
+
+    __slots__ = ("_alive", "_conjugate", "_dtype", "_offset", "_shape", "_storage", "_stride", "_version", "_what")
+
+    def __init__(self, storage: MovedStorage, tensor: Tensor, what: str) -> None:
+        self._storage, self._what, self._conjugate = storage, what, tensor.is_conj()
+        self._dtype, self._offset = tensor.dtype, tensor.storage_offset()
+        self._shape, self._stride = tensor.shape, tensor.stride()
+        self._alive, self._version = weakref.ref(tensor), _torch_private.version(tensor)
+
+    def tensor(self) -> Tensor:
+        """Return the tensor, in a storage of its own.
+
+        Raises:
+            Changed: it was changed in place since, and is alive to tell.
+        """
+        alive = self._alive()
+        if alive is not None:
+            check_unchanged(alive, self._version, self._what)
+        with torch.no_grad(), _torch_private.no_torch_functions():
+            back = self._storage.bring_back()
+            empty = torch.empty(0, dtype=self._dtype, device=back.device)
+            found = empty.set_(back.untyped_storage(), self._offset, self._shape, self._stride)
+            return found.conj() if self._conjugate else found
+
+    def let_go(self) -> None:
+        """Hold nothing of what came back."""
+        self._storage.let_go()
+
+
+class MovedSave(_View):
+    """Stands for a saved tensor: autograd holds it, and lets go of it as its node is done."""
+
+
+class Moves:
+    """Moves tensors of one call, or of one frame.
+
+    Args:
+        stash: where they wait.
+    """
+
+    __slots__ = ("_known", "_stash")
+
+    def __init__(self, stash: Stash) -> None:
+        self._stash = stash
+        self._known: dict[tuple[int, int], weakref.ref[MovedStorage]] = {}
+
+    def storage_of(self, tensor: Tensor) -> MovedStorage | None:
+        """Have the storage of a tensor wait; None where its bytes do not say all that it is.
+
+        Raises:
+            NoRoom: the stash takes no more.
+        """
+        with _torch_private.no_torch_functions():
+            key = _torch_private.storage_key(tensor)
+            if not key or not told_by_bytes(tensor) or not tensor.untyped_storage().nbytes():
+                return None
+            place = key, _torch_private.version(tensor)
+            known = self._known.get(place)
+            moved = None if known is None else known()
+            if moved is None:
+                moved = MovedStorage(self._stash, tensor.detach())
+                self._known[place] = weakref.ref(moved)
+            return moved
+
+
+class MovingPack:
+    """The pack hook of a call whose saved tensors wait; it must hold nothing, as `Pack`.
+
+    Args:
+        stash: where they wait.
+        owners: parameters and buffers, by the keys of their storages.
+        given: the call's arguments, of which those without a graph stay.
+    """
+
+    __slots__ = ("_moves", "_owners", "_stays")
+
+    def __init__(self, stash: Stash, owners: dict[int, Tensor], given: Iterable[Tensor]) -> None:
+        self._moves: Moves | None = Moves(stash)
+        self._owners = owners
+        self._stays = {_torch_private.storage_key(tensor) for tensor in given if tensor.grad_fn is None}
+
+    @_torch_private.never_compiled
+    def hook(self, tensor: Tensor) -> MovedSave | OwnedSlot | Detached:
+        """Return what autograd is to hold for `tensor`."""
+        storage = _torch_private.storage_key(tensor)
+        owner = self._owners.get(storage)
+        if owner is not None:
+            return OwnedSlot(owner, tensor)
+        is_leaf = tensor.requires_grad and tensor.grad_fn is None
+        moved = None if is_leaf or storage in self._stays or self._moves is None else self._moves.storage_of(tensor)
+        if moved is None:
+            return Detached(tensor, SAVED)
+        return MovedSave(moved, tensor, SAVED)
+
+    def close(self) -> None:
+        """Let go of the parameters, and of what was moved."""
+        self._moves, self._owners, self._stays = None, {}, set()
+
+
+class MovedBoundary(Detached):
+    """A tensor of the boundary that waits until the replay."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, tensor: Tensor, storage: MovedStorage) -> None:
+        super().__init__(tensor, READ)
+        self._kind, self._tags = type(tensor), tags_of(tensor)
+        self._view = _View(storage, tensor, READ)
+        del self._tensor  # so it dies, where nobody else has it
+
+    def tensor(self) -> Tensor:
+        """Return the tensor; each time from its storage."""
+        return self._view.tensor()
+
+    def leaf(self) -> Tensor:
+        """Return the tensor as a leaf of a new graph."""
+        return leaf_of(self._view.tensor(), self._kind, self._requires_grad, self._tags or [])
+
+    def let_go(self) -> None:
+        """Hold nothing of what came back: the replay has it now."""
+        self._view.let_go()
