@@ -72,14 +72,14 @@ def explain(
     if plot is not None:
         require_matplotlib()
     how.refuse_unless(any(map(names_function, filter(None, [source, profile_source]))))
-    wanted = Wanted(budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
+    wanted = WantedPlan(budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
     shown, profile = _planned(source, *_loaded(source, profile_source, how), wanted)
     write(plot, functools.partial(_draw, shown, profile))
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
     return Result(page.document, page.text if verbose else _brief(source, shown, profile, wanted, how).brief)
 
 
-class Wanted(NamedTuple):
+class WantedPlan(NamedTuple):
     """Which plan is to be explained; none where neither budget nor overhead is given."""
 
     budget: str | None
@@ -106,7 +106,7 @@ def _loaded(source: str, profile_source: str | None, how: HowRecorded) -> tuple[
     return shown, profile
 
 
-def _planned(source: str, shown: Shown, profile: Profile | None, wanted: Wanted) -> tuple[Shown, Profile | None]:
+def _planned(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan) -> tuple[Shown, Profile | None]:
     """Return the plan that is wanted of a profile or a frontier, with its profile; else what was given."""
     from .._choose.solve import solve  # with numpy, which help does without
 
@@ -130,7 +130,7 @@ def _draw(shown: Shown, profile: Profile | None, path: str) -> None:
     figure.savefig(path, dpi=options.DPI)
 
 
-def _brief(source: str, shown: Shown, profile: Profile | None, wanted: Wanted, how: HowRecorded) -> Page:
+def _brief(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan, how: HowRecorded) -> Page:
     """Lay out the first screen, with what to do next."""
     from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
 

@@ -17,7 +17,7 @@ from ..._data.profile import Profile
 from ..._data.rooflines import is_host_bound
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
-from ..page import BRIEF, Page, Table, counted, filled
+from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
 from .common import budget_of
 from .tree import SMALL, saved_inside, walk
@@ -143,15 +143,6 @@ def brief_frontier(
         plans = [plans[round(i * last / (most - 1))] for i in range(most)]
     plain_bytes, least_bytes = frontier.plain_peak_bytes, frontier.minimum_bytes
     host_bound = profile is not None and is_host_bound(profile)
-    rows = [
-        [
-            format_like(plan.peak_bytes, asked),
-            f"{1 - plan.peak_bytes / plain_bytes:.0%}" if plan.segments and plain_bytes else "-",
-            f"{plan.recompute_overhead:.1%}" if plan.segments and not host_bound else "-",
-            _cut(phrase(plan), ROOM) if plan.segments else "nothing: the plain step",
-        ]
-        for plan in plans
-    ]
     left_out = len(frontier.plans) - len(plans)
     more = f"-v shows {counted(left_out, 'more row')}, and notes" if left_out else "-v shows more of each, and notes"
     ran = _step("", profile, plans[0].profile_mode) or "predicted"
@@ -162,15 +153,25 @@ def brief_frontier(
             f"{format_like(least_bytes, asked)} at the least\n{ran}"
         ),
         blocks=[
-            Table(
-                header=["peak", "less", "slower", "recomputed"],
-                rows=rows,
-                elide="recomputed",
-                least_told=("recomputed",),
-            ),
+            _costs(plans, plain_bytes, asked, timed=not host_bound),
             "\n".join(filter(None, [*notes, f"Next: {then}" if then else "", _more(more, also)])),
         ],
     )
+
+
+def _costs(plans: Sequence[Plan], plain_bytes: int, asked: object, *, timed: bool) -> PageTable:
+    """Lay out a row for each plan: its peak, how much less that is, how much slower, and what runs again."""
+    rows = [
+        [
+            format_like(plan.peak_bytes, asked),
+            f"{1 - plan.peak_bytes / plain_bytes:.0%}" if plan.segments and plain_bytes else "-",
+            f"{plan.recompute_overhead:.1%}" if plan.segments and timed else "-",
+            _cut(phrase(plan), ROOM) if plan.segments else "nothing: the plain step",
+        ]
+        for plan in plans
+    ]
+    header = ["peak", "less", "slower", "recomputed"]
+    return PageTable(header=header, rows=rows, elide="recomputed", least_told=("recomputed",))
 
 
 def _more(shown: str, also: str) -> str:
@@ -258,7 +259,7 @@ def _cut(line: str, room: int) -> str:
     return f"{line[: ends[-1]] if ends else line[: room - 2].rpartition(' ')[0]}, …"
 
 
-def _modules(profile: Profile, most: int) -> Table:
+def _modules(profile: Profile, most: int) -> PageTable:
     """Lay out the modules that save most, in the order of the tree."""
     sizes, saved = profile.tensors.bytes, saved_inside(profile, once=False)
     whole = sum(sizes[tensor] for tensor in saved[0])
@@ -276,7 +277,7 @@ def _modules(profile: Profile, most: int) -> Table:
             opened[depth] = depth == 0
     shown = sorted(range(len(found)), key=lambda row: -found[row][0])[:most]  # none holds more than what is around it
     rows = [found[row][1] for row in sorted(shown)]
-    return Table(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
+    return PageTable(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
 
 
 def _bytes(plan: Plan, n_bytes: int) -> str:
