@@ -28,9 +28,7 @@ from autockpt._choose.timeline import split_levels
 from autockpt._choose.words import in_words, phrase, shortened
 from autockpt._cli import demo as cli_demo
 from autockpt._cli import main as cli_main
-from autockpt._cli.doctor import TRIED_BYTES, Tried, examine
-from autockpt._cli.doctor import Problem as DoctorProblem
-from autockpt._cli.doctor import Report as DoctorReport
+from autockpt._cli.doctor import TRIED_BYTES, DoctorProblem, DoctorReport, Tried, examine
 from autockpt._cli.doctor import SeenDevice as DoctorDevice
 from autockpt._cli.doctor import lines as doctor_lines
 from autockpt._cli.doctor import problems as doctor_problems
@@ -48,7 +46,7 @@ from autockpt._data.shipped import is_name as is_shipped_name
 from autockpt._data.shipped import names as shipped_names
 from autockpt._data.shipped import read as read_shipped
 from autockpt._data.tables import (
-    Argument,
+    ArgumentRecord,
     CallRecord,
     FunctionTable,
     Recipe,
@@ -72,7 +70,7 @@ from autockpt._show.explain.plan import plan_page
 from autockpt._show.explain.profile import profile_page
 from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
-from autockpt._show.page import Bar, Page, Table
+from autockpt._show.page import Bar, Page, PageTable
 from autockpt._show.pictures.course import follow as follow_course
 from autockpt.solvers.names import NAMES as SOLVER_NAMES
 

@@ -7,7 +7,7 @@ fill it: forward births and saves, then backward in reverse order.
 from __future__ import annotations
 
 from autockpt import Profile
-from tests.doors import IDLE_HOST, Argument, CallRecord, RefusedPart, SaveTable, Static, TensorTable
+from tests.doors import IDLE_HOST, ArgumentRecord, CallRecord, RefusedPart, SaveTable, Static, TensorTable
 
 __all__ = ["chain_profile"]
 
@@ -63,7 +63,7 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
                 exit=tick,
                 enter_seconds=began,
                 exit_seconds=seconds,
-                arguments=(Argument(tensor=argument, sources=makers.get(argument, ())),),
+                arguments=(ArgumentRecord(tensor=argument, sources=makers.get(argument, ())),),
                 outputs=(output,),
                 signature=f"{class_name}:{size}",
             )
@@ -97,7 +97,7 @@ def chain_profile(n_blocks: int = 4, *, notes: tuple[str, ...] = ()) -> Profile:
             exit=next_tick(),
             enter_seconds=began,
             exit_seconds=seconds,
-            arguments=(Argument(tensor=argument, sources=makers.get(argument, ())),),
+            arguments=(ArgumentRecord(tensor=argument, sources=makers.get(argument, ())),),
             outputs=(hidden,),
             signature="Block:24",
         )

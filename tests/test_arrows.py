@@ -85,7 +85,7 @@ BY_NAME = {
     "solvers/highs.py": "PuLP",
     "_data/document.py": "pages of _show",
     "_cli/group.py": "commands",
-    "_cli/source.py": "the user's module",
+    "_cli/target.py": "the user's module",
 }
 """Who imports by a name that the arrows do not see, and what."""
 

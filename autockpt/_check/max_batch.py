@@ -151,50 +151,64 @@ def max_batch(
     plan itself.
     """
     refuse_other(model)
-    if not callable(make_inputs):
-        raise GrowthError(
-            f"make_inputs is {shown(make_inputs)}; give a function that makes a batch of so many samples, such as "
-            "lambda samples: torch.randn(samples, 32)"
-        )
-    on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
-    budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
-    if budget_bytes is None:
-        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
+    _refuse_no_function(make_inputs)
+    budget_bytes = _budget_bytes(model, budget, device)
     if most is not None:
         refuse_no_number("most", most, 1)
+    search = functools.partial(solve, solver=solver, keep=keep, recompute=recompute)
 
     def record(size: int, mode: Mode = mode) -> Profile:
         _log.info("a step of %d samples is recorded (%s)", size, mode)
         return profile(model, make_inputs(size), loss=loss, optimizer=optimizer, mode=mode, device=device)
 
     def plan_of(recorded: Profile, seconds: float = seconds) -> Plan:
-        asked = alike(budget_bytes, budget)
-        return solve(recorded, asked, solver=solver, seconds=seconds, keep=keep, recompute=recompute)
-
-    def least_bytes(recorded: Profile) -> int:
-        try:
-            solve(recorded, 1, solver=solver, seconds=SEARCH_SECONDS, keep=keep, recompute=recompute)
-        except Infeasible as error:
-            return error.minimum_bytes
-        return 1
+        return search(recorded, alike(budget_bytes, budget), seconds=seconds)
 
     recorded = functools.cache(record)
     fake = recorded if mode == "fake" else functools.cache(functools.partial(record, mode="fake"))
     _refuse_constant(fake, most)
-    size = largest(lambda n: least_bytes(fake(n)), lambda n: least_bytes(recorded(n)), budget_bytes, most)
+    size = largest(
+        lambda n: _least_bytes(search, fake(n)), lambda n: _least_bytes(search, recorded(n)), budget_bytes, most
+    )
     plans = {max(size, 1): plan_of(recorded(max(size, 1)))}  # raises with its figures where not even one fits
     size = max(plans)
     plain_size = largest(lambda n: fake(n).plain_peak_bytes, lambda n: recorded(n).plain_peak_bytes, budget_bytes, size)
-    for each in _rows(size, plain_size):
-        if each not in plans:
-            with suppress(Infeasible):
-                plans[each] = plan_of(recorded(each), min(seconds, SEARCH_SECONDS))
-    return MaxBatch(
-        batch_size=size,
-        plan=plans[size],
-        plain_batch_size=plain_size,
-        throughputs=tuple(Throughput(batch_size=each, plan=plan) for each, plan in sorted(plans.items())),
-    )
+    for each in (each for each in _rows(size, plain_size) if each != size):
+        with suppress(Infeasible):
+            plans[each] = plan_of(recorded(each), min(seconds, SEARCH_SECONDS))
+    throughputs = tuple(Throughput(batch_size=each, plan=plan) for each, plan in sorted(plans.items()))
+    return MaxBatch(batch_size=size, plan=plans[size], plain_batch_size=plain_size, throughputs=throughputs)
+
+
+def _refuse_no_function(make_inputs: object) -> None:
+    """Refuse what makes no batches."""
+    if not callable(make_inputs):
+        raise GrowthError(
+            f"make_inputs is {shown(make_inputs)}; give a function that makes a batch of so many samples, such as "
+            "lambda samples: torch.randn(samples, 32)"
+        )
+
+
+def _budget_bytes(model: torch.nn.Module, budget: int | str, device: str | None) -> int:
+    """Return the bytes that a step may have, without what a device's allocator keeps.
+
+    Raises:
+        BudgetError: the budget is no number of bytes.
+    """
+    on = planned_device() if device is not None else device_of(next((each.device for each in model.parameters()), CPU))
+    budget_bytes = less_margin(goal_for(model, budget, None), on).budget_bytes
+    if budget_bytes is None:
+        raise BudgetError(f"the largest batch is the largest for a number of bytes, and budget={budget!r} is none")
+    return budget_bytes
+
+
+def _least_bytes(search: Callable[..., Plan], recorded: Profile) -> int:
+    """Return the lowest peak that a search finds for a step."""
+    try:
+        search(recorded, 1, seconds=SEARCH_SECONDS)
+    except Infeasible as error:
+        return error.minimum_bytes
+    return 1
 
 
 def _refuse_constant(fake: Callable[[int], Profile], most: int | None) -> None:

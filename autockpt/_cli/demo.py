@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .._data.errors import MissingExtra
 from .._show.explain.verification import headline
 from .screen import progress
-from .source import require_torch
+from .target import require_torch
 from .verb import Result, verb
 
 if TYPE_CHECKING:

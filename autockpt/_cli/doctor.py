@@ -64,7 +64,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
         return f"allocations are not seen: none for a tensor of {self.asked_bytes:,} bytes"
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorProblem(msgspec.Struct, frozen=True, kw_only=True):
     """What is refused, or good to know: a device or a library, the reason, and what to do."""
 
     kind: Literal["refused", "note"]
@@ -72,7 +72,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """What ``--json`` prints; None is what is not there, or what the system does not say.
 
     Attributes:
@@ -96,7 +96,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     libraries: dict[str, str]
     tried: tuple[Tried, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DoctorProblem, ...] = ()
 
 
 @verb("autockpt doctor", "autockpt doctor --json")
@@ -116,9 +116,9 @@ def doctor() -> Result:
     )
 
 
-def examine() -> Report:
+def examine() -> DoctorReport:
     """Look at the machine, and record a small step on the CPU and on the first CUDA device."""
-    report = Report(
+    report = DoctorReport(
         autockpt=__version__,
         python=platform.python_version(),
         system=", ".join([platform.system(), platform.machine(), " ".join(filter(None, platform.libc_ver()))]),
@@ -132,36 +132,36 @@ def examine() -> Report:
     return msgspec.structs.replace(report, problems=tuple(problems(report)))
 
 
-def problems(report: Report) -> Iterator[Problem]:
+def problems(report: DoctorReport) -> Iterator[DoctorProblem]:
     """Find what is refused on a machine, and what is good to know."""
     if report.torch is None:
         why = "it is not installed, so that models cannot run; solve, frontier, explain and profiles do without"
-        yield Problem(kind="refused", what="torch", why=why)
+        yield DoctorProblem(kind="refused", what="torch", why=why)
         return
     numbers = re.match(r"(\d+)\.(\d+)", report.torch)
     if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST_TORCH:
-        yield Problem(kind="refused", what="torch", why=f"{report.torch} is older than 2.11; install a newer one")
+        yield DoctorProblem(kind="refused", what="torch", why=f"{report.torch} is older than 2.11; install a newer one")
     if not report.devices:
-        yield Problem(kind="refused", what="cuda", why=_why_no_device(report))
+        yield DoctorProblem(kind="refused", what="cuda", why=_why_no_device(report))
     for i, device in enumerate(report.devices):
         if device.error:
-            yield Problem(kind="refused", what="cuda", why=f"device {i} does not answer: {device.error}")
+            yield DoctorProblem(kind="refused", what="cuda", why=f"device {i} does not answer: {device.error}")
         elif device.free_bytes is not None and device.free_bytes < FILLED * device.total_bytes:
             free, total = device.free_bytes / 2**30, device.total_bytes / 2**30
             why = f"{free:.1f} of {total:.1f} GiB are free: others hold the rest"
-            yield Problem(kind="note", what=f"device {i}", why=why)
+            yield DoctorProblem(kind="note", what=f"device {i}", why=why)
     hiding = ", ".join(f"{name}={value}" for name, value in report.settings.items() if _hides(name, value))
     for each in report.tried:
         if not each.seen_bytes:
             why = each.error or f"a tensor of {each.asked_bytes:,} bytes did not appear among the recorded allocations"
             if hiding and each.device != "cpu":
                 why = f"{hiding}: torch then reports no allocations, which recording needs; unset it"
-            yield Problem(kind="refused", what=each.device.partition(":")[0], why=why)
+            yield DoctorProblem(kind="refused", what=each.device.partition(":")[0], why=why)
     if "highspy" not in report.libraries:
-        yield Problem(kind="note", what="highspy", why="not installed: plans are those of the instant solvers")
+        yield DoctorProblem(kind="note", what="highspy", why="not installed: plans are those of the instant solvers")
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: DoctorReport) -> Iterator[str]:
     """Yield what a person reads of a report."""
     yield f"autockpt {report.autockpt}, Python {report.python}, {report.system}"
     memory = format_bytes(report.memory_bytes) if report.memory_bytes else "unknown"
@@ -182,7 +182,7 @@ def lines(report: Report) -> Iterator[str]:
         yield "refused: nothing that can be seen from here"
 
 
-def _why_no_device(report: Report) -> str:
+def _why_no_device(report: DoctorReport) -> str:
     if report.cuda is None:
         return f"torch {report.torch} was built without CUDA; install a build with it"
     driver = f"the driver is {report.driver}" if report.driver else "no driver is found"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 import click
 
@@ -11,11 +14,17 @@ from .._data.door import door
 from .._data.frontier import Frontier
 from .._data.plan import Plan
 from .._data.profile import Profile
+from .._show.page import Page
 from ..solvers.units import at_least
 from . import options, solving
+from .recording import HowRecorded, left_to_measure, recording
 from .screen import progress
 from .source import load
+from .target import names_function
 from .verb import Misuse, Result, verb, write
+
+Shown: TypeAlias = Plan | Frontier | Profile
+"""What can be explained."""
 
 
 @verb(
@@ -36,6 +45,7 @@ from .verb import Misuse, Result, verb, write
     metavar="SOURCE",
     help="With a plan: its profile, for a chart and decisions.",
 )
+@recording()
 @options.plot
 @options.verbose
 def explain(
@@ -47,56 +57,89 @@ def explain(
     profile_source: str | None,
     plot: str | None,
     verbose: bool,
+    how: HowRecorded,
 ) -> Result:
     """Show what a plan recomputes, frees and costs, what a frontier offers, or where a profile's memory and time go.
 
     SOURCE is what `autockpt profile`, `autockpt solve` or `autockpt frontier` wrote, - for stdin, a name that
-    `autockpt profiles` lists, or file.py:function, of whose model a step is recorded. With --budget or --max-overhead,
-    a profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that fits. Imports no
-    torch but to record.
+    `autockpt profiles` lists, or file.py:function, of whose model a step is recorded without running it: memory is
+    predicted, and seconds by the roofline of a device. --mode measured runs one. With --budget or --max-overhead, a
+    profile gets the plan that `autockpt solve` makes, and of a frontier it is the best plan that fits. Imports no torch
+    but to record.
     """
-    from .._choose.solve import solve  # with numpy, which help does without
-    from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
-
-    asked = options.at_most_one(budget=budget, max_overhead=max_overhead)
-    if not asked and solver != "auto":
+    if not options.at_most_one(budget=budget, max_overhead=max_overhead) and solver != "auto":
         raise click.UsageError("--solver goes with --budget or --max-overhead")
     if plot is not None:
         require_matplotlib()
-    shown: Plan | Frontier | Profile = load(source, Plan, Frontier, Profile)
-    profile = None if profile_source is None else load(profile_source, Profile)
-    if profile is not None and isinstance(shown, Profile):
-        raise Misuse(f"{source} is no plan; --profile goes with one, or with a frontier and a budget")
-    if asked and isinstance(shown, Plan):
-        raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
-    if asked and isinstance(shown, Frontier):
-        shown = shown.within(budget, max_overhead=max_overhead)
-    elif asked and isinstance(shown, Profile):
-        profile = shown
-        with progress("solving", limit_seconds=seconds):
-            shown = door(solve)(profile, budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
-
-    def draw(path: str) -> None:
-        if not isinstance(shown, Plan):
-            figure = shown.plot()
-        elif profile is not None:
-            figure = shown.plot(profile)
-        else:
-            raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
-        figure.savefig(path, dpi=options.DPI)
-
-    write(plot, draw)
+    how.refuse_unless(any(map(names_function, filter(None, [source, profile_source]))))
+    wanted = WantedPlan(budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds)
+    shown, profile = _planned(source, *_loaded(source, profile_source, how), wanted)
+    write(plot, functools.partial(_draw, shown, profile))
     page = shown._page(profile) if isinstance(shown, Plan) else shown._page()
-    if verbose:
-        return Result(page.document, page.text)
+    return Result(page.document, page.text if verbose else _brief(source, shown, profile, wanted, how).brief)
+
+
+class WantedPlan(NamedTuple):
+    """Which plan is to be explained; none where neither budget nor overhead is given."""
+
+    budget: str | None
+    max_overhead: float | None
+    solver: str
+    seconds: float
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether a plan is asked for."""
+        return self.budget is not None or self.max_overhead is not None
+
+
+def _loaded(source: str, profile_source: str | None, how: HowRecorded) -> tuple[Shown, Profile | None]:
+    """Return what is to be explained, and the profile that is given with it, recorded as that of the plan was."""
+    shown: Shown = load(source, Plan, Frontier, Profile, how=how)
+    if profile_source is None:
+        return shown, None
+    if isinstance(shown, Plan) and how.mode is None and how.device is None:
+        how = replace(how, mode=shown.profile_mode)
+    profile = load(profile_source, Profile, how=how)
     if isinstance(shown, Profile):
-        return Result(page.document, brief_profile(shown, then=f"autockpt frontier {shlex.quote(source)}").brief)
+        raise Misuse(f"{source} is no plan; --profile goes with one, or with a frontier and a budget")
+    return shown, profile
+
+
+def _planned(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan) -> tuple[Shown, Profile | None]:
+    """Return the plan that is wanted of a profile or a frontier, with its profile; else what was given."""
+    from .._choose.solve import solve  # with numpy, which help does without
+
+    if not wanted.is_plan:
+        return shown, profile
+    if isinstance(shown, Plan):
+        raise Misuse(f"{source} is a plan and was made for a budget already; --budget goes with a profile")
+    if isinstance(shown, Frontier):
+        return shown.within(wanted.budget, max_overhead=wanted.max_overhead), profile
+    with progress("solving", limit_seconds=wanted.seconds):
+        return door(solve)(shown, **wanted._asdict()), shown
+
+
+def _draw(shown: Shown, profile: Profile | None, path: str) -> None:
+    if not isinstance(shown, Plan):
+        figure = shown.plot()
+    elif profile is not None:
+        figure = shown.plot(profile)
+    else:
+        raise Misuse("--plot shows the memory of a step under the plan; give the profile of that step: --profile")
+    figure.savefig(path, dpi=options.DPI)
+
+
+def _brief(source: str, shown: Shown, profile: Profile | None, wanted: WantedPlan, how: HowRecorded) -> Page:
+    """Lay out the first screen, with what to do next."""
+    from .._show.explain.brief import brief_frontier, brief_plan, brief_profile
+
+    if isinstance(shown, Profile):
+        then = options.command("frontier", source, **how.asked())
+        return brief_profile(shown, then=then, also=left_to_measure(source, shown))
     if isinstance(shown, Frontier):
         half = at_least(max(shown.plain_peak_bytes // 2, shown.minimum_bytes))
-        then = f"autockpt explain {shlex.quote(source)} --budget {half}"
-        return Result(page.document, brief_frontier(shown, then=then).brief)
-    again = options.command(
-        *("solve", source), budget=budget, max_overhead=max_overhead, solver=solver, seconds=seconds, output="plan.json"
-    )
-    then = again if asked else f'autockpt.apply(model, plan="{source}")'
-    return Result(page.document, brief_plan(shown, profile, then=then, drawn=True).brief)
+        return brief_frontier(shown, then=f"autockpt explain {shlex.quote(source)} --budget {half}")
+    again = options.command("solve", source, **wanted._asdict(), **how.asked())
+    then = f"{again} -o plan.json" if wanted.is_plan else f'autockpt.apply(model, plan="{source}")'
+    return brief_plan(shown, profile, then=then, also=left_to_measure(source, profile), drawn=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,8 +11,10 @@ from click.shell_completion import CompletionItem
 from .._data.devices import DEVICES, UnknownDevice, named, of_memory
 from .._data.profile import Profile
 from . import options
-from .screen import progress, working
-from .source import Target, build, calling, load
+from .recording import record_for
+from .screen import working
+from .source import load
+from .target import Target, build, names_function
 from .verb import Misuse, Result, verb
 
 
@@ -81,10 +81,10 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
 
     gpus = gpus or list(DEVICES)
     timed: Callable[[str], Profile] | None = None
-    if ":" in source and not Path(source).exists():
+    if names_function(source):
         made = build(source)
         samples = _samples(made)
-        timed = functools.cache(functools.partial(_record, source, made, optimizer))
+        timed = functools.cache(functools.partial(record_for, source, made, optimizer=optimizer))
         profile = timed(gpus[0])
     else:
         if optimizer is not None:
@@ -97,16 +97,6 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
         found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, tell=tell)
     page = fit_page(found, source)
     return Result(page.document, page.brief)
-
-
-def _record(source: str, made: Target, optimizer: str | None, gpu: str) -> Profile:
-    """Record a step without running it, with the seconds of a device."""
-    from .._record import profile
-
-    told: Any = optimizer or made.optimizer
-    what = f"a step of {type(made.model).__name__} for {gpu}"
-    with progress(f"recording {what}, without running it"), calling(f"a step of {source}"):
-        return profile(made.model, made.inputs, loss=made.loss, optimizer=told, mode="fake", device=gpu)
 
 
 def _samples(made: Target) -> int | None:

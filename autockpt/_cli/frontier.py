@@ -8,8 +8,10 @@ from .._data.document import require_matplotlib
 from .._data.profile import Profile
 from ..solvers.units import at_least, format_like, parse_bytes
 from . import options, solving
+from .recording import HowRecorded, left_to_measure, recording
 from .screen import progress, tell
 from .source import load
+from .target import names_function
 from .verb import Result, verb, write
 
 
@@ -37,6 +39,7 @@ from .verb import Result, verb, write
     "Seconds for all budgets together. More, such as 60, may find cheaper plans, and says how far from the least they "
     "are.",
 )
+@recording()
 @options.output
 @options.plot
 @options.verbose
@@ -49,12 +52,13 @@ def frontier(
     output: str | None,
     plot: str | None,
     verbose: bool,
+    how: HowRecorded,
 ) -> Result:
     """Show what each budget costs for a recorded step, down to the lowest peak that can be reached.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
-    file.py:function, of whose model a step is recorded as `autockpt profile` does. Needs no GPU, and imports no torch
-    but to record.
+    file.py:function, of whose model a step is recorded without running it: memory is predicted, and seconds by the
+    roofline of a device. --mode measured runs one. Needs no GPU, and imports no torch but to record.
 
     Prints a row for each plan that no other beats in both predicted peak and recompute seconds; -v shows who found
     each, and how far it is from the least. `autockpt explain` shows the one for a budget, from the file that -o writes.
@@ -64,7 +68,8 @@ def frontier(
 
     if plot is not None:
         require_matplotlib()
-    profile = load(source, Profile)
+    how.refuse_unless(names_function(source))
+    profile = load(source, Profile, how=how)
     n_budgets = len(budgets) + 2 if budgets else points
     with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
         found = find_frontier(profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
@@ -77,7 +82,10 @@ def frontier(
     if verbose:
         return Result(found, found._page().text)
     budget = asked or at_least(max(found.plain_peak_bytes // 2, found.minimum_bytes))
-    then = f"autockpt solve {source} --budget {budget} -o plan.json"
+    then = f"{options.command('solve', source, budget=budget, **how.asked())} -o plan.json"
     if output is not None:
         then = f"autockpt explain {output} --budget {budget}"
-    return Result(found, brief_frontier(found, then=then, most=len(found.plans), asked=asked).brief)
+    page = brief_frontier(
+        found, profile, then=then, also=left_to_measure(source, profile), most=len(found.plans), asked=asked
+    )
+    return Result(found, page.brief)

@@ -86,16 +86,24 @@ plot = click.option(
 )
 
 
-def command(verb: str, source: str, *, output: str, **asked: Any) -> str:
+def command(verb: str, source: str, *, output: str = "", **asked: Any) -> str:
     """Return a command line that does so with what was asked, each option that is not as it is by default.
 
     Where it has no room in a line, it is the one that was given, with the output besides.
+
+    Args:
+        verb: what is to be done.
+        source: of what.
+        output: a file to write; none where it is empty.
+        **asked: options by name; several values for one that is given several times.
     """
     words = ["autockpt", verb, source]
     for name, value in asked.items():
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None and BY_DEFAULT.get(name) != each:
                 words += [f"--{name.replace('_', '-')}", f"{each:g}" if isinstance(each, float) else str(each)]
+    if not output:
+        return shlex.join(words)
     line = shlex.join([*words, "-o", output])
     return line if len(line) <= ROOM else f"the same with -o {output}"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
 
 import click
 
-from .._data.rooflines import ROOFLINES
 from . import options
-from .source import record
+from .recording import HowRecorded, record, recording
 from .verb import Result, verb, write
 
 
@@ -17,34 +16,14 @@ from .verb import Result, verb, write
     "autockpt profile train.py:build --mode fake --device t4",
 )
 @options.target
-@click.option(
-    "--mode",
-    type=click.Choice(["measured", "fake"]),
-    default="measured",
-    show_default=True,
-    help="measured: run a step, whose activations wait elsewhere. fake: run nothing.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(sorted(ROOFLINES)),
-    metavar="NAME",
-    help="With --mode fake: the device whose seconds to predict: h100.",
-)
+@recording("measured")
 @click.option(
     "--outputs-freed",
     is_flag=True,
     help="The training loop keeps the loss alone, and lets go of the model's outputs before backward.",
 )
-@options.optimizer
 @options.output
-def profile(
-    target: str,
-    mode: Literal["measured", "fake"],
-    device: str | None,
-    outputs_freed: bool,
-    optimizer: str | None,
-    output: str | None,
-) -> Result:
+def profile(target: str, outputs_freed: bool, output: str | None, how: HowRecorded) -> Result:
     """Record what one training step of a model holds, when, and what each call costs.
 
     TARGET is package.module:function or file.py:function. It takes no arguments and returns (model, inputs),
@@ -52,8 +31,6 @@ def profile(
     keyword. Without a loss, one that takes three copies of the outputs is reserved for; --optimizer goes before the
     function's own. Prints where memory and time go.
     """
-    if device is not None and mode != "fake":
-        raise click.UsageError("--device goes with --mode fake: a measured step times the device that it runs on")
-    recorded = record(target, mode=mode, device=device, optimizer=optimizer, holds_outputs=not outputs_freed)
+    recorded = record(target, replace(how, holds_outputs=not outputs_freed))
     write(output, recorded.save)
     return Result(recorded, recorded._page().text)

@@ -9,8 +9,10 @@ import click
 from .._data.door import door
 from .._data.profile import Profile
 from . import options, solving
+from .recording import HowRecorded, left_to_measure, recording
 from .screen import progress
 from .source import load
+from .target import names_function
 from .verb import Result, verb, write
 
 
@@ -26,16 +28,23 @@ from .verb import Result, verb, write
 @options.keep
 @options.recompute
 @options.solver_seconds
+@recording()
 @options.output
 @options.verbose
 def solve(
-    source: str, budget: str | None, max_overhead: float | None, output: str | None, verbose: bool, **asked: Any
+    source: str,
+    budget: str | None,
+    max_overhead: float | None,
+    output: str | None,
+    verbose: bool,
+    how: HowRecorded,
+    **asked: Any,
 ) -> Result:
     """Choose the cheapest calls to recompute so that a recorded step stays under a budget.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
-    file.py:function, of whose model a step is recorded as `autockpt profile` does. Needs no GPU, and imports no torch
-    but to record.
+    file.py:function, of whose model a step is recorded without running it: memory is predicted, and seconds by the
+    roofline of a device. --mode measured runs one. Needs no GPU, and imports no torch but to record.
 
     Prints what the plan does in a few lines; -v shows it call by call. Where no plan meets the budget the exit status
     is 1, and what the lowest reachable peak consists of takes the place of the plan, with --json as a document.
@@ -45,12 +54,14 @@ def solve(
 
     if not options.at_most_one(budget=budget, max_overhead=max_overhead):
         raise click.UsageError("give either --budget or --max-overhead")
-    profile = load(source, Profile)
+    how.refuse_unless(names_function(source))
+    profile = load(source, Profile, how=how)
     with progress(f"solving for {budget or max_overhead}", limit_seconds=asked["seconds"]):
         plan = door(find_plan)(profile, budget, max_overhead=max_overhead, **asked)
     write(output, plan.save)
     if verbose:
         return Result(plan, plan._page(profile).text)
+    asked |= how.asked()
     again = options.command("solve", source, budget=budget, max_overhead=max_overhead, output="plan.json", **asked)
     then = again if output is None else f'autockpt.apply(model, plan="{output}")'
-    return Result(plan, brief_plan(plan, profile, then=then).brief)
+    return Result(plan, brief_plan(plan, profile, then=then, also=left_to_measure(source, profile)).brief)

@@ -10,7 +10,8 @@ from .._data.plan import Plan
 from .._show.explain.verification import headline
 from . import options, solving
 from .screen import progress
-from .source import build, calling, load, require_torch
+from .source import load
+from .target import build, calling, require_torch
 from .verb import Result, verb
 
 

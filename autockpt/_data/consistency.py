@@ -6,14 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..solvers.units import shown
 from .amounts import MOST_SUM
 from .errors import InvalidFile
-
-if TYPE_CHECKING:
-    from .profile import Profile
+from .step_record import StepRecord
 
 TENSORS = dict.fromkeys(("tensor", "reads", "makes", "writes", "outputs"), "tensor")
 CALLS, FUNCTIONS = {"call": "call", "sources": "call"}, {"function": "function", "functions": "function"}
@@ -27,76 +25,102 @@ OF_REFUSALS = {"call": "call", "run": "call", "tensor": "tensor"}
 """What the index of a refusal is one of, by what is refused; else of a function."""
 
 
-def validate(profile: Profile) -> None:
+def validate(step: StepRecord) -> None:
     """Raise `InvalidFile` where the parts of a profile contradict each other."""
-    functions, ops, saves = profile.functions, profile.ops, profile.saves
-    if profile.optimizer_step_bytes and not profile.optimizer:
-        raise InvalidFile(f"the step of no optimizer needs {profile.optimizer_step_bytes:,} bytes")
-    sizes = {"call": len(profile.calls), "function": len(functions), "operator": len(ops)}
-    sizes["tensor"] = len(profile.tensors)
-    for what, name, column in _columns(profile):
+    if step.optimizer_step_bytes and not step.optimizer:
+        raise InvalidFile(f"the step of no optimizer needs {step.optimizer_step_bytes:,} bytes")
+    _check_columns(step)
+    _check_sizes(step)
+    _check_tree(step)
+    _check_order(step)
+    _check_names(step)
+    _check_saves(step)
+    _check_buffers(step)
+
+
+def _check_columns(step: StepRecord) -> None:
+    """Check that indices are those of what is there, and that seconds are numbers."""
+    sizes = {"call": len(step.calls), "function": len(step.functions), "operator": len(step.ops)}
+    sizes["tensor"] = len(step.tensors)
+    for what, name, column in _columns(step):
         kind = INDEXED.get(name)
         flat = chain.from_iterable(column) if column and isinstance(column[0], tuple) else column
         if kind is not None and max(flat, default=-1) >= sizes[kind]:
             raise InvalidFile(f"{name!r} of {what} names a {kind} that is not in the profile")
         if name.endswith("seconds") and not all(0 <= seconds < math.inf for seconds in column):
             raise InvalidFile(f"{name!r} of {what} is below 0 s or no number: record the step again")
-    _check_sizes(profile)
-    _check_tree(profile)
-    for what, begins in (("tensors", profile.tensors.birth), ("functions", functions.enter)):
+
+
+def _check_order(step: StepRecord) -> None:
+    """Check that ticks ascend where they do in any step."""
+    for what, begins in (("tensors", step.tensors.birth), ("functions", step.functions.enter)):
         if any(later <= earlier for earlier, later in pairwise(begins)):
             raise InvalidFile(f"{what} are not in the order in which they begin")
-    if any(save >= len(saves) for save, *_ in (*profile.rereads, *profile.kept_reads)):
+    if any(save >= len(step.saves) for save, *_ in (*step.rereads, *step.kept_reads)):
         raise InvalidFile("a save is read again that is not in the profile")
-    for what, ticks in _spans(profile):
+    for what, ticks in _spans(step):
         if any(later < earlier for earlier, later in pairwise(ticks)):
             raise InvalidFile(f"{what}: its ticks are {', '.join(map(str, ticks))}, which should ascend")
+
+
+def _check_names(step: StepRecord) -> None:
+    """Check that no two calls have one name."""
+    functions = step.functions
     keys = chain(
-        (call.key for call in profile.calls), zip(functions.call, functions.name, functions.occurrence, strict=True)
+        (call.key for call in step.calls), zip(functions.call, functions.name, functions.occurrence, strict=True)
     )
     twice = next((key for key, count in Counter(keys).items() if count > 1), None)
     if twice is not None:
         raise InvalidFile(f"{shown(twice)} stands in the profile twice")
+
+
+def _check_saves(step: StepRecord) -> None:
+    """Check that a save and its operator belong to one function."""
+    ops, saves = step.ops, step.saves
     if any(op >= 0 and ops.function[op] != function for op, function in zip(saves.op, saves.function, strict=True)):
         raise InvalidFile("a save names an operator of another function than its own")
-    for call in profile.calls:
-        if any(name not in profile.buffer_bytes for name in call.buffers):
+
+
+def _check_buffers(step: StepRecord) -> None:
+    """Check that the bytes of each buffer that a call changes are known."""
+    for call in step.calls:
+        if any(name not in step.buffer_bytes for name in call.buffers):
             raise InvalidFile(f"call {shown(call.key)} changes a buffer of which the profile does not say the bytes")
 
 
-def _check_sizes(profile: Profile) -> None:
+def _check_sizes(step: StepRecord) -> None:
     """Check that the clock and the bytes are of a step, before anything is laid out over them."""
-    rows = len(profile.calls) + len(profile.functions) + len(profile.ops) + len(profile.tensors) + len(profile.saves)
-    if profile.ticks > MOST_TICKS * (rows + 100):
-        raise InvalidFile(f"the clock has {profile.ticks:,} ticks, for {rows:,} rows of calls, tensors and saves")
-    if profile.static.total_bytes + sum(profile.tensors.bytes) > MOST_SUM:
+    rows = len(step.calls) + len(step.functions) + len(step.ops) + len(step.tensors) + len(step.saves)
+    if step.ticks > MOST_TICKS * (rows + 100):
+        raise InvalidFile(f"the clock has {step.ticks:,} ticks, for {rows:,} rows of calls, tensors and saves")
+    if step.static.total_bytes + sum(step.tensors.bytes) > MOST_SUM:
         raise InvalidFile("the tensors of the step are more bytes than any memory has")
-    if profile.static.total_bytes < 0:
-        raise InvalidFile(f"{profile.static.total_bytes:,} bytes stand before the step")
+    if step.static.total_bytes < 0:
+        raise InvalidFile(f"{step.static.total_bytes:,} bytes stand before the step")
 
 
-def _columns(profile: Profile) -> Iterator[tuple[str, str, Sequence[Any]]]:
+def _columns(step: StepRecord) -> Iterator[tuple[str, str, Sequence[Any]]]:
     """Yield all columns, each with what it is of and its name; those of one table have one length."""
-    tables = {"functions": profile.functions, "operators": profile.ops}
-    for what, table in (tables | {"tensors": profile.tensors, "saves": profile.saves}).items():
+    tables = {"functions": step.functions, "operators": step.ops}
+    for what, table in (tables | {"tensors": step.tensors, "saves": step.saves}).items():
         columns = [(what, name, getattr(table, name)) for name in table.__struct_fields__]
         if len({len(column) for *_, column in columns}) != 1:
             raise InvalidFile(f"the columns of {what} differ in length")
         yield from columns
-    arguments = [*chain.from_iterable(call.arguments for call in profile.calls), *chain(*profile.functions.arguments)]
+    arguments = [*chain.from_iterable(call.arguments for call in step.calls), *chain(*step.functions.arguments)]
     for what, rows, names in (
         ("arguments", arguments, ("tensor", "sources", "functions")),
-        ("calls", profile.calls, ("outputs", "enter_seconds", "exit_seconds")),
-        ("the step", [profile], ("plain_seconds",)),
+        ("calls", step.calls, ("outputs", "enter_seconds", "exit_seconds")),
+        ("the step", [step], ("plain_seconds",)),
     ):
         yield from ((what, name, [getattr(row, name) for row in rows]) for name in names)
-    for each in profile.refusals:
+    for each in step.refusals:
         yield "refusals", OF_REFUSALS.get(each.what, "function"), [each.index]
 
 
-def _check_tree(profile: Profile) -> None:
+def _check_tree(step: StepRecord) -> None:
     """Check that calls are in pre-order, and that each knows its parent and where its subtree ends."""
-    calls = profile.calls
+    calls = step.calls
     for i, call in enumerate(calls):
         parent = i - 1
         while parent >= 0 and calls[parent].stop <= i:
@@ -110,15 +134,15 @@ def _check_tree(profile: Profile) -> None:
             raise InvalidFile(f"call {shown(call.key)} ends at {call.exit_seconds} s, before it begins")
 
 
-def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
+def _spans(step: StepRecord) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield ticks that ascend in any step, each with what is wrong where they do not."""
-    calls, tensors, saves, end = profile.calls, profile.tensors, profile.saves, profile.ticks
-    functions, ops = profile.functions, profile.ops
-    late = profile.late_forwards
-    yield "a late forward begins before a backward, or ends after the step", (profile.forward_ticks, *chain(*late), end)
+    calls, tensors, saves, end = step.calls, step.tensors, step.saves, step.ticks
+    functions, ops = step.functions, step.ops
+    late = step.late_forwards
+    yield "a late forward begins before a backward, or ends after the step", (step.forward_ticks, *chain(*late), end)
     for call in calls:
         # The root's goes on in every further forward.
-        until = end if call.parent < 0 and late else profile.forward_until(call.enter)
+        until = end if call.parent < 0 and late else step.forward_until(call.enter)
         yield f"call {shown(call.key)} runs outside forward", (call.enter, call.exit, until)
     for birth, natural, death in zip(tensors.birth, tensors.natural, tensors.death, strict=True):
         yield from (("a tensor dies before it is born", (birth + 1, dies, end)) for dies in (natural, death))
@@ -126,11 +150,11 @@ def _spans(profile: Profile) -> Iterator[tuple[str, Sequence[int]]]:
         yield from (("a tensor is let go of before it is saved", (pack, late, end)) for late in (unpack, release))
         if unpack < end:
             yield "a tensor is let go of before it is read", (pack, unpack, release - 1)
-    yield "a backward pass begins in forward or after the step", (profile.forward_ticks, *profile.backward_ticks, end)
-    for save, tick in profile.rereads:
+    yield "a backward pass begins in forward or after the step", (step.forward_ticks, *step.backward_ticks, end)
+    for save, tick in step.rereads:
         yield "a tensor is read again before it is read", (saves.unpack[save], tick, saves.release[save])
-    for _, read, until in profile.kept_reads:
-        yield "what is read is gone before that, or after the step", (profile.forward_ticks, read, until, end)
+    for _, read, until in step.kept_reads:
+        yield "what is read is gone before that, or after the step", (step.forward_ticks, read, until, end)
     for name, within, start, stop in chain(
         zip(functions.name, functions.call, functions.enter, functions.exit, strict=True),
         zip(ops.name, ops.call, ops.start, ops.stop, strict=True),

@@ -16,37 +16,22 @@ Where a graph waits while others have their backward, forwards come after it: `l
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import os
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..solvers.units import shown
 from . import files, shipped
-from .amounts import Bytes, Seconds
 from .consistency import validate
 from .errors import NotApplicable
-from .files import Stored
-from .tables import (
-    CallRecord,
-    FunctionTable,
-    Index,
-    OpTable,
-    Recipe,
-    RefusedPart,
-    SaveTable,
-    Static,
-    TensorTable,
-)
+from .step_record import StepRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
+class Profile(StepRecord, frozen=True, kw_only=True, tag="autockpt.profile/3"):
     """The recorded measurements of one model, batch shape, dtype, device and software version.
 
     Attributes:
@@ -81,42 +66,8 @@ class Profile(Stored, frozen=True, kw_only=True, tag="autockpt.profile/3"):
 
     PAGE: ClassVar[str] = "explain.profile.profile_page"
 
-    model: str
-    mode: Literal["measured", "fake"]
-    device: str
-    torch_version: str
-    recorded: str
-    recipe: Recipe | None = None
-    plain_seconds: Seconds
-    static: Static
-    optimizer: str = ""
-    optimizer_step_bytes: Bytes = 0
-    ticks: Index
-    forward_ticks: Index
-    generator_bytes: Bytes = 0
-    calls: Annotated[tuple[CallRecord, ...], msgspec.Meta(min_length=1)]
-    functions: FunctionTable = FunctionTable()
-    ops: OpTable = OpTable()
-    tensors: TensorTable
-    saves: SaveTable
-    backward_ticks: tuple[Index, ...] = ()
-    late_forwards: tuple[tuple[Index, Index], ...] = ()
-    rereads: tuple[tuple[Index, Index], ...] = ()
-    kept_reads: tuple[tuple[Index, Index, Index], ...] = ()
-    refusals: tuple[RefusedPart, ...] = ()
-    buffer_bytes: dict[str, Bytes] = msgspec.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
     def __post_init__(self) -> None:
         validate(self)
-
-    def forward_until(self, tick: int) -> int:
-        """Return when the stretch of forwards ends in which a tick lies; -1 where it lies in none."""
-        if tick < self.forward_ticks:
-            return self.forward_ticks
-        place = bisect.bisect_right(self.late_forwards, (tick, self.ticks)) - 1
-        until = self.late_forwards[place][1] if place >= 0 else -1
-        return until if tick < until else -1
 
     @property
     def holds_outputs(self) -> bool:

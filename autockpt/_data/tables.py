@@ -68,7 +68,7 @@ class Recipe(Part, frozen=True, kw_only=True):
     command: str
 
 
-class Argument(msgspec.Struct, frozen=True, array_like=True):
+class ArgumentRecord(msgspec.Struct, frozen=True, array_like=True):
     """One way in which a storage came into a call or a torch function as an argument; an array in JSON.
 
     There are two for one storage where a result comes as it is, and a view of it beside that.
@@ -135,7 +135,7 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
     exit: Index
     enter_seconds: Seconds
     exit_seconds: Seconds
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[ArgumentRecord, ...] = ()
     outputs: Column = ()
     signature: str = ""
     draws: bool = False
@@ -152,14 +152,14 @@ class CallRecord(Part, frozen=True, kw_only=True, forbid_unknown_fields=False):
         return self.exit_seconds - self.enter_seconds
 
 
-class Columns(Part, frozen=True, kw_only=True):
+class ColumnTable(Part, frozen=True, kw_only=True):
     """Base of tables: one row for each place of the columns, which are of one length."""
 
     def __len__(self) -> int:
         return len(getattr(self, self.__struct_fields__[0]))
 
 
-class FunctionTable(Columns, frozen=True, kw_only=True):
+class FunctionTable(ColumnTable, frozen=True, kw_only=True):
     """The torch functions that calls called in their own code, in the order of their begins, as columns.
 
     Only the outermost function counts, property getters do not, and neither does what runs inside a child call. A
@@ -194,14 +194,14 @@ class FunctionTable(Columns, frozen=True, kw_only=True):
     alias: tuple[bool, ...] = ()
     mutates: tuple[bool, ...] = ()
     draws: tuple[bool, ...] = ()
-    arguments: tuple[tuple[Argument, ...], ...] = ()
+    arguments: tuple[tuple[ArgumentRecord, ...], ...] = ()
 
     def key(self, index: int) -> str:
         """``name#occurrence``, as plans write it after the key of its call."""
         return f"{self.name[index]}#{self.occurrence[index]}"
 
 
-class OpTable(Columns, frozen=True, kw_only=True):
+class OpTable(ColumnTable, frozen=True, kw_only=True):
     """The operators that ran in forward inside calls, views left out, in order, as columns.
 
     Attributes:
@@ -227,7 +227,7 @@ class OpTable(Columns, frozen=True, kw_only=True):
     writes: tuple[Column, ...] = ()
 
 
-class TensorTable(Columns, frozen=True, kw_only=True):
+class TensorTable(ColumnTable, frozen=True, kw_only=True):
     """Storages born in the step, as columns.
 
     Attributes:
@@ -243,7 +243,7 @@ class TensorTable(Columns, frozen=True, kw_only=True):
     death: Column
 
 
-class SaveTable(Columns, frozen=True, kw_only=True):
+class SaveTable(ColumnTable, frozen=True, kw_only=True):
     """What autograd saved for backward, parameters and buffers left out, as columns.
 
     Attributes:

@@ -144,38 +144,55 @@ def fit(
     """
     batches = Batches.of(profile, samples) if samples else None
     peaks = _Peaks(batches, tell) if batches else None
-    seconds_of = timed or functools.partial(carried, profile)
+    priced = _priced(timed or functools.partial(carried, profile), samples)
+    asked = tuple(sizes) or (samples,)
+    steps = [_sized(profile, batches, size) for size in asked]
+    plain_switches = tuple(switches(steps[0]))
+    found = [
+        _plans(step, gpus, plain_switches, tell, f", {size} samples" if sizes[1:] else "")
+        for size, step in zip(asked, steps, strict=True)
+    ]
+    rows = [_row(gpu, size, plans, peaks, priced) for gpu in gpus for size, plans in zip(asked, found, strict=True)]
+    timed_for = profile.device if profile.device in gpus else _first_planned(rows)
+    lowest = found[0].plans[-1]
+    return Fit(
+        profile=steps[0],
+        samples=samples,
+        rows=tuple(rows),
+        switches=tuple(_beside(priced(timed_for, asked[0]), found[0]) if plain_switches else ()),
+        timed_for=timed_for,
+        host_bound=is_host_bound(priced(timed_for, asked[0])),
+        by_roofline=timed is not None or is_carried(profile),
+        lowest=_lowest(steps[0], lowest) if any(row.device.usable_bytes < lowest.peak_bytes for row in rows) else None,
+    )
+
+
+def _priced(seconds_of: Callable[[str], Profile], samples: int | None) -> Callable[[str, int | None], Profile]:
+    """Return what makes the recorded step one of another size, with the seconds of a device."""
 
     @functools.cache
     def priced(gpu: str, size: int | None) -> Profile:
         found = seconds_of(gpu)
-        return Batches.of(found, samples).at(size) if samples and size else found
+        return _sized(found, Batches.of(found, samples) if samples else None, size)
 
-    asked = tuple(sizes) or (samples,)
-    first = batches.at(asked[0]) if batches and asked[0] else profile
-    plain_switches = tuple(switches(first))
-    found: list[Frontier] = []
-    for size in asked:
-        sized = batches.at(size) if batches and size else profile
-        tell(f"plans for {len(gpus)} devices" + (f", {size} samples" if len(asked) > 1 else ""))
-        budgets = {DEVICES[gpu].usable_bytes for gpu in gpus} | {each.peak_bytes for each in plain_switches}
-        found.append(frontier(sized, budgets=sorted(budgets), seconds=SECONDS))
-    rows = [_row(gpu, size, plans, peaks, priced) for gpu in gpus for size, plans in zip(asked, found, strict=True)]
-    planned = [row.gpu for row in rows if row.plan is not None and row.plan.segments]
-    timed_for = profile.device if profile.device in gpus else next(iter(planned), gpus[0])
-    beside = _beside(priced(timed_for, asked[0]), found[0]) if plain_switches else ()
-    least_room = min(DEVICES[gpu].usable_bytes for gpu in gpus)
-    lowest = found[0].plans[-1]
-    return Fit(
-        profile=first,
-        samples=samples,
-        rows=tuple(rows),
-        switches=tuple(beside),
-        timed_for=timed_for,
-        host_bound=is_host_bound(priced(timed_for, asked[0])),
-        by_roofline=timed is not None or is_carried(profile),
-        lowest=_lowest(first, lowest) if lowest.peak_bytes > least_room else None,
-    )
+    return priced
+
+
+def _sized(profile: Profile, batches: Batches | None, size: int | None) -> Profile:
+    """Return the step on so many samples; the recorded one where either number is not known."""
+    return batches.at(size) if batches and size else profile
+
+
+def _plans(step: Profile, gpus: Sequence[str], others: Sequence[Switch], tell: Tell, which: str) -> Frontier:
+    """Find the plans of a step for what each device has room for, and for the peak of each switch."""
+    tell(f"plans for {len(gpus)} devices{which}")
+    budgets = {DEVICES[gpu].usable_bytes for gpu in gpus} | {each.peak_bytes for each in others}
+    return frontier(step, budgets=sorted(budgets), seconds=SECONDS)
+
+
+def _first_planned(rows: Sequence[Row]) -> str:
+    """Return the first device that needs a plan, or else the first."""
+    return next((row.gpu for row in rows if row.plan is not None and row.plan.segments), rows[0].gpu)
 
 
 def _row(

@@ -23,7 +23,7 @@ from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
 from .._device import Clock, planned_device
 from .._optimizer.memory import Chosen, optimizer_memory
 from .._stash import open_stash
-from .._stash.base import Spill
+from .._stash.base import Spill, SpilledTensor
 from .._watch.routing import Given, routed_operators, tensors_in
 from .._watch.storage_tape import StorageTape
 from .build import build_profile, static_bytes
@@ -107,7 +107,7 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         step = replace(on_fakes, holds_outputs=step.holds_outputs)
         clock = RooflineClock(ROOFLINES[name])
         with mode, clock:
-            spill = Spill(open_stash(step.device, roomy=True), step.device, step.inputs())
+            spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())
             held = [each for _, each in sandbox.contents.tensors]
             run = watch_step(step, StorageTape(), clock, spill, held=held)
         profile = build_profile(
@@ -120,6 +120,13 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
             notes=(*NOTES, *sandbox.notes()),
         )
         return msgspec.structs.replace(profile, mode="fake", device=name)
+
+
+class _FakeSpill(Spill):
+    """Leaves real tensors where they are, such as targets that the loss has: no step of fakes made them."""
+
+    def take(self, tensor: torch.Tensor) -> SpilledTensor | torch.Tensor:
+        return tensor if private.fake_mode_of(tensor) is None else super().take(tensor)
 
 
 class RooflineClock(Clock, routed_operators):

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .._data.tables import Argument, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
+from .._data.tables import ArgumentRecord, CallRecord, FunctionTable, OpTable, RefusedPart, SaveTable, TensorTable
 from .._watch.marks import Sources
 from .flow import Flow, Span
 from .lifetimes import Lifetimes
@@ -95,10 +95,10 @@ def _calls(flow: Flow, at: Mapping[Place, float]) -> tuple[CallRecord, ...]:
     return tuple(records)
 
 
-def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tuple[Argument, ...]:
+def _arguments(flow: Flow, span: Span, ways: Sequence[Sequence[Sources]]) -> tuple[ArgumentRecord, ...]:
     later = range(flow.ops_in(span).start, len(flow.ops))
     return tuple(
-        Argument(max(storage, -1), way.calls, flow.written([storage], later), way.functions, way.graph)
+        ArgumentRecord(max(storage, -1), way.calls, flow.written([storage], later), way.functions, way.graph)
         for storage, each in zip(span.first.storages, ways, strict=True)
         if not flow.is_own(storage)
         for way in each

@@ -36,7 +36,7 @@ class Bar(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class PageTable:
     """Cells under a header. Columns of figures (or ``-`` for none, or nothing) are aligned right.
 
     Attributes:
@@ -129,7 +129,7 @@ class Page:
 
     title: str = ""
     figures: Sequence[tuple[str, str, str]] = ()
-    blocks: Sequence[str | Table | Callable[[int], str]]
+    blocks: Sequence[str | PageTable | Callable[[int], str]]
     document: Mapping[str, object] = field(default_factory=dict)
 
     def text(self, width: int = DEFAULT_WIDTH) -> str:
@@ -140,7 +140,7 @@ class Page:
             if isinstance(block, str):
                 blocks.append("\n".join(_lines(block, width)))
             else:
-                blocks.append(block.text(width) if isinstance(block, Table) else block(width))
+                blocks.append(block.text(width) if isinstance(block, PageTable) else block(width))
         return "\n\n".join(filter(None, blocks)) + "\n"
 
     def brief(self, width: int = BRIEF) -> str:
@@ -159,7 +159,7 @@ class Page:
         for block in self.blocks:
             if isinstance(block, str):
                 blocks.append(_paragraphs(block))
-            elif isinstance(block, Table):
+            elif isinstance(block, PageTable):
                 blocks.append(block.html())
             else:
                 drawn, style = html.escape(block(BRIEF)), "white-space:pre;font-family:monospace;line-height:1.1"

@@ -7,7 +7,7 @@ import pytest
 
 from autockpt import Profile
 from autockpt.solvers import Candidate, simulate
-from tests.doors import Argument, Candidates, PlannedReplay, candidate_runs, find_candidates
+from tests.doors import ArgumentRecord, Candidates, PlannedReplay, candidate_runs, find_candidates
 from tests.handmade import MIB, chain_profile
 from tests.hosts import host
 
@@ -68,7 +68,7 @@ def glue(profile: Profile, block: int) -> Profile:
     calls = list(profile.calls)
     index = [call.key for call in calls].index(f"h.{block}#0")
     own = calls[index].arguments[0]
-    calls[index] = msgspec.structs.replace(calls[index], arguments=(Argument(tensor=own.tensor),))
+    calls[index] = msgspec.structs.replace(calls[index], arguments=(ArgumentRecord(tensor=own.tensor),))
     return msgspec.structs.replace(profile, calls=tuple(calls))
 
 
@@ -86,7 +86,9 @@ def test_an_argument_changed_in_place_refuses_the_call_but_not_the_run_that_make
     calls = list(profile.calls)
     index = [call.key for call in calls].index("h.3#0")
     (argument,) = calls[index].arguments
-    calls[index] = msgspec.structs.replace(calls[index], arguments=(Argument(argument.tensor, argument.sources, True),))
+    calls[index] = msgspec.structs.replace(
+        calls[index], arguments=(ArgumentRecord(argument.tensor, argument.sources, True),)
+    )
     candidates = find_candidates(msgspec.structs.replace(profile, calls=tuple(calls)))
     names = [candidate.name for candidate in candidates.problem.candidates]
     assert "h.3#0" not in names

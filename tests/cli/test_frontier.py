@@ -27,8 +27,9 @@ def test_the_command_prints_a_table(run: Run, profile_file: Path) -> None:
 
 
 def test_the_first_screen_says_what_each_budget_costs(run: Run, profile_file: Path) -> None:
-    first, _, header, _, plain, *rows = run("frontier", profile_file, "--points", 4).out.splitlines()
+    first, ran, _, header, _, plain, *rows = run("frontier", profile_file, "--points", 4).out.splitlines()
     assert first.startswith("Chain: 119.00 MiB plain, 37.00 MiB at the least")
+    assert ran.startswith("predicted from a step that ran")
     assert header.split() == ["peak", "less", "slower", "recomputed"]
     assert plain == "119.00 MiB     -       -  nothing: the plain step"
     assert any(row.startswith(" 37.00 MiB   69%") for row in rows)

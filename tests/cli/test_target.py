@@ -114,14 +114,15 @@ def test_what_else_is_returned_is_named(run: Run, target: str, name: str, words:
         assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("mode", ["fake", "measured"])
 @pytest.mark.parametrize("arguments", [["solve", "--budget", "min"], ["frontier", "--points", 3], ["explain"]])
-def test_a_function_stands_where_a_profile_may(run: Run, target: str, arguments: list[object]) -> None:
+def test_a_function_stands_where_a_profile_may(run: Run, target: str, arguments: list[object], mode: str) -> None:
     """The step is the one that `autockpt profile` records, with the loss and the optimizer that are returned."""
-    result = run(*arguments, f"{target}:four", "--json")
+    result = run(*arguments, f"{target}:four", "--json", "--mode", mode)
     assert (result.status, result.err) == (0, "")
     document = json.loads(result.out)
     found = document if "plans" not in document else document["plans"][0]
-    profile = run("profile", f"{target}:four", "--json").out.encode()
+    profile = run("profile", f"{target}:four", "--json", "--mode", mode).out.encode()
     assert found["plain_peak_bytes"] == json.loads(run("explain", "-", "--json", stdin=profile).out)["plain_peak_bytes"]
 
 

@@ -42,6 +42,10 @@ from tests.doors import solving
         (["solve", "{file}", "--budget", "1", "-o", "-"], "--json prints the document on stdout"),
         (["profile", "m:f", "--mode", "fake", "--device", "h1000"], "'h1000' is not one of 'a10', 'a100', "),
         (["profile", "m:f", "--device", "h100"], "--device goes with --mode fake"),
+        (["solve", "m:f", "--budget", "1", "--mode", "measured", "--device", "h100"], "--device goes with --mode fake"),
+        (["solve", "{file}", "--budget", "1", "--mode", "fake"], "--mode goes with file.py:function"),
+        (["explain", "{file}", "--device", "h100"], "--device goes with file.py:function"),
+        (["frontier", "{file}", "--optimizer", "sgd"], "--optimizer goes with file.py:function"),
         (["explain", "{file}", "--solver", "chain"], "--solver goes with --budget or --max-overhead"),
     ],
 )

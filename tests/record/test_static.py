@@ -76,6 +76,18 @@ def test_a_step_of_fake_tensors_counts_them_too() -> None:
     assert autockpt.profile(nn.Sequential(Table()), BATCH, mode="fake").static.other_bytes == ROWS * WIDTH * 4
 
 
+def test_targets_that_the_loss_has_stay_real_in_a_step_of_fake_tensors() -> None:
+    """A loss that saves one for backward ended the recording: its bytes were to wait in a stash, as fakes have none."""
+    model, targets = nn.Linear(WIDTH, 8), torch.arange(len(BATCH)) % 8
+
+    def loss(outputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    ran, fake = (autockpt.profile(model, BATCH, loss=loss, mode=mode) for mode in ("measured", "fake"))
+    assert ran.static.other_bytes == fake.static.other_bytes == targets.nbytes
+    assert ran.plain_peak_bytes == fake.plain_peak_bytes
+
+
 def test_a_second_size_counts_them_once_too() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(3)))
     model.__dict__["table"] = torch.randn(100_000, WIDTH)

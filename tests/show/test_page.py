@@ -9,7 +9,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doors import Bar, Page, Table
+from tests.doors import Bar, Page, PageTable
 
 WORDS = st.lists(st.text("ab<&", min_size=1, max_size=9), min_size=1, max_size=30).map(" ".join)
 
@@ -18,7 +18,7 @@ WORDS = st.lists(st.text("ab<&", min_size=1, max_size=9), min_size=1, max_size=3
 @given(st.lists(st.text("ab.", min_size=1, max_size=40), min_size=1), st.integers(0, 6), st.integers(22, 60))
 def test_nothing_is_cut_without_saying_so(names: list[str], indent: int, columns: int) -> None:
     rows = [[" " * indent + name, "1.00 MiB"] for name in names]
-    lines = Table(header=["calls", "freed"], rows=rows).text(columns).splitlines()[2:]
+    lines = PageTable(header=["calls", "freed"], rows=rows).text(columns).splitlines()[2:]
     for (name, size), line in zip(rows, lines, strict=True):
         assert len(line) <= columns
         assert line.endswith(size)
@@ -33,7 +33,7 @@ def test_text_and_html_say_the_same(title: str, lines: list[str], width: int) ->
         figures=[("a name", "1 B", lines[0])],
         blocks=[
             "\n".join(f"  {line}" for line in lines),
-            Table(header=["kind"], rows=[[Bar("2 B", 0.5)]], below=title),
+            PageTable(header=["kind"], rows=[[Bar("2 B", 0.5)]], below=title),
         ],
     )
     text = page.text(width)
@@ -44,7 +44,7 @@ def test_text_and_html_say_the_same(title: str, lines: list[str], width: int) ->
 
 def test_columns_go_in_their_order_once_the_first_is_as_short_as_it_may_be() -> None:
     row = ["a name of thirty-two characters.", "1.00 MiB", "2.00 MiB"]
-    table = Table(header=["name", "held", "freed"], rows=[row], least=16, least_told=["held", "freed"])
+    table = PageTable(header=["name", "held", "freed"], rows=[row], least=16, least_told=["held", "freed"])
     for width, header in ((60, "name held freed"), (36, "name held freed"), (35, "name freed"), (25, "name")):
         lines = table.text(width).splitlines()
         assert lines[0].split() == header.split()

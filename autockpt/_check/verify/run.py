@@ -194,14 +194,9 @@ def _verify(runs: Runs, standing: LoopState) -> Verification:
         plain_runs += 1
     faults = _faults(runs) if differences or error else []
     wrong = tuple(fault.difference for fault in faults if fault.repeats or not noise)
-    moves = any(segment.offload == "saved" for segment in plan.segments)
-    verdict: Verdict = "exact" if replayed or moves else "nothing recomputed"
-    if wrong or _is_to_blame(differences, error, noise):
-        verdict = "different"
-    elif noise:
-        verdict = "not repeatable"
+    blamed = bool(wrong) or _is_to_blame(differences, error, noise)
     return Verification(
-        verdict=verdict,
+        verdict=_verdict(blamed=blamed, noisy=bool(noise), replayed=bool(replayed) or _moves(plan)),
         model=title(step.model),
         device=device_of(step.device).name,
         torch_version=str(torch.__version__),
@@ -219,6 +214,20 @@ def _verify(runs: Runs, standing: LoopState) -> Verification:
         **_never_met(step.model, plan, {key for keys in replayed for key in keys}),
         **figures_of(step, plan, sandbox, runs.planned if error is None else None, standing),
     )
+
+
+def _verdict(*, blamed: bool, noisy: bool, replayed: bool) -> Verdict:
+    """Return the verdict on a plan that is to blame for a difference or not, whose plain step repeats or not."""
+    if blamed:
+        return "different"
+    if noisy:
+        return "not repeatable"
+    return "exact" if replayed else "nothing recomputed"
+
+
+def _moves(plan: Plan) -> bool:
+    """Whether a plan has what some calls save wait elsewhere; of them nothing runs again."""
+    return any(segment.offload == "saved" for segment in plan.segments)
 
 
 def _run_plain(runs: Runs, plain: Sequence[Sequence[Observed]], noise: list[Difference]) -> None:

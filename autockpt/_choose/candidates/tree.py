@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..._data.profile import Profile
-from ..._data.tables import Argument, CallRecord
+from ..._data.tables import ArgumentRecord, CallRecord
 
 
 class Given(NamedTuple):
     """What came into a call: a tensor, whether it was changed in place later, and the nodes that returned it as it is.
 
-    Also whether it has a graph, as far as that is known. See `Argument`.
+    Also whether it has a graph, as far as that is known. See `ArgumentRecord`.
     """
 
     tensor: int
@@ -68,7 +68,7 @@ def make_tree(profile: Profile, call_nodes: list[int], function_nodes: list[int]
     """Return calls and torch functions as nodes, in the order of their numbers."""
     calls, functions = profile.calls, profile.functions
 
-    def given(arguments: Iterable[Argument]) -> tuple[Given, ...]:
+    def given(arguments: Iterable[ArgumentRecord]) -> tuple[Given, ...]:
         return tuple(
             Given(
                 each.tensor,

@@ -17,7 +17,7 @@ from ..._data.profile import Profile
 from ..._data.rooflines import is_host_bound
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
-from ..page import BRIEF, Page, Table, counted, filled
+from ..page import BRIEF, Page, PageTable, counted, filled
 from .chart import timeline_chart
 from .common import budget_of
 from .tree import SMALL, saved_inside, walk
@@ -27,22 +27,26 @@ LEAST_ROWS = 4  # of a chart, below which it says little
 MOST_PLANS = 7
 ROOM = 52  # for words beside figures
 RECOMPUTED = "Recomputed: "
+HOST_BOUND = "How much slower is not known: the host takes longer to launch the step than its kernels run"
 MORE = "-v shows each call, memory over the step, and notes"
 
 
-def brief_plan(plan: Plan, profile: Profile | None = None, *, then: str = "", drawn: bool = False) -> Page:
+def brief_plan(
+    plan: Plan, profile: Profile | None = None, *, then: str = "", also: str = "", drawn: bool = False
+) -> Page:
     """Lay out the verdict, peak and seconds beside the plain step's, what is recomputed, and what to do next.
 
     Args:
         plan: the plan.
         profile: the step that it was made from.
         then: what to do next, a line.
+        also: what else can be asked for, in a few words.
         drawn: whether the memory over the step takes the place of peak and seconds, where the profile is given.
     """
     if profile is not None:
         plan = _with_figures(plan, profile)
     refused = f"{counted(len(plan.refused), 'call')} cannot run again and are kept: -v says which and why"
-    last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", MORE]
+    last = [f"Next: {then}" if then and plan.segments else "", refused if plan.refused else "", _more(MORE, also)]
     title, figures = f"{_verdict(plan, profile)}\n{_step(plan.model, profile, plan.profile_mode)}", list(_figures(plan))
     if drawn and profile is not None:
         return _drawn(plan, profile, title, last)
@@ -94,13 +98,19 @@ def _with_figures(plan: Plan, profile: Profile) -> Plan:
     )
 
 
-def brief_profile(profile: Profile, *, then: str = "") -> Page:
-    """Lay out where the memory of a plain step goes: what stands at its peak, and the modules that save most."""
+def brief_profile(profile: Profile, *, then: str = "", also: str = "") -> Page:
+    """Lay out where the memory of a plain step goes: what stands at its peak, and the modules that save most.
+
+    Args:
+        profile: of the step.
+        then: what to do next, a line.
+        also: what else can be asked for, in a few words.
+    """
     parts = peak_parts(find_planned(profile, Plan()), ())
     seconds = f", {format_seconds(profile.plain_seconds)} a step" if profile.plain_seconds else ""
     peak = format_bytes(profile.plain_peak_bytes)
     title = f"{profile.model}: plain peak {peak}{seconds}\n{_step('', profile, profile.mode)}"
-    last = "\n".join([f"Next: {then}", MORE] if then else [MORE])
+    last = "\n".join(filter(None, [f"Next: {then}" if then else "", _more(MORE, also)]))
 
     def page(most: int) -> Page:
         return Page(title=title, blocks=[f"At the peak: {parts.shares()}", _modules(profile, most), last])
@@ -108,12 +118,22 @@ def brief_profile(profile: Profile, *, then: str = "") -> Page:
     return _first_that_fits(map(page, range(MOST_ROWS, 1, -1)))
 
 
-def brief_frontier(frontier: Frontier, *, then: str = "", most: int = MOST_PLANS, asked: object = None) -> Page:
+def brief_frontier(
+    frontier: Frontier,
+    profile: Profile | None = None,
+    *,
+    then: str = "",
+    also: str = "",
+    most: int = MOST_PLANS,
+    asked: object = None,
+) -> Page:
     """Lay out what budgets cost.
 
     Args:
         frontier: the plans.
+        profile: the step that they were made from.
         then: what to do next, a line.
+        also: what else can be asked for, in a few words.
         most: how many of them.
         asked: a budget as a user wrote it, in whose unit bytes are.
     """
@@ -122,33 +142,40 @@ def brief_frontier(frontier: Frontier, *, then: str = "", most: int = MOST_PLANS
         last = len(plans) - 1
         plans = [plans[round(i * last / (most - 1))] for i in range(most)]
     plain_bytes, least_bytes = frontier.plain_peak_bytes, frontier.minimum_bytes
+    host_bound = profile is not None and is_host_bound(profile)
+    left_out = len(frontier.plans) - len(plans)
+    more = f"-v shows {counted(left_out, 'more row')}, and notes" if left_out else "-v shows more of each, and notes"
+    ran = _step("", profile, plans[0].profile_mode) or "predicted"
+    notes = [HOST_BOUND] if host_bound else []
+    return Page(
+        title=(
+            f"{frontier.model or 'Any model'}: {format_like(plain_bytes, asked)} plain, "
+            f"{format_like(least_bytes, asked)} at the least\n{ran}"
+        ),
+        blocks=[
+            _costs(plans, plain_bytes, asked, timed=not host_bound),
+            "\n".join(filter(None, [*notes, f"Next: {then}" if then else "", _more(more, also)])),
+        ],
+    )
+
+
+def _costs(plans: Sequence[Plan], plain_bytes: int, asked: object, *, timed: bool) -> PageTable:
+    """Lay out a row for each plan: its peak, how much less that is, how much slower, and what runs again."""
     rows = [
         [
             format_like(plan.peak_bytes, asked),
             f"{1 - plan.peak_bytes / plain_bytes:.0%}" if plan.segments and plain_bytes else "-",
-            f"{plan.recompute_overhead:.1%}" if plan.segments else "-",
+            f"{plan.recompute_overhead:.1%}" if plan.segments and timed else "-",
             _cut(phrase(plan), ROOM) if plan.segments else "nothing: the plain step",
         ]
         for plan in plans
     ]
-    left_out = len(frontier.plans) - len(plans)
-    more = f"-v shows {counted(left_out, 'more row')}, and notes" if left_out else "-v shows more of each, and notes"
-    mode = "predicted" if plans[0].profile_mode == "fake" else "predicted from a step that ran"
-    return Page(
-        title=(
-            f"{frontier.model or 'Any model'}: {format_like(plain_bytes, asked)} plain, "
-            f"{format_like(least_bytes, asked)} at the least; {mode}"
-        ),
-        blocks=[
-            Table(
-                header=["peak", "less", "slower", "recomputed"],
-                rows=rows,
-                elide="recomputed",
-                least_told=("recomputed",),
-            ),
-            "\n".join([f"Next: {then}" if then else "", more]).strip(),
-        ],
-    )
+    header = ["peak", "less", "slower", "recomputed"]
+    return PageTable(header=header, rows=rows, elide="recomputed", least_told=("recomputed",))
+
+
+def _more(shown: str, also: str) -> str:
+    return f"{shown}; {also}" if also else shown
 
 
 def _verdict(plan: Plan, profile: Profile | None) -> str:
@@ -178,6 +205,8 @@ def _step(model: str, profile: Profile | None, mode: str | None) -> str:
     words = [model, *([recipe.batch, recipe.precision, recipe.optimizer] if recipe is not None else [])]
     device = f" for {profile.device}" if profile is not None and mode == "fake" else ""
     ran = {"fake": f"predicted{device}", "measured": "predicted from a step that ran"}.get(mode or "", "")
+    if profile is not None and mode == "fake" and recipe is None:
+        ran = f"nothing ran: predicted, seconds by the roofline of {profile.device}"
     if profile is not None and recipe is None and not profile.optimizer:
         ran += ", no optimizer counted"
     return f"{', '.join(filter(None, words))}; {ran}".strip("; ") if ran else ", ".join(filter(None, words))
@@ -230,7 +259,7 @@ def _cut(line: str, room: int) -> str:
     return f"{line[: ends[-1]] if ends else line[: room - 2].rpartition(' ')[0]}, …"
 
 
-def _modules(profile: Profile, most: int) -> Table:
+def _modules(profile: Profile, most: int) -> PageTable:
     """Lay out the modules that save most, in the order of the tree."""
     sizes, saved = profile.tensors.bytes, saved_inside(profile, once=False)
     whole = sum(sizes[tensor] for tensor in saved[0])
@@ -248,7 +277,7 @@ def _modules(profile: Profile, most: int) -> Table:
             opened[depth] = depth == 0
     shown = sorted(range(len(found)), key=lambda row: -found[row][0])[:most]  # none holds more than what is around it
     rows = [found[row][1] for row in sorted(shown)]
-    return Table(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
+    return PageTable(header=["module", "saved", "share", "forward"], rows=rows, least_told=("forward",))
 
 
 def _bytes(plan: Plan, n_bytes: int) -> str:

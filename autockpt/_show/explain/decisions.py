@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ...solvers import simulate
 from ...solvers.units import format_like, format_seconds
-from ..page import Table, counted
+from ..page import PageTable, counted
 from .tree import SMALL, TreeRow, saved_inside, walk
 
 Decision = Literal["recomputed", "partly", "kept", "skipped"]
@@ -92,36 +92,20 @@ def decide(profile: Profile, plan: Plan) -> Activations:
     """
     planned = find_planned(profile, plan)
     freed, replay_bytes = _freed(planned)
-    calls, sizes = profile.calls, profile.tensors.bytes
     saved = saved_inside(profile, once=True)
-    whole_bytes = sum(sizes[tensor] for tensor in saved[0])
-    index, number = planned.index, {call.key: i for i, call in enumerate(calls)}
-    segments = [  # the calls of each, or the call whose own code it takes in, and its seconds
-        ([number[index.nodes[member].record.key] for member in each.members], each.segment.recompute_seconds)
-        for each in planned.replays
-    ]
-    decisions = _decisions(index, plan)
+    whole_bytes = sum(profile.tensors.bytes[tensor] for tensor in saved[0])
+    segments, decisions = _segments(planned), _decisions(planned.index, plan)
     rows: list[DecisionRow] = []
     small_rows, shown = 0, 0  # rows deeper than `shown` lie in one that is not opened
-    for group, place in walk(calls):
+    for group, place in walk(profile.calls):
         if place["depth"] > shown:
             continue
-        inside = {member for i in group for member in range(i, calls[i].stop)}
-        seconds = sum(seconds for members, seconds in segments if inside.issuperset(members))
-        tensors = set().union(*(saved[i] for i in group))
-        saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
-        shown = place["depth"]
-        if shown and not seconds and saved_bytes <= SMALL * whole_bytes:
+        shown, row = place["depth"], _row(group, place, profile, saved, freed, segments)
+        saved_bytes = row.held_bytes + row.freed_bytes
+        if shown and not row.recompute_seconds and saved_bytes <= SMALL * whole_bytes:
             small_rows += 1
             continue
-        row = DecisionRow(
-            **place,
-            held_bytes=saved_bytes - freed_bytes,
-            freed_bytes=freed_bytes,
-            recompute_seconds=seconds,
-            decided=_decided(group, decisions, index, plan),
-        )
-        rows.append(row)
+        rows.append(msgspec.structs.replace(row, decided=_decided(group, decisions, planned.index, plan)))
         # Worth a look though nothing is decided inside: more than half of the memory lies there.
         large = 2 * saved_bytes > whole_bytes and [decisions[i] for i in group] == [("kept", "")]
         shown += large or any(decisions[i][0] == "partly" for i in group)
@@ -131,6 +115,37 @@ def decide(profile: Profile, plan: Plan) -> Activations:
         replay_bytes=replay_bytes,
         rows=tuple(rows),
         small_rows=small_rows,
+    )
+
+
+def _segments(planned: Candidates) -> list[tuple[list[int], float]]:
+    """Return the calls of each segment, or the call whose own code it takes in, and its recompute seconds."""
+    index, number = planned.index, {call.key: i for i, call in enumerate(planned.index.profile.calls)}
+    return [
+        ([number[index.nodes[member].record.key] for member in each.members], each.segment.recompute_seconds)
+        for each in planned.replays
+    ]
+
+
+def _row(
+    group: Sequence[int],
+    place: dict[str, Any],
+    profile: Profile,
+    saved: Sequence[set[int]],
+    freed: set[int],
+    segments: Sequence[tuple[list[int], float]],
+) -> DecisionRow:
+    """Return the row of calls that look alike, with its figures; nothing is said yet of what is decided."""
+    calls, sizes = profile.calls, profile.tensors.bytes
+    inside = {member for i in group for member in range(i, calls[i].stop)}
+    tensors = set().union(*(saved[i] for i in group))
+    saved_bytes, freed_bytes = (sum(sizes[tensor] for tensor in each) for each in (tensors, tensors & freed))
+    return DecisionRow(
+        **place,
+        held_bytes=saved_bytes - freed_bytes,
+        freed_bytes=freed_bytes,
+        recompute_seconds=sum(seconds for members, seconds in segments if inside.issuperset(members)),
+        decided=(),
     )
 
 
@@ -170,25 +185,39 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
         for member in (numbers[key] for key in segment.calls):
             pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
             found[member] = "recomputed", "pinned" if pinned else "chosen"
-            for node in range(member, index.nodes[member].stop):
-                around = found[index.nodes[node].parent][0] if node > member else "recomputed"
-                if node in kept or around == "kept":
-                    found[node] = "kept", "read"
-                elif node in skipped or around == "skipped":
-                    found[node] = "skipped", "not read"
-                elif node > member:
-                    found[node] = "recomputed", "inside"
+            _decide_inside(index, member, kept, skipped, found)
             apart.add(index.nodes[member].parent)
     for call in reversed(index.call_nodes):
-        making = (node for node in index.children[call] if not (index.is_function(node) and index.is_free(node)))
-        inside = {found[node][0] for node in making}
-        decision, reason = found[call]
-        if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
-            found[call] = "partly", reason if decision == "recomputed" else ""
+        found[call] = _of_whole(index, call, found, apart)
+        if found[call][0] == "partly":
             apart.add(index.nodes[call].parent)
-        elif decision == "recomputed" and inside and "recomputed" not in inside:
-            found[call] = ("kept", "read") if "kept" in inside else ("skipped", "not read")
     return [found[call] for call in index.call_nodes]
+
+
+def _decide_inside(
+    index: Index, member: int, kept: set[int], skipped: set[int], found: list[tuple[Decision, str]]
+) -> None:
+    """Write down what a segment does with each call inside a member of it, and with the member itself."""
+    for node in range(member, index.nodes[member].stop):
+        around = found[index.nodes[node].parent][0] if node > member else "recomputed"
+        if node in kept or around == "kept":
+            found[node] = "kept", "read"
+        elif node in skipped or around == "skipped":
+            found[node] = "skipped", "not read"
+        elif node > member:
+            found[node] = "recomputed", "inside"
+
+
+def _of_whole(index: Index, call: int, found: Sequence[tuple[Decision, str]], apart: set[int]) -> tuple[Decision, str]:
+    """Return what is decided about all of a call, whose children are decided about already."""
+    making = (node for node in index.children[call] if not (index.is_function(node) and index.is_free(node)))
+    inside = {found[node][0] for node in making}
+    decision, reason = found[call]
+    if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
+        return "partly", reason if decision == "recomputed" else ""
+    if decision == "recomputed" and inside and "recomputed" not in inside:
+        return ("kept", "read") if "kept" in inside else ("skipped", "not read")
+    return decision, reason
 
 
 def _decided(
@@ -216,7 +245,7 @@ def _why_kept(index: Index, plan: Plan, call: int) -> str:
     return "not chosen" if replay is not None and replay.segment.freed_bytes else "frees nothing"
 
 
-def decision_table(found: Activations, model: str, asked: object = None) -> Table:
+def decision_table(found: Activations, model: str, asked: object = None) -> PageTable:
     """Lay out the module tree: a line for each decision about a row's calls, bytes in the unit of what was `asked`."""
     rows = []
     for row in found.rows:
@@ -229,7 +258,7 @@ def decision_table(found: Activations, model: str, asked: object = None) -> Tabl
             rows.append([*before, f"{said}, {each.reason}" if each.reason else said])
     small = [f"Left out: {counted(found.small_rows, 'row')} that save next to nothing"] if found.small_rows else []
     reasons = dict.fromkeys(each.reason for row in found.rows for each in row.decided if each.reason)
-    return Table(
+    return PageTable(
         title="Decisions, figures as predicted; recompute: of the segments in a row",
         header=["module", "held", "freed", "recompute", "decision"],
         rows=rows,

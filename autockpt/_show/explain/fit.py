@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..._choose.peak_breakdown import advise
-from ..._data.devices import CONTEXT_BYTES, MARGIN
+from ..._data.devices import CONTEXT_BYTES, MARGIN, Gpu
 from ..._fit.fit import MOST_SAMPLES, Fit, Row
 from ..._fit.switches import FELL
 from ...solvers.units import format_bytes, format_seconds
-from ..page import Page, Table, counted
+from ..page import Page, PageTable, counted
 from .names import place
 
 MEANT = {
@@ -63,7 +63,7 @@ def _answer(found: Fit, several: bool) -> str:
     return f"Fits {row.gpu} with a plan, {_slower(row)}{'' if row.host_bound else ' slower'}{up_to}"
 
 
-def _table(found: Fit, several: bool) -> Table:
+def _table(found: Fit, several: bool) -> PageTable:
     columns: dict[str, list[str]] = {
         "device": [row.gpu for row in found.rows],
         "usable": [format_bytes(row.device.usable_bytes) for row in found.rows],
@@ -79,7 +79,7 @@ def _table(found: Fit, several: bool) -> Table:
         columns["plain"] = [_samples(row.largest_plain) for row in found.rows]
         below += "\nlargest batch: about how many samples fit with a plan; plain: without one"
     rows = list(zip(*columns.values(), strict=True))
-    return Table(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
+    return PageTable(header=list(columns), rows=rows, below=below, least_told=("peak", "usable"))
 
 
 def _verdict(row: Row) -> str:
@@ -116,7 +116,7 @@ def _why_not(found: Fit) -> Iterator[str]:
     yield "\n".join([f"Not on {names}: {lowest}", *helps])
 
 
-def _switches(found: Fit) -> Iterator[Table]:
+def _switches(found: Fit) -> Iterator[PageTable]:
     if not found.switches:
         return
     plain = found.profile.plain_peak_bytes
@@ -130,7 +130,7 @@ def _switches(found: Fit) -> Iterator[Table]:
             f"  {each.switch.name}: {MEANT[each.switch.name]}{'' if fell else '. Here the peak does not fall'}"
         )
     timed = f", with the seconds of {found.timed_for}" if found.by_roofline else ""
-    yield Table(
+    yield PageTable(
         title=f"What switches would do, as plans on the same step{timed}",
         header=["switch", "peak", "slower", "autockpt at that peak"],
         rows=rows,
@@ -192,39 +192,13 @@ def _gib(n_bytes: int) -> str:
 
 def _document(found: Fit) -> dict[str, object]:
     """The figures as JSON has them: bytes, ratios, samples."""
-    profile = found.profile
-    seen: dict[str, object] = {}
-    for row in found.rows:
-        gpu = row.device
-        seen[row.gpu] = {
-            "title": gpu.title,
-            "memory": gpu.memory,
-            "usable_bytes": gpu.usable_bytes,
-            "half_flops": gpu.roofline.half_flops,
-            "single_flops": gpu.roofline.single_flops,
-            "bytes_per_second": gpu.roofline.bytes_per_second,
-            "source": gpu.source,
-        }
     return {
         "kind": "fit",
-        "model": profile.model,
-        "predicted_plain_peak_bytes": profile.plain_peak_bytes,
+        "model": found.profile.model,
+        "predicted_plain_peak_bytes": found.profile.plain_peak_bytes,
         "samples": found.samples,
         "overheads_by_roofline": found.by_roofline,
-        "rows": [
-            {
-                "device": row.gpu,
-                "samples": row.samples,
-                "fits": _verdict(row),
-                "predicted_overhead": row.overhead if row.plan is not None and not row.host_bound else None,
-                "host_bound": row.host_bound,
-                "predicted_peak_bytes": row.plan.peak_bytes if row.plan is not None else None,
-                "predicted_minimum_bytes": row.minimum_bytes,
-                "largest_batch": row.largest,
-                "largest_plain_batch": row.largest_plain,
-            }
-            for row in found.rows
-        ],
+        "rows": [_row_document(row) for row in found.rows],
         "lowest": found.lowest,
         "switches": [
             {
@@ -236,5 +210,31 @@ def _document(found: Fit) -> dict[str, object]:
             }
             for each in found.switches
         ],
-        "devices": seen,
+        "devices": {row.gpu: _device_document(row.device) for row in found.rows},
+    }
+
+
+def _row_document(row: Row) -> dict[str, object]:
+    return {
+        "device": row.gpu,
+        "samples": row.samples,
+        "fits": _verdict(row),
+        "predicted_overhead": row.overhead if row.plan is not None and not row.host_bound else None,
+        "host_bound": row.host_bound,
+        "predicted_peak_bytes": row.plan.peak_bytes if row.plan is not None else None,
+        "predicted_minimum_bytes": row.minimum_bytes,
+        "largest_batch": row.largest,
+        "largest_plain_batch": row.largest_plain,
+    }
+
+
+def _device_document(gpu: Gpu) -> dict[str, object]:
+    return {
+        "title": gpu.title,
+        "memory": gpu.memory,
+        "usable_bytes": gpu.usable_bytes,
+        "half_flops": gpu.roofline.half_flops,
+        "single_flops": gpu.roofline.single_flops,
+        "bytes_per_second": gpu.roofline.bytes_per_second,
+        "source": gpu.source,
     }

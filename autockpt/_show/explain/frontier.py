@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..._data.frontier import Frontier
 from ...solvers.units import format_bytes, format_seconds
-from ..page import YELLOW, Bar, Page, Table
+from ..page import YELLOW, Bar, Page, PageTable
 from .common import MODES, by_reason, caveats, how_timed
 
 
@@ -64,12 +64,13 @@ def _rows(frontier: Frontier) -> list[dict[str, object]]:
     ]
 
 
-def _table(frontier: Frontier) -> Table:
+def _table(frontier: Frontier) -> PageTable:
     plans = frontier.plans
     shares = [_share(plan.peak_bytes, frontier) for plan in plans]
-    dearest, last = max(plan.recompute_overhead for plan in plans) or 1, len(plans) - 1
+    dearest = max(plan.recompute_overhead for plan in plans) or 1
+    names: list[str | Bar] = ["plain", *[""] * (len(plans) - 2), "minimum"]
     columns: dict[str, list[str | Bar]] = {
-        "plan": ["plain" if i == 0 else "minimum" if i == last else "" for i in range(len(plans))],
+        "plan": names[: len(plans)],
         "peak": [Bar(format_bytes(plan.peak_bytes), share) for plan, share in zip(plans, shares, strict=True)],
         "of plain": [f"{share:.1%}" for share in shares],
         "freed": [format_bytes(frontier.plain_peak_bytes - plan.peak_bytes) for plan in plans],
@@ -84,7 +85,7 @@ def _table(frontier: Frontier) -> Table:
         del columns["gap"]  # of the plain plan it is no news
     else:
         title += "; gap: how much of it any method could still save, operator by operator, the host's time not counted"
-    return Table(
+    return PageTable(
         title=title,
         header=list(columns),
         rows=list(zip(*columns.values(), strict=True)),

@@ -13,7 +13,7 @@ from ..._data.plan import Plan, Segment
 from ..._data.profile import Profile
 from ..._data.timeline import MemoryTimeline
 from ...solvers.units import format_like, format_seconds
-from ..page import YELLOW, Bar, Page, Table, counted
+from ..page import YELLOW, Bar, Page, PageTable, counted
 from .chart import timeline_chart
 from .common import MODES, budget_of, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
@@ -46,7 +46,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
     """Lay out a plan: totals, segments, refusals; given its profile, also a chart and what is decided of each call."""
     timeline = activations = None
-    blocks: list[str | Table | Callable[[int], str]] = []
+    blocks: list[str | PageTable | Callable[[int], str]] = []
     if profile is not None:
         timeline, activations = predict_timeline(profile, plan), decide(profile, plan)
         plan = _completed(plan, profile, timeline, activations)
@@ -148,7 +148,7 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         yield "predicted bytes freed", in_unit(found.freed_bytes), saved
 
 
-def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Table]:
+def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | PageTable]:
     """Yield a row for segments that look alike, and what their replays do not run again."""
     in_unit = functools.partial(format_like, amount=asked)
     if not rows:
@@ -167,7 +167,12 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Tab
         columns["boundary"] = [in_unit(row.boundary_bytes) for row in rows]
         columns["seconds"] = [format_seconds(row.recompute_seconds) for row in rows]
     table = list(zip(*columns.values(), strict=True))
-    yield Table(title=title, header=list(columns), rows=table, elide="calls")
+    yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
+    yield from _not_again(rows, in_unit)
+
+
+def _not_again(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[str]:
+    """Say of each row what its replays do not run again."""
     for row in rows:
         units = [f"{what} [{', '.join(of)}]" for what, of in (("keep", row.keep), ("skip", row.skip)) if of]
         if units:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..._choose.timeline import predict_timeline
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.timeline import PARTS
 from ...solvers.units import format_bytes, format_seconds
-from ..page import Bar, Page, Table, counted
+from ..page import Bar, Page, PageTable, counted
 from .chart import timeline_chart
 from .common import MODES, by_reason, caveats, how_timed
 from .tree import SMALL, TreeRow, saved_inside, walk
@@ -40,37 +40,19 @@ def profile_page(profile: Profile) -> Page:
         for group, place in walk(calls)
     ]
     whole = rows[0].saved_bytes
-    parts = {PARTS[name]: getattr(profile.static, name) for name in profile.static.__struct_fields__}
-    peak_bytes = profile.plain_peak_bytes
     refused = by_reason((profile.calls[call].key, reason) for call, reason in profile.refused("call").items())
-    where = f"on {profile.device}" if profile.mode == "measured" else f"for {profile.device}"
-    title = f"Profile of {profile.model}, recorded {profile.recorded} {where}, torch {profile.torch_version}"
-    if profile.recipe is not None:
-        title += f": a step on {profile.recipe.batch}, {profile.recipe.precision}, {profile.recipe.optimizer}"
-    how = how_timed(profile.mode)
-    named = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
-    figures = [
-        (f"{'predicted' if profile.optimizer else how} plain peak", format_bytes(peak_bytes), ""),
-        ("of it static", format_bytes(profile.static.total_bytes), named),
-        (f"{how} activations", format_bytes(whole), "saved for backward, each storage once"),
-        (f"{how} plain step", format_seconds(profile.plain_seconds), ""),
-        ("mode", profile.mode, MODES[profile.mode]),
-    ]
-    if profile.optimizer:
-        needed = format_bytes(profile.optimizer_step_bytes)
-        figures.insert(2, ("predicted optimizer step", needed, f"beside its state: {profile.optimizer}"))
     chart = functools.partial(timeline_chart, predict_timeline(profile, Plan()))
     same = ("model", "mode", "device", "torch_version", "recorded", "recipe")
     return Page(
-        title=title,
-        figures=figures,
-        blocks=[chart, _tree(rows, profile.model, how), *caveats(refused, profile.notes)],
+        title=_title(profile),
+        figures=list(_figures(profile, whole)),
+        blocks=[chart, _tree(rows, profile.model, how_timed(profile.mode)), *caveats(refused, profile.notes)],
         document={
             "kind": "profile",
             **{name: getattr(profile, name) for name in same},
-            "plain_peak_bytes": peak_bytes,
+            "plain_peak_bytes": profile.plain_peak_bytes,
             "plain_seconds": profile.plain_seconds,
-            "static_bytes": parts,
+            "static_bytes": _static(profile),
             "optimizer": profile.optimizer,
             "optimizer_step_bytes": profile.optimizer_step_bytes,
             "activation_bytes": whole,
@@ -81,11 +63,37 @@ def profile_page(profile: Profile) -> Page:
     )
 
 
-def _tree(rows: Sequence[ModuleRow], model: str, how: str) -> Table:
+def _title(profile: Profile) -> str:
+    where = f"on {profile.device}" if profile.mode == "measured" else f"for {profile.device}"
+    title = f"Profile of {profile.model}, recorded {profile.recorded} {where}, torch {profile.torch_version}"
+    if profile.recipe is not None:
+        title += f": a step on {profile.recipe.batch}, {profile.recipe.precision}, {profile.recipe.optimizer}"
+    return title
+
+
+def _static(profile: Profile) -> dict[str, int]:
+    """Return the static bytes of a step by what they are, in words."""
+    return {PARTS[name]: getattr(profile.static, name) for name in profile.static.__struct_fields__}
+
+
+def _figures(profile: Profile, activation_bytes: int) -> Iterator[tuple[str, str, str]]:
+    how, peak = how_timed(profile.mode), format_bytes(profile.plain_peak_bytes)
+    named = ", ".join(f"{name} {format_bytes(size)}" for name, size in _static(profile).items() if size)
+    yield f"{'predicted' if profile.optimizer else how} plain peak", peak, ""
+    yield "of it static", format_bytes(profile.static.total_bytes), named
+    if profile.optimizer:
+        needed = format_bytes(profile.optimizer_step_bytes)
+        yield "predicted optimizer step", needed, f"beside its state: {profile.optimizer}"
+    yield f"{how} activations", format_bytes(activation_bytes), "saved for backward, each storage once"
+    yield f"{how} plain step", format_seconds(profile.plain_seconds), ""
+    yield "mode", profile.mode, MODES[profile.mode]
+
+
+def _tree(rows: Sequence[ModuleRow], model: str, how: str) -> PageTable:
     whole = rows[0].saved_bytes
     shown = [row for row in rows if not row.depth or row.saved_bytes > SMALL * whole]
     hidden = len(rows) - len(shown)
-    return Table(
+    return PageTable(
         title=f"Saved bytes as {how}, forward seconds as {how}",
         header=["module", "class", "calls", "saved", "share", "forward"],
         rows=[

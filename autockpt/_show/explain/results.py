@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..._data.profile import Profile
 from ..._data.timeline import PeakParts
 from ...solvers.units import format_bytes, format_like, format_seconds
-from ..page import Bar, Page, Table
+from ..page import Bar, Page, PageTable
 from .common import budget_of
 
 if TYPE_CHECKING:  # they come with torch
@@ -29,7 +29,7 @@ def recorded_page(profiles: Mapping[str, Profile]) -> Page:
         ]
         for name, each in profiles.items()
     ]
-    table = Table(
+    table = PageTable(
         header=["name", "model", "batch", "precision", "optimizer", "device", "plain peak", "plain step"],
         rows=rows,
         elide="batch",
@@ -79,5 +79,5 @@ def max_batch_page(found: MaxBatch) -> Page:
             f"Largest batch within {format_like(found.plan.budget_bytes or 0, asked)}: {found.batch_size} samples, and "
             f"{found.plain_batch_size} without recomputing. Figures are predicted."
         ),
-        blocks=[Table(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
+        blocks=[PageTable(header=["samples", "peak", "step", "recompute overhead", "samples/s", ""], rows=rows)],
     )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...solvers.units import format_like, format_seconds
-from ..page import Page, Table, counted
+from ..page import Page, PageTable, counted
 from .common import listed
 
 if TYPE_CHECKING:  # it comes with torch
@@ -84,7 +84,7 @@ def _bytes(found: Verification, n_bytes: int) -> str:
     return format_like(n_bytes, found.asked)
 
 
-def _steps(found: Verification) -> Iterator[str | Table]:
+def _steps(found: Verification) -> Iterator[str | PageTable]:
     """Yield the figures of the plain and the planned step that there are."""
     rows = [["budget", "-", _bytes(found, found.budget_bytes)]] if found.budget_bytes is not None else []
     predicted = (found.predicted_plain_peak_bytes, found.predicted_peak_bytes)
@@ -96,7 +96,7 @@ def _steps(found: Verification) -> Iterator[str | Table]:
             figures = [getattr(found, f"{how}_{plain}{figure}") for plain in ("plain_", "")]
             rows += [[f"{how} {what}", *map(said, figures)]] if all(figures) else []
     if rows:
-        yield Table(header=["", "plain", "planned"], rows=rows)
+        yield PageTable(header=["", "plain", "planned"], rows=rows)
     yield from _alarms(found)
     if found.measured_peak_bytes is not None:
         state = ""
@@ -119,7 +119,7 @@ def _alarms(found: Verification) -> Iterator[str]:
         yield f"The measured peak stands {_bytes(found, above_bytes)} above the budget: {cause}"
 
 
-def _differences(found: Verification) -> Iterator[str | Table]:
+def _differences(found: Verification) -> Iterator[str | PageTable]:
     if found.wrong_replays:
         yield _table("Replays against their forwards", found.wrong_replays)
     if found.differences:
@@ -136,8 +136,8 @@ def _differences(found: Verification) -> Iterator[str | Table]:
         yield DETERMINISTIC
 
 
-def _table(title: str, differences: Sequence[Difference]) -> Table:
-    return Table(
+def _table(title: str, differences: Sequence[Difference]) -> PageTable:
+    return PageTable(
         title=f"{title}: {counted(len(differences), 'difference')}, in the order of the step",
         header=["step", "what", "elements", "largest", "relative"],
         rows=[

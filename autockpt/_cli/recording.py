@@ -1,0 +1,165 @@
+"""How a step is recorded where a verb is given a function: the options that say so, and what they do.
+
+By default nothing runs. A plan is asked for, and not the seconds of this machine, so a step of fake tensors does, which
+takes seconds where one that runs takes minutes. Where a model cannot be run on fake tensors a step runs after all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+
+from .._data.errors import ProfilingError
+from .._data.profile import Profile
+from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES
+from ..solvers.errors import AutockptError
+from . import options
+from .screen import progress, tell
+from .target import Target, build, calling, names_function
+
+Mode = Literal["measured", "fake"]
+
+NO_VALUES = "Nothing runs with --mode fake, so tensors have no values; try --mode measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowRecorded:
+    """How a step of a user's model is recorded; None where the user does not say.
+
+    Attributes:
+        mode: as in `autockpt.profile`.
+        device: whose seconds a step has that does not run.
+        optimizer: the name of a class of torch.optim, which goes before what the user's function returned.
+        holds_outputs: as in `autockpt.profile`.
+    """
+
+    mode: Mode | None = None
+    device: str | None = None
+    optimizer: str | None = None
+    holds_outputs: bool = True
+
+    def asked(self) -> dict[str, Any]:
+        """Return what the user said, by the names of the options."""
+        return {"mode": self.mode, "device": self.device, "optimizer": self.optimizer}
+
+    def refuse_unless(self, recorded: bool) -> None:
+        """Refuse options of a recording where nothing is recorded.
+
+        Raises:
+            UsageError: there are some.
+        """
+        for option, value in self.asked().items():
+            if value is not None and not recorded:
+                raise click.UsageError(f"--{option} goes with file.py:function; a profile was recorded already")
+
+
+UNASKED = HowRecorded()
+
+
+def recording(unless_asked: Mode | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a verb ``--mode``, ``--device`` and ``--optimizer``, which it takes as `how`.
+
+    Args:
+        unless_asked: the mode where none is given; None for ``fake``, or ``measured`` where that fails.
+    """
+    usual = unless_asked or "fake"
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*, mode: Mode | None, device: str | None, optimizer: str | None, **given: Any) -> Any:
+            if device is not None and (mode or usual) == "measured":
+                raise click.UsageError(
+                    "--device goes with --mode fake: a measured step times the device that it runs on"
+                )
+            how = HowRecorded(mode=mode or unless_asked, device=device, optimizer=optimizer)
+            return function(how=how, **given)
+
+        return _mode(usual)(_device(options.optimizer(run)))
+
+    return decorate
+
+
+def _mode(usual: Mode) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    what = {
+        "fake": "run nothing, and predict memory and, by the roofline of a device, seconds",
+        "measured": "run a step, whose activations wait elsewhere, and time it",
+    }
+    said = [f"{mode}{', the default' if mode == usual else ''}: {words}." for mode, words in what.items()]
+    return click.option("--mode", type=click.Choice(list(what)), help=f"Of a function. {' '.join(said)}")
+
+
+_device = click.option(
+    "--device",
+    type=click.Choice(sorted(ROOFLINES)),
+    metavar="NAME",
+    help=f"With --mode fake: the device whose seconds to predict: h100. Without it, {DEFAULT_DEVICE}.",
+)
+
+
+def record(target: str, how: HowRecorded) -> Profile:
+    """Record a training step of the model that `target` builds, without running it where nobody says how.
+
+    A step runs after all where it fails on fake tensors, which have no values; that is said on stderr.
+
+    Raises:
+        ProfilingError: it cannot be recorded.
+        Misuse: the user's own code raised something.
+    """
+    made = build(target)
+    if how.mode == "measured":
+        return _run(target, made, how)
+    hint = NO_VALUES if how.mode or how.device else ""
+    try:
+        with progress(f"recording a step of {type(made.model).__name__}, without running it"):
+            return _recorded(made, how, "fake")
+    except Exception as error:
+        own = not isinstance(error, AutockptError) or (isinstance(error, ProfilingError) and error.own is not error)
+        if hint or not own:
+            with calling(f"a step of {target}", hint):
+                raise
+        tell(f"a step on fake tensors, which have no values, failed, so a real one runs ({_named(error)})")
+    return _run(target, made, how)
+
+
+def left_to_measure(source: str, profile: Profile | None) -> str:
+    """Say what a user can still do for a step of a function that did not run; empty where it did."""
+    if profile is None or profile.mode != "fake" or not names_function(source):
+        return ""
+    return "--mode measured runs a step"
+
+
+def record_for(target: str, made: Target, device: str, *, optimizer: str | None) -> Profile:
+    """Record a step of what `target` made without running it, with the seconds of a device."""
+    what = f"a step of {type(made.model).__name__} for {device}"
+    asked = HowRecorded(mode="fake", device=device, optimizer=optimizer)
+    with progress(f"recording {what}, without running it"), calling(f"a step of {target}"):
+        return _recorded(made, asked, "fake")
+
+
+def _run(target: str, made: Target, how: HowRecorded) -> Profile:
+    with progress(f"recording a step of {type(made.model).__name__}"), calling(f"a step of {target}"):
+        return _recorded(made, how, "measured")
+
+
+def _recorded(made: Target, how: HowRecorded, mode: Mode) -> Profile:
+    from .._record import profile
+
+    return profile(
+        made.model,
+        made.inputs,
+        loss=made.loss,
+        optimizer=how.optimizer or made.optimizer,
+        mode=mode,
+        device=how.device,
+        holds_outputs=how.holds_outputs,
+    )
+
+
+def _named(error: Exception) -> str:
+    """Say what an error was in a few words."""
+    own = error.own if isinstance(error, ProfilingError) else error
+    return f"{type(own).__name__}: {' '.join(str(own).split()):.100}"
