@@ -7,28 +7,24 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
-import msgspec
 import torch
 
 from .. import _torch_private as private
 from .._calls.roots import Models, Together, as_one, roots
-from .._choose.pins import refuse_pins
 from .._compare.checks import Checking
 from .._data import terminal
 from .._data.errors import NotApplicable
 from .._data.goal import Goal, Patterns, Pins, refuse_slip
-from .._data.offload import Offload, is_rated
-from .._data.plan import Plan, refuse_no_plan
+from .._data.offload import Offload
+from .._data.plan import Plan
 from .._device import device_of
-from .._install.install import govern, install, installed_plan, uninstall
+from .._install.install import govern, installed_plan, uninstall
 from .._optimizer.memory import Optimizers
-from .._ranks.refuse import refuse_foretold, refuse_sharded, refuse_units
-from .._record.step import refuse_late_writes, refuse_lazy, refuse_unseen, refuse_untrainable
-from .._record.switches import BESIDE, recomputes_itself
-from .._stash.plan_stash import refuse_no_way, with_measured_rates
-from .._tell import spoken
+from .._ranks.refuse import refuse_foretold, refuse_sharded
+from .._record.step import refuse_late_writes, refuse_unseen, refuse_untrainable
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
+from .given import apply_given, offload_for
 from .governor import Governor
 from .pin_names import refuse_unknown_names
 from .request import Request
@@ -143,11 +139,9 @@ def apply(
     whole = as_one(model)
     _refuse_as_it_is(whole, given=plan is not None)
     if plan is not None:
-        _apply_plan(whole, plan, check, pinned=(keep, recompute), offload=offload)
+        apply_given(whole, plan, check, pinned=(keep, recompute), offload=offload)
         return model
-    refuse_untrainable(whole, loss)
-    goal = goal_for(whole, budget, max_overhead)
-    _refuse_unplannable(whole, goal, inputs, loss, plan_for)
+    goal = _plannable_goal(whole, budget, max_overhead, inputs, loss, plan_for)
     request = Request(
         goal=goal,
         loss=loss,
@@ -158,9 +152,9 @@ def apply(
         plan_for={} if plan_for is None else plan_for,
         strict=strict,
         check=check,
-        offload=_offload_for(whole, offload),
+        offload=offload_for(whole, offload),
     )
-    _hold(whole, request, inputs)
+    _hold(whole, inputs, request)
     return model
 
 
@@ -216,48 +210,7 @@ def _refuse_unclear(budget: object, max_overhead: object, plan: object, check: o
         raise BudgetError(f"check is {shown(check)}; it can be {', '.join(map(repr, get_args(Checking)))}")
 
 
-def _apply_plan(
-    model: torch.nn.Module,
-    plan: Plan | str | os.PathLike[str],
-    check: Checking,
-    *,
-    pinned: tuple[Patterns, Patterns],
-    offload: str | Offload | None,
-) -> None:
-    """Put a plan on a model that is given, and not made; it stays whatever batches come."""
-    if isinstance(plan, (str, os.PathLike)):
-        if not os.fspath(plan):
-            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
-        plan = Plan.load(plan)
-    refuse_no_plan(plan)
-    refuse_lazy(model)
-    refuse_pins(*pinned)
-    refuse_units(model, [segment.calls for segment in plan.segments])
-    if offload is not None:
-        plan = msgspec.structs.replace(plan, offload=Offload.of(offload))
-    if recomputes_itself(model):
-        _log.warning("%s", BESIDE)
-    install(model, plan, check)
-    spoken.applied(plan)
-
-
-def _offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offload | None:
-    """State where tensors of a model may wait, and how fast they get there, which is measured where nobody says it.
-
-    Raises:
-        BudgetError: it makes no sense.
-        NotApplicable: tensors of the model cannot wait there.
-        NoRoom: nothing can wait there now.
-    """
-    found = Offload.of(offload)
-    if found is None:
-        return None
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    refuse_no_way(found.where, device)
-    return found if is_rated(offload) else with_measured_rates(found, device)
-
-
-def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
+def _hold(model: torch.nn.Module, inputs: object, request: Request) -> None:
     """Hold a model to what is requested: under a plan for `inputs`, or for what its own first steps show."""
     refuse_unknown_names(model, request.pins)
     governor = Governor(request, model if isinstance(model, Together) else None)
@@ -273,8 +226,17 @@ def _hold(model: torch.nn.Module, request: Request, inputs: object) -> None:
     governor.listen(model)
 
 
-def _refuse_unplannable(model: torch.nn.Module, goal: Goal, inputs: object, loss: object, plan_for: object) -> None:
-    """Refuse a model of which no step can be planned, and what says what one model is given where several are."""
+def _plannable_goal(
+    model: torch.nn.Module,
+    budget: int | str | None,
+    max_overhead: float | None,
+    inputs: object,
+    loss: Callable[[Any], torch.Tensor] | None,
+    plan_for: object,
+) -> Goal:
+    """State what is asked; refuse a model of which no step can be planned, and what says what one model is given."""
+    refuse_untrainable(model, loss)
+    goal = goal_for(model, budget, max_overhead)
     _look_at_devices(model, goal)
     if inputs is None and not plan_for:
         refuse_sharded(model)
@@ -287,6 +249,7 @@ def _refuse_unplannable(model: torch.nn.Module, goal: Goal, inputs: object, loss
         )
     if inputs is None:
         refuse_late_writes(model)
+    return goal
 
 
 def _look_at_devices(model: torch.nn.Module, goal: Goal) -> None:

@@ -1,0 +1,65 @@
+"""A plan that is given, and not made: it stays whatever batches come. And where tensors may wait, as it is given."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import msgspec
+import torch
+
+from .._choose.pins import refuse_pins
+from .._compare.checks import Checking
+from .._data.errors import NotApplicable
+from .._data.goal import Patterns
+from .._data.offload import Offload, is_rated
+from .._data.plan import Plan, refuse_no_plan
+from .._install.install import install
+from .._ranks.refuse import refuse_units
+from .._record.step import refuse_lazy
+from .._record.switches import BESIDE, recomputes_itself
+from .._stash.plan_stash import refuse_no_way, with_measured_rates
+from .._tell import spoken
+
+_log = logging.getLogger("autockpt")
+
+
+def apply_given(
+    model: torch.nn.Module,
+    plan: Plan | str | os.PathLike[str],
+    check: Checking,
+    *,
+    pinned: tuple[Patterns, Patterns],
+    offload: str | Offload | None,
+) -> None:
+    """Put a plan on a model that is given, and not made; it stays whatever batches come."""
+    if isinstance(plan, (str, os.PathLike)):
+        if not os.fspath(plan):
+            raise NotApplicable("plan is '', which names no file; give a Plan, or its file: plan='plan.json'")
+        plan = Plan.load(plan)
+    refuse_no_plan(plan)
+    refuse_lazy(model)
+    refuse_pins(*pinned)
+    refuse_units(model, [segment.calls for segment in plan.segments])
+    if offload is not None:
+        plan = msgspec.structs.replace(plan, offload=Offload.of(offload))
+    if recomputes_itself(model):
+        _log.warning("%s", BESIDE)
+    install(model, plan, check)
+    spoken.applied(plan)
+
+
+def offload_for(model: torch.nn.Module, offload: str | Offload | None) -> Offload | None:
+    """State where tensors of a model may wait, and how fast they get there, which is measured where nobody says it.
+
+    Raises:
+        BudgetError: it makes no sense.
+        NotApplicable: tensors of the model cannot wait there.
+        NoRoom: nothing can wait there now.
+    """
+    found = Offload.of(offload)
+    if found is None:
+        return None
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    refuse_no_way(found.where, device)
+    return found if is_rated(offload) else with_measured_rates(found, device)
