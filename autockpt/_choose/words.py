@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from .._data.keys import label, split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
+from ..solvers.units import format_like
 from .candidates.products import multiplies
 
 MOST = 3
@@ -50,7 +51,7 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     """
     kinds: dict[tuple[str, str], _Kind] = {}
     for segment in plan.segments:
-        for call in segment.calls:
+        for call in segment.calls if segment.offload != "saved" else ():
             before, layer, after = _split(call)
             kind = kinds.setdefault((before, after), _Kind(before, after))
             kind.layers += [layer] if layer is not None else []
@@ -63,14 +64,33 @@ def in_words(plan: Plan, profile: Profile | None = None) -> Iterator[str]:
     if len(ordered) > MOST:
         more = sum(len(kind.segments) for kind in ordered[MOST:])
         yield f"and {more} {'call' if more == 1 else 'calls'} of other kinds"
+    if moved := _moved(plan):
+        yield moved if kinds else f"nothing, {moved}"
 
 
 def phrase(plan: Plan, profile: Profile | None = None) -> str:
     """Return the same in one line: of several kinds the first two, without what they keep."""
-    said = list(in_words(plan, profile))
+    said, moved = list(in_words(plan, profile)), _moved(plan)
     if len(said) < 2:
         return said[0] if said else "nothing"
-    return ", ".join(each.partition("; ")[0] for each in said[:2]) + (" and more" if len(said) > 2 else "")
+    again = said[:-1] if moved else said
+    first = ", ".join(each.partition("; ")[0] for each in again[:2]) + (" and more" if len(again) > 2 else "")
+    return f"{first}, {moved}" if moved else first
+
+
+def _moved(plan: Plan) -> str:
+    """Say what a plan moves off the device, and to where; empty for nothing."""
+    moving = [segment for segment in plan.segments if segment.offload]
+    if not moving:
+        return ""
+    saving = sum(segment.offload == "saved" for segment in moving)
+    what = [f"what {saving} {'call saves' if saving == 1 else 'calls save'}"] if saving else []
+    if boundaries := len(moving) - saving:
+        what.append(f"{boundaries} {'boundary' if boundaries == 1 else 'boundaries'}")
+    n_bytes = sum(segment.moved_bytes for segment in moving)
+    size = f"{format_like(n_bytes, plan.goal.budget if plan.goal else None)} " if n_bytes else ""
+    place = "host" if plan.offload is None or plan.offload.is_host else plan.offload.where
+    return f"and {size}moved to {place}: {', '.join(what)}"
 
 
 def shortened(names: Iterable[str]) -> dict[str, str]:

@@ -40,6 +40,7 @@ from .verb import Result, verb, write
     "are.",
 )
 @recording()
+@options.offload
 @options.output
 @options.plot
 @options.verbose
@@ -49,6 +50,7 @@ def frontier(
     points: int,
     budgets: tuple[str, ...],
     seconds: float,
+    offload: str | None,
     output: str | None,
     plot: str | None,
     verbose: bool,
@@ -72,7 +74,9 @@ def frontier(
     profile = load(source, Profile, how=how)
     n_budgets = len(budgets) + 2 if budgets else points
     with progress(f"solving for {n_budgets} budgets", limit_seconds=seconds):
-        found = find_frontier(profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds)
+        found = find_frontier(
+            profile, solver=solver, points=points, budgets=budgets or None, seconds=seconds, offload=offload
+        )
     asked = next(iter(budgets), None)
     for budget in budgets:
         if parse_bytes(budget) < found.minimum_bytes:
@@ -82,7 +86,7 @@ def frontier(
     if verbose:
         return Result(found, found._page().text)
     budget = asked or at_least(max(found.plain_peak_bytes // 2, found.minimum_bytes))
-    then = f"{options.command('solve', source, budget=budget, **how.asked())} -o plan.json"
+    then = f"{options.command('solve', source, budget=budget, offload=offload, **how.asked())} -o plan.json"
     if output is not None:
         then = f"autockpt explain {output} --budget {budget}"
     page = brief_frontier(

@@ -67,6 +67,11 @@ keep = click.option(
 recompute = click.option(
     "--recompute", multiple=True, metavar="PATTERN", help="Calls always to run again. May be given several times."
 )
+offload = click.option(
+    "--offload",
+    metavar="PLACE",
+    help="Where tensors may wait off the device: host, or a folder; with its rate, as host@25GB/s (the one assumed).",
+)
 optimizer = click.option(
     "--optimizer",
     metavar="NAME",

@@ -27,6 +27,7 @@ from .verb import Result, verb, write
 @solving.solver
 @options.keep
 @options.recompute
+@options.offload
 @options.solver_seconds
 @recording()
 @options.output

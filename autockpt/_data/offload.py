@@ -18,6 +18,9 @@ ASSUMED_HOST_RATE = 25e9
 ASSUMED_FOLDER_RATE = 1e9
 """The same for a file."""
 
+ASSUMED_MOVE_SECONDS = 1e-4
+"""What a tensor takes there and back besides its bytes, where nothing was measured."""
+
 MOST_CHARACTERS = 4096
 
 
@@ -28,18 +31,22 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         where: ``host``, or a folder, which takes a file without a name.
         write_rate: bytes a second on the way there.
         read_rate: bytes a second on the way back.
+        move_seconds: what each tensor takes besides, both ways together.
         measured: whether the rates were measured here, and neither given nor assumed.
     """
 
     where: str
     write_rate: float
     read_rate: float
+    move_seconds: float = ASSUMED_MOVE_SECONDS
     measured: bool = False
 
     def __post_init__(self) -> None:
         for rate in (self.write_rate, self.read_rate):
             if not (0 < rate < math.inf):
                 raise BudgetError(f"a rate of offload is bytes a second above 0, and not {shown(rate)}")
+        if not (0 <= self.move_seconds < math.inf):
+            raise BudgetError(f"move_seconds is a time of at least 0, and not {shown(self.move_seconds)}")
         if not self.where or len(self.where) > MOST_CHARACTERS or "\0" in self.where:
             raise BudgetError(f"offload says where tensors wait, 'host' or a folder, and not {shown(self.where)}")
 
@@ -69,9 +76,9 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Whether tensors wait in the host's memory, and not in a folder."""
         return self.where == HOST
 
-    def seconds(self, n_bytes: int) -> float:
-        """Return how long so many bytes take there and back."""
-        return n_bytes / self.write_rate + n_bytes / self.read_rate
+    def seconds(self, n_bytes: int, tensors: int) -> float:
+        """Return how long so many bytes of so many tensors take there and back."""
+        return n_bytes / self.write_rate + n_bytes / self.read_rate + tensors * self.move_seconds
 
     def __str__(self) -> str:
         """Where to and how fast, for people."""

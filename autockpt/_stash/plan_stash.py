@@ -18,6 +18,9 @@ from .memory import pageable
 MEASURED_BYTES = 1 << 24
 """Moved there and back to see how fast that is."""
 
+FEW_BYTES = 1 << 12
+"""Moved likewise, to see what each tensor takes besides its bytes."""
+
 TRIES = 3
 """The first write makes a file grow, and the first pinned copy takes memory of the system: the best of some counts."""
 
@@ -75,7 +78,23 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
         NoRoom: nothing can wait there.
     """
     stash = PlanStash(offload.where).of(device)
-    row = torch.empty(MEASURED_BYTES, dtype=torch.uint8, device=device) if device.type != "cpu" else _row()
+    few = sum(_seconds(stash, FEW_BYTES, device))
+    write, read = _seconds(stash, MEASURED_BYTES, device)
+    return Offload(
+        where=offload.where,
+        write_rate=MEASURED_BYTES / write,
+        read_rate=MEASURED_BYTES / read,
+        move_seconds=few,
+        measured=True,
+    )
+
+
+def _seconds(stash: Stash, n_bytes: int, device: torch.device) -> tuple[float, float]:
+    """Return how long some bytes take to a stash, and back."""
+    on_host = (
+        device.type == "cpu"
+    )  # there of memory that torch's allocator knows nothing of: somebody may count its peak
+    row = pageable(n_bytes).zero_() if on_host else torch.zeros(n_bytes, dtype=torch.uint8, device=device)
     writes, reads = [], []
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -85,14 +104,4 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
         stash.free(token)
         reads.append(time.perf_counter() - written)
         writes.append(written - began)
-    return Offload(
-        where=offload.where,
-        write_rate=MEASURED_BYTES / min(writes),
-        read_rate=MEASURED_BYTES / min(reads),
-        measured=True,
-    )
-
-
-def _row() -> torch.Tensor:
-    """Return bytes of which torch's allocator knows nothing: who counts its peak is not to count these."""
-    return pageable(MEASURED_BYTES).zero_()
+    return min(writes), min(reads)

@@ -3,8 +3,8 @@
     boundary   forward   x ─▶ [segment]     x waits elsewhere      the replay gets it back, and runs the calls again
     saved      forward   [call] ─▶ y        what it saves waits    its nodes get that back; nothing runs again
 
-Moves are over when they return: seconds are bytes by rate, both ways, and a tensor is on the device or it is not. A
-storage goes once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
+Moves are over when they return: seconds are bytes by rate, both ways, and something for each tensor. A storage goes
+once a segment, whatever shares it. What has no graph stays: batches, masks, positions; parameters too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def move_boundary(index: Index, replay: PlannedReplay, offload: Offload) -> Plan
         offload="boundary",
         moved_bytes=size,
         boundary_bytes=replay.segment.boundary_bytes - size,
-        recompute_seconds=replay.segment.recompute_seconds + offload.seconds(size),
+        recompute_seconds=replay.segment.recompute_seconds + offload.seconds(size, len(moved)),
     )
     return replace(
         replay,
@@ -85,7 +85,7 @@ def move_saved(index: Index, node: int, offload: Offload) -> PlannedReplay | Non
         parent=index.nodes[parent].key,
         buffers=(),
         offload="saved",
-        recompute_seconds=offload.seconds(size),
+        recompute_seconds=offload.seconds(size, len(until)),
         freed_bytes=size,
         moved_bytes=size,
         kept_bytes=index.total_bytes(held),
