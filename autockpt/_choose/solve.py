@@ -130,6 +130,9 @@ def choose(
     candidates = pin(found, asked.pins)
     deadline = Deadline.after(asked.seconds, clock=clock, progress=progress)
     solution = _solution(found, candidates, most_seconds, asked, deadline)
+    if candidates.offload is not None and solution.status.value != "optimal":
+        later = Deadline.after(asked.seconds, clock=clock, progress=progress)
+        solution = _or_staying(solution, found, candidates, most_seconds, asked, later)
     budget_bytes = asked.goal.budget_bytes or solution.peak_bytes
     known: float | None = 0.0
     if solution.chosen:
@@ -190,6 +193,23 @@ def _solution(
             advice=tuple(advise(parts, budget_bytes, unpinned_bytes=unpinned_bytes, solver=asked.solver, asked=budget)),
             asked=budget if isinstance(budget, str) else "",
         ) from None
+
+
+def _or_staying(
+    solution: Solution, found: Candidates, candidates: Candidates, most_seconds: float, asked: Asked, deadline: Deadline
+) -> Solution:
+    """Return what a search among candidates that move nothing finds, where that is better: it looks among fewer."""
+    try:
+        staying = _solution(found, candidates.staying(), most_seconds, asked, deadline)
+    except (Infeasible, TooCostly):
+        return solution
+    return min(solution, staying, key=lambda each: _worth(each, asked))
+
+
+def _worth(solution: Solution, asked: Asked) -> tuple[float, ...]:
+    """What makes one solution better than another: its cost, or where the lowest peak is asked for that before it."""
+    budget_bytes = asked.goal.budget_bytes
+    return (0 if budget_bytes else solution.peak_bytes, solution.recompute_seconds)
 
 
 def _minimum_bytes(candidates: Candidates, asked: Asked, deadline: Deadline) -> int:

@@ -8,7 +8,7 @@ Open `effects` first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._data.errors import NotApplicable
 from ..._data.offload import Offload
@@ -56,7 +56,7 @@ class Candidates:
         notes: tuple[str, ...] = (),
         offload: Offload | None = None,
     ) -> Candidates:
-        """State replays as a problem."""
+        """State replays as a problem; those that move something come last."""
         replays = tuple(replays)
         problem, edges, tensors = state_problem(index, replays)
         return cls(
@@ -69,6 +69,12 @@ class Candidates:
             notes=notes,
             offload=offload,
         )
+
+    def staying(self) -> Candidates:
+        """Return those that move nothing: the first of them."""
+        stay = sum(each.segment.offload is None for each in self.replays)
+        problem = replace(self.problem, candidates=self.problem.candidates[:stay])
+        return replace(self, problem=problem, replays=self.replays[:stay], offload=None)
 
 
 def find_candidates(profile: Profile, *, deadline: Deadline = NEVER, offload: Offload | None = None) -> Candidates:
