@@ -8,10 +8,9 @@ import pytest
 from torch import nn
 
 import autockpt
-from autockpt import NotApplicable, Plan, Segment
+from autockpt import NotApplicable, Offload, Plan, Segment
 from tests.device.test_budget import hold
 from tests.device.twin import blocks, outcome, plain_and_planned
-from tests.doors import Offload
 
 HOST = Offload(where="host", write_rate=25e9, read_rate=25e9)
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from autockpt import BudgetError, Infeasible, InvalidFile, NotApplicable, Plan, Segment
+from autockpt import BudgetError, Infeasible, InvalidFile, NotApplicable, Offload, Plan, Segment
 from autockpt.solvers import simulate
-from tests.doors import Handle, NoRoom, Offload, find_planned, frames_thread, install, patched_behind, uninstall
+from tests.doors import Handle, NoRoom, find_planned, frames_thread, install, patched_behind, uninstall
 from tests.frames.comparing import Run, assert_same, steps
 from tests.frames.models import Tower, cnn, images, mlp, penalised, summed
 
