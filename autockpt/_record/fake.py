@@ -39,8 +39,8 @@ NOTES = (
 )
 
 DROPOUT_OF_A_CPU = (
-    "dropout as on a CPU: its masks take two bytes an element, those of a GPU one, and attention with dropout holds its "
-    "scores, which that of a GPU does not; a model on a GPU may need less"
+    "dropout as on a CPU: its masks take two bytes an element, those of a GPU one, and attention with dropout holds "
+    "its scores, which that of a GPU does not; a model on a GPU may need less"
 )
 
 
