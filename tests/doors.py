@@ -134,7 +134,7 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._record.lifetimes import Lifetimes, lifetimes
     from autockpt._record.loss import assumed_loss
     from autockpt._record.recorder import Mode as RecordMode
-    from autockpt._record.recorder import record_step
+    from autockpt._record.recorder import profiles_for, record_step
     from autockpt._record.step import Arguments, training_step
     from autockpt._stash import arenas as stash_arenas
     from autockpt._stash import open_stash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import click
@@ -84,8 +83,8 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
     if names_function(source):
         made = build(source)
         samples = _samples(made)
-        timed = functools.cache(functools.partial(record_for, source, made, optimizer=optimizer))
-        profile = timed(gpus[0])
+        recorded = record_for(source, made, gpus, optimizer=optimizer)
+        timed, profile = recorded.__getitem__, recorded[gpus[0]]
     else:
         if optimizer is not None:
             raise click.UsageError("--optimizer goes with file.py:function; a profile has counted its own")

@@ -7,7 +7,7 @@ takes seconds where one that runs takes minutes. Where a model cannot be run on 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from .target import Target, build, calling, names_function
 
 Mode = Literal["measured", "fake"]
 
+NO_VALUES_IN_FIT = "fit runs nothing, so tensors have no values; give it a profile: autockpt profile"
 NO_VALUES = "Nothing runs with --mode fake, so tensors have no values; try --mode measured"
 
 
@@ -132,12 +133,14 @@ def left_to_measure(source: str, profile: Profile | None) -> str:
     return "--mode measured runs a step"
 
 
-def record_for(target: str, made: Target, device: str, *, optimizer: str | None) -> Profile:
-    """Record a step of what `target` made without running it, with the seconds of a device."""
-    what = f"a step of {type(made.model).__name__} for {device}"
-    asked = HowRecorded(mode="fake", device=device, optimizer=optimizer)
-    with progress(f"recording {what}, without running it"), calling(f"a step of {target}"):
-        return _recorded(made, asked, "fake")
+def record_for(target: str, made: Target, devices: Sequence[str], *, optimizer: str | None) -> dict[str, Profile]:
+    """Record a step of what `target` made without running it, with the seconds of each device."""
+    from .._record.recorder import profiles_for
+
+    what, taken = f"a step of {type(made.model).__name__}", optimizer or made.optimizer
+    with progress(f"recording {what}, without running it"), calling(f"a step of {target}", NO_VALUES_IN_FIT):
+        found = profiles_for(made.model, made.inputs, devices, loss=made.loss, optimizer=taken)
+    return dict(zip(devices, found, strict=True))
 
 
 def _run(target: str, made: Target, how: HowRecorded) -> Profile:

@@ -14,13 +14,13 @@ from typing import Any, cast
 import msgspec
 import torch
 from torch.utils._pytree import tree_map_only
-from torch.utils.flop_counter import flop_registry
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._data.profile import Profile
 from .._data.rooflines import DEFAULT_DEVICE, ROOFLINES, Roofline
 from .._device import Clock, planned_device
+from .._device.roofline import work_of
 from .._optimizer.memory import Chosen, optimizer_memory
 from .._stash import open_stash
 from .._stash.base import Spill, SpilledTensor
@@ -38,66 +38,38 @@ NOTES = (
     "some models run other operators on fake tensors (masks, repeated heads); record a real step once one fits",
 )
 
-
-def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores, and values weighed by them, of every head of the queries, as if none were masked."""
-    return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
-
-
-def _attention_backward_flops(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Scores again, then the gradients of scores, values, queries and keys."""
-    return 2 * _scores(query, key) * int(3 * query.shape[-1] + 2 * value.shape[-1])
-
-
-def _scores(query: Any, key: Any) -> int:
-    return int(query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2])
-
-
-def _grouped_flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """A row, a column or an inner index belongs to one of the groups, unless both sides have the groups apart."""
-    groups = a.shape[0] if a.dim() == b.dim() == 3 else 1
-    return 2 * groups * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
-
-
-FLOPS: Mapping[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
-    torch.ops.aten._grouped_mm: _grouped_flops,
-}
-"""What torch's own table of operators that compute lacks."""
-
-NO_WORK = frozenset(
-    {
-        torch.ops.aten._unsafe_view,
-        torch.ops.aten.empty,
-        torch.ops.aten.empty_like,
-        torch.ops.aten.empty_strided,
-        torch.ops.aten.new_empty,
-        torch.ops.aten.new_empty_strided,
-    }
+DROPOUT_OF_A_CPU = (
+    "dropout as on a CPU: its masks take two bytes an element, those of a GPU one, and attention with dropout holds "
+    "its scores, which that of a GPU does not; a model on a GPU may need less"
 )
-"""Operators that neither compute nor move bytes; so do views."""
 
 
-def profile_fake(step: TrainingStep, optimizers: Sequence[Chosen] = (), device: str | None = None) -> Profile:
-    """Record a step as one of fake tensors; see `autockpt.profile`.
+def profile_fake(step: TrainingStep) -> Profile:
+    """Record a step as one of fake tensors, with the seconds of the default device, no optimizer counted."""
+    (found,) = profiles_fake(step, (), [None])
+    return found
+
+
+def profiles_fake(step: TrainingStep, optimizers: Sequence[Chosen], devices: Sequence[str | None]) -> list[Profile]:
+    """Record a step as one of fake tensors, with the seconds of each device; see `autockpt.profile`.
 
     The model may be real, on the meta device, or made of fake tensors itself.
 
     Raises:
         ProfilingError: there is no roofline of that name.
     """
-    name = device or DEFAULT_DEVICE
-    if name not in ROOFLINES:
-        raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(ROOFLINES))}")
+    names = [device or DEFAULT_DEVICE for device in devices]
+    for name in names:
+        if name not in ROOFLINES:
+            raise ProfilingError(f"no roofline for device {name!r}; there are {', '.join(sorted(ROOFLINES))}")
     modes = map(private.fake_mode_of, (*step.model.parameters(), *step.model.buffers()))
     own = next((mode for mode in modes if mode is not None), None)
     mode = own or private.new_fake_mode()
     with nullcontext() if own else nothing_left_over(mode):
-        return _recorded(step, mode, optimizers, name)
+        return _recorded(step, mode, optimizers, names)
 
 
-def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name: str) -> Profile:
+def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], names: Sequence[str]) -> list[Profile]:
     model, inputs = step.model, Arguments(step.args, step.kwargs)
     with Sandbox(model, loss=step.loss, buffers=False) as sandbox:
         static = static_bytes(model, None, step.inputs(), sandbox.contents, step.held)
@@ -105,21 +77,24 @@ def _recorded(step: TrainingStep, mode: Any, optimizers: Sequence[Chosen], name:
         batch = tree_map_only(torch.Tensor, lambda tensor: _fake(mode, tensor), inputs)
         on_fakes = training_step(model, batch, step.loss, hooks=step.hooks)
         step = replace(on_fakes, holds_outputs=step.holds_outputs)
-        clock = RooflineClock(ROOFLINES[name])
+        clock = RooflineClock(*(ROOFLINES[name] for name in names))
         with mode, clock:
             spill = _FakeSpill(open_stash(step.device, roomy=True), step.device, step.inputs())
             held = [each for _, each in sandbox.contents.tensors]
             run = watch_step(step, StorageTape(), clock, spill, held=held)
-        profile = build_profile(
-            model,
-            step.device,
-            run,
-            recorded_seconds(run, clock, backward=True),
-            optimizer=optimizer_memory(optimizers, run.reached, planned_device()),
-            static=static,
-            notes=(*NOTES, *sandbox.notes()),
-        )
-        return msgspec.structs.replace(profile, mode="fake", device=name)
+        optimizer = optimizer_memory(optimizers, run.reached, planned_device())
+        notes = (*NOTES, *sandbox.notes())
+        found = []
+        for place, name in enumerate(names):
+            seconds = recorded_seconds(run, clock.of(place), backward=True)
+            profile = build_profile(model, step.device, run, seconds, optimizer=optimizer, static=static, notes=notes)
+            said = [DROPOUT_OF_A_CPU] if step.device.type == "cpu" and _drops(profile) else []
+            found.append(msgspec.structs.replace(profile, mode="fake", device=name, notes=(*profile.notes, *said)))
+        return found
+
+
+def _drops(profile: Profile) -> bool:
+    return any("bernoulli" in op or "dropout" in op for op in profile.ops.name)
 
 
 class _FakeSpill(Spill):
@@ -130,34 +105,42 @@ class _FakeSpill(Spill):
 
 
 class RooflineClock(Clock, routed_operators):
-    """A clock that moves by what each operator would take on the device; a context around the run."""
+    """A clock that moves by what each operator would take on a device; a context around the run.
 
-    def __init__(self, device: Roofline) -> None:
+    Of further devices it knows how late it is there at each moment: `of` is their clock.
+    """
+
+    def __init__(self, *devices: Roofline) -> None:
         super().__init__(self._on_operator)
-        self._device = device
-        self._now = 0.0
+        self._devices = devices
+        self._now = (0.0,) * len(devices)
+        self._course = {0.0: self._now}
 
     def stamp(self) -> object:
-        return self._now
+        return self._now[0]
+
+    def of(self, place: int) -> Clock:
+        """Return the clock of a device, for what this one has stamped."""
+        return _ClockOfAnother({reading: now[place] for reading, now in self._course.items()})
 
     def _on_operator(self, op: Any, given: Given, run: Callable[[], Any]) -> Any:
         output = run()
-        if not op.is_view and op.overloadpacket not in NO_WORK:
-            self._now += self._operator_seconds(op.overloadpacket, *given, output)
+        work = work_of(op, given, output, tensors_in((given, output)))
+        if work is not None:
+            self._now = tuple(now + work.seconds(device) for now, device in zip(self._now, self._devices, strict=True))
+            self._course[self._now[0]] = self._now
         return output
 
-    def _operator_seconds(self, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> float:
-        """The longer of computing and moving bytes."""
-        tensors = tensors_in((args, kwargs, output))
-        moved = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / self._device.bytes_per_second
-        if packet in FLOPS:
-            flops = FLOPS[packet](*args, **kwargs)
-        elif packet in flop_registry:
-            flops = flop_registry[packet](*args, **kwargs, out_val=output)
-        else:
-            return moved
-        rate = self._device.half_flops if tensors[0].itemsize <= 2 else self._device.single_flops
-        return max(moved, flops / rate)
+
+class _ClockOfAnother(Clock):
+    """Reads the stamps of one device's clock as those of another."""
+
+    def __init__(self, course: Mapping[float, float]) -> None:
+        super().__init__()
+        self._course = course
+
+    def seconds(self, stamps: list[object]) -> list[float]:
+        return super().seconds([self._course[cast("float", stamp)] for stamp in stamps])
 
 
 def _fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -85,13 +85,27 @@ def profile(
     if mode not in ("measured", "fake"):
         raise ProfilingError(f"unknown mode {mode!r}; there are measured and fake")
     if mode == "fake":
-        from .fake import profile_fake
-
-        refuse_foretold(model)
-        with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
-            step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
-            return profile_fake(step, choose_optimizers(optimizer, model), device)
+        (found,) = profiles_for(model, inputs, [device], loss=loss, optimizer=optimizer, holds_outputs=holds_outputs)
+        return found
     return record_step(replace(training_step(model, inputs, loss), holds_outputs=holds_outputs), optimizer=optimizer)
+
+
+def profiles_for(
+    model: torch.nn.Module,
+    inputs: object,
+    devices: Sequence[str | None],
+    *,
+    loss: Loss | None = None,
+    optimizer: Optimizers | None = None,
+    holds_outputs: bool = True,
+) -> list[Profile]:
+    """Record a step once without running it, with the seconds of each device; else as `profile` in fake mode."""
+    from .fake import profiles_fake
+
+    refuse_foretold(model)
+    with private.ALONE, set_aside(model), torch.compiler.set_stance("force_eager"), switched_off(model):
+        step = replace(training_step(model, inputs, loss), holds_outputs=holds_outputs)
+        return profiles_fake(step, choose_optimizers(optimizer, model), devices)
 
 
 def record_step(step: TrainingStep, *, optimizer: Optimizers | None = None, timed: bool = True) -> Profile:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from tests.doors import ROOFLINES, RooflineClock, torch_private
+import autockpt
+from tests.doors import ROOFLINES, RooflineClock, profiles_for, torch_private
 
 DEVICE = ROOFLINES["h100"]
 
@@ -63,3 +66,21 @@ def test_what_only_makes_room_or_looks_anew_takes_no_time() -> None:
 
 def test_what_moves_bytes_takes_as_long_as_they_do() -> None:
     assert seconds(lambda: torch.empty(2**28).neg()) == pytest.approx(2 * 4 * 2**28 / DEVICE.bytes_per_second)
+
+
+def test_one_recording_has_the_seconds_of_several_devices() -> None:
+    """They are those of recordings of their own, to the last digit."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(3)))
+    batch, devices = torch.randn(128, 64), ["t4", "h100", "mi300x"]
+    for device, found in zip(devices, profiles_for(model, batch, devices, optimizer="adamw"), strict=True):
+        own = autockpt.profile(model, batch, optimizer="adamw", mode="fake", device=device)
+        assert found == msgspec.structs.replace(own, recorded=found.recorded)
+        assert found.device == device
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_dropout_of_a_cpu_is_named_where_there_is_some(rate: float) -> None:
+    """A GPU's holds half of that, and its attention no scores: what is predicted for one is too much then."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(rate))
+    notes = autockpt.profile(model, torch.randn(4, 8), mode="fake").notes
+    assert any(note.startswith("dropout as on a CPU") for note in notes) == (rate > 0)
