@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.frames.comparing import counted_replays
-from tests.loops.twin import digest, listening
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Outcome
+from tests.twin import counting_replays, differing, digest, generators, listening, standing
 
 __all__ = ["WAYS", "expected", "outcome"]
 
@@ -76,18 +75,17 @@ def outcome(kind: Kind, way: str) -> Outcome:
         Exception: a step raises something else than a ReplayError.
     """
     plain, again = (_train(kind, WAYS[way], on=False) for _ in range(2))
-    with counted_replays() as replays:
+    with counting_replays() as replays:
         planned = _train(kind, WAYS[way], on=True)
-    assert plain.noted == again.noted, "the plain training does not repeat itself"
+    assert differing(plain.noted, again.noted) == [], "the plain training does not repeat itself"
+    different = differing({name: plain.noted[name] for name in planned.noted}, planned.noted)
     if planned.error is not None:
         assert "keep='layers" in str(planned.error), planned.error
-        differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
-        assert not differing, f"raised after a step that differs in {differing[:3]}"
+        assert not different, f"raised after a step that differs in {different[:3]}"
         return Outcome.RAISES
-    differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
     named = [each for each in [*planned.refused, *planned.said] if "layers." in each]
-    assert not differing, f"{len(differing)} differ, such as {differing[:3]}; named: {named}"
-    assert named or replays(), "nothing was recomputed, and nobody said why"
+    assert not different, f"{len(different)} differ, such as {different[:3]}; named: {named}"
+    assert named or replays, "nothing was recomputed, and nobody said why"
     return Outcome.REFUSED if named else Outcome.EXACT
 
 
@@ -141,12 +139,8 @@ def _goes_on(kind: Kind, model: nn.Module, number: int) -> None:
 
 def _left(model: nn.Module, kind: Kind, number: int, loss: Tensor) -> dict[str, object]:
     """All that a step leaves behind, as it begins to be another training if it differs."""
-    tensors = {f"gradient of {name}": each.grad for name, each in model.named_parameters()}
-    tensors |= {f"parameter {name}": each for name, each in model.named_parameters()}
-    tensors |= {f"buffer {name}": each for name, each in model.named_buffers()}
-    tensors |= {"loss": loss, "torch's generator": torch.get_rng_state()}
-    left: dict[str, object] = {name: None if each is None else digest(each) for name, each in tensors.items()}
-    left |= {"Python's generator": random.getstate(), "numpy's generator": repr(np.random.get_state())}
+    tensors = standing(model) | {f"parameter {name}": each for name, each in model.named_parameters()} | {"loss": loss}
+    left = generators() | {name: None if each is None else digest(each) for name, each in tensors.items()}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
         left[f"attributes of {name}"] = told(own)
