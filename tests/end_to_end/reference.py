@@ -80,8 +80,8 @@ class Reference:
 
 @lru_cache(maxsize=1)  # tests come model by model; two at once would only take memory
 def reference(name: str) -> Reference:
-    """The reference of a model of the zoo, as `timeless` makes it."""
-    return timeless(build(name))
+    """The reference of a model of the zoo in its short form, as `timeless` makes it."""
+    return timeless(build(name, short=True))
 
 
 def timeless(case: Case) -> Reference:

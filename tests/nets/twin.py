@@ -6,6 +6,7 @@ import random
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -74,11 +75,10 @@ def outcome(kind: Kind, way: str) -> Outcome:
         AssertionError: it is none of the outcomes, or nothing was recomputed.
         Exception: a step raises something else than a ReplayError.
     """
-    plain, again = (_train(kind, WAYS[way], on=False) for _ in range(2))
+    plain = _plain(kind, WAYS[way].rehearsed)
     with counting_replays() as replays:
-        planned = _train(kind, WAYS[way], on=True)
-    assert differing(plain.noted, again.noted) == [], "the plain training does not repeat itself"
-    different = differing({name: plain.noted[name] for name in planned.noted}, planned.noted)
+        planned = _train(kind, WAYS[way].rehearsed, WAYS[way].apply)
+    different = differing({name: plain[name] for name in planned.noted}, planned.noted)
     if planned.error is not None:
         assert "keep='layers" in str(planned.error), planned.error
         assert not different, f"raised after a step that differs in {different[:3]}"
@@ -94,7 +94,15 @@ def expected(kind: Kind, way: str) -> tuple[Outcome, ...]:
     return (kind.given,) if way.startswith("given") else kind.planned
 
 
-def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
+@lru_cache(maxsize=1)  # two ways come one after the other that are rehearsed alike
+def _plain(kind: Kind, rehearsed: int) -> dict[str, object]:
+    """What the plain training notes, which has to repeat itself."""
+    found, again = (_train(kind, rehearsed, None).noted for _ in range(2))
+    assert differing(found, again) == [], "the plain training does not repeat itself"
+    return found
+
+
+def _train(kind: Kind, rehearsed: int, apply: Callable[[nn.Module], object] | None) -> _Training:
     kind.begin()
     torch.manual_seed(0)
     random.seed(0)
@@ -102,15 +110,15 @@ def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
     found = _Training()
     with listening() as found.said:
         model = kind.network(kind.block).train()
-        if on:
+        if apply is not None:
             try:
-                way.apply(model)
+                apply(model)
             except autockpt.NotApplicable as error:
                 found.refused = [str(error)]
                 return found
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for number in range(way.rehearsed + AFTER):
-            late = number >= way.rehearsed + 1
+        for number in range(rehearsed + AFTER):
+            late = number >= rehearsed + 1
             try:
                 loss = kind.step(model, number, late)
             except autockpt.ReplayError as error:
@@ -120,7 +128,7 @@ def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
             found.noted |= _left(model, kind, number, loss)
             optimizer.step()
             optimizer.zero_grad()
-        plan = autockpt.plan_of(model) if on else None
+        plan = autockpt.plan_of(model) if apply is not None else None
         found.refused = [each.call for each in plan.refused] if plan is not None else []
     return found
 
