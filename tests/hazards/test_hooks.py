@@ -13,7 +13,7 @@ from torch.autograd.graph import save_on_cpu
 import autockpt
 from autockpt import Plan
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, mlp, summed
+from tests.frames.models import WIDTH, WithLinear, mlp, summed
 from tests.twin import counting_replays
 
 
@@ -118,11 +118,7 @@ def test_gradient_hooks_that_forward_registers_fire_once() -> None:
 
 
 def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
-    class Inner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(WIDTH, WIDTH)
-
+    class Inner(WithLinear):
         def forward(self, x: Tensor) -> Tensor:
             x = self.linear(x).tanh()
             with save_on_cpu():
@@ -140,12 +136,8 @@ def test_saved_tensor_hooks_inside_a_member_keep_what_is_theirs() -> None:
     assert_same(model, [["0", "1"], "2"], around)
 
 
-class Tangent(nn.Module):
+class Tangent(WithLinear):
     """Differentiates inside its forward with a transform that allows no saved-tensor hooks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.func.vmap(torch.func.grad(lambda row: self.linear(row).sin().sum()))(x)
