@@ -21,6 +21,8 @@ WHEELS_MIB := 50
 OFFLINE = $(if $(wildcard $(WHEELS)/*.whl),--no-index --find-links $(WHEELS))
 WANTED := 'click>=8.1' 'msgspec>=0.19' 'numpy>=1.26' 'pulp>=3.3.1,<4' 'highspy>=1.10,!=1.16.0' 'pytest>=8' 'pytest-xdist>=3.5' \
 	'hypothesis>=6.140'
+# Where nothing compiled may be kept, every process compiles the library and rewrites the assertions of all tests anew.
+export PYTHONDONTWRITEBYTECODE :=
 WORKERS := -n auto --maxprocesses 4
 PARALLEL := $(WORKERS) --dist loadfile
 # In a process of its own: the fake device stays in one for good. What runs on it lies in few files, so tests are dealt out one by one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -73,11 +74,18 @@ def checked(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def modules() -> Iterator[int]:
+    """Count the modules that begin."""
+    return itertools.count()
+
+
 @pytest.fixture(autouse=True, scope="module")
-def collected() -> None:
-    """Begin each module without the garbage of those before it."""
-    gc.unfreeze()
-    gc.collect()
+def collected(modules: Iterator[int]) -> None:
+    """Begin one module in eight without the garbage of those before it: looking for it takes a quarter of a second."""
+    if next(modules) % 8 == 0:
+        gc.unfreeze()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -54,6 +54,7 @@ from autockpt._data.tables import (
     Static,
     TensorTable,
 )
+from autockpt._fit import fit as fit_room
 from autockpt._fit.fit import Fit, largest
 from autockpt._fit.fit import fit as fit_devices
 from autockpt._fit.sized import Batches, samples_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -21,9 +22,12 @@ PAST = {
     ("test_surface.py", "_check.fitting"): "sees whether a process imports torch, and the doors import it",
 }
 
-TREES = {
-    path.relative_to(ROOT / "tests").as_posix(): ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py")
-}
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every file of the tests, by its path."""
+    tests = ROOT / "tests"
+    return {path.relative_to(tests).as_posix(): ast.parse(path.read_text()) for path in tests.rglob("*.py")}
 
 
 def is_private(part: str) -> bool:
@@ -94,17 +98,17 @@ def test_all_ways_past_the_doors_are_seen(code: str, found: set[str]) -> None:
 
 def test_tests_reach_what_is_private_through_the_doors() -> None:
     past = {
-        (file, name) for file, tree in TREES.items() if file not in {DOORS, "test_doors.py"} for name in reached(tree)
+        (file, name) for file, tree in trees().items() if file not in {DOORS, "test_doors.py"} for name in reached(tree)
     }
     assert sorted(past - set(PAST)) == [], "import these from tests.doors"
     assert sorted(set(PAST) - past) == [], "these are gone: take them out of the table"
 
 
 def test_every_door_is_used() -> None:
-    doors = {bound for bound, name in imports_of(TREES[DOORS]) if name.startswith("autockpt.")}
+    doors = {bound for bound, name in imports_of(trees()[DOORS]) if name.startswith("autockpt.")}
     used = {
         name.split(".")[2]
-        for tree in TREES.values()
+        for tree in trees().values()
         for name in (*(name for _, name in imports_of(tree)), *attributes_of(tree))
         if name.startswith("tests.doors.")
     }

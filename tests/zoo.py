@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["ZOO", "Case", "build"]
+__all__ = ["SHORT", "ZOO", "Case", "build"]
+
+Built = tuple[nn.Module, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,12 @@ def total(outputs: Any) -> torch.Tensor:
     return torch.stack([part.sum() for part in parts if part.requires_grad]).sum()
 
 
-def build(name: str) -> Case:
-    """Build a model of the zoo, the same each time."""
+def build(name: str, *, short: bool = False) -> Case:
+    """Build a model of the zoo, or its short form, the same each time."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # transformers warns about configurations, not about us
-        model, kwargs = ZOO[name]()
+        model, kwargs = (SHORT if short else ZOO)[name]()
     return Case(model.train(), kwargs)
 
 
@@ -98,28 +100,28 @@ def gpt2(
     return model
 
 
-def t5() -> tuple[nn.Module, dict[str, Any]]:
+def t5(layers: int = 6, batch: int = 4) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
         d_model=96,
         d_kv=24,
         d_ff=256,
-        num_layers=6,
+        num_layers=layers,
         num_heads=4,
         vocab_size=500,
         use_cache=False,
         decoder_start_token_id=0,
         pad_token_id=0,
     )
-    return T5ForConditionalGeneration(config), tokens(500)
+    return T5ForConditionalGeneration(config), tokens(500, batch)
 
 
-def resnet50() -> tuple[nn.Module, dict[str, Any]]:
+def resnet50(*depths: int) -> Built:
     """ResNet-50's 3-4-6-3 bottlenecks, narrow, so that activations outweigh parameters."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(embedding_size=16, hidden_sizes=[32, 64, 128, 256], depths=[3, 4, 6, 3])
+    config = ResNetConfig(embedding_size=16, hidden_sizes=[32, 64, 128, 256], depths=[*depths] or [3, 4, 6, 3])
     batch = {"pixel_values": torch.randn(8, 3, 96, 96), "labels": torch.randint(2, (8,))}
     return ResNetForImageClassification(config), batch
 
@@ -185,7 +187,7 @@ class DenseNet(nn.Module):
         return out
 
 
-def uneven() -> tuple[nn.Module, dict[str, Any]]:
+def uneven(rows: int = 1024) -> Built:
     """A Sequential whose elements differ hundredfold in what they hold."""
     layers: list[nn.Module] = []
     width = 32
@@ -193,7 +195,7 @@ def uneven() -> tuple[nn.Module, dict[str, Any]]:
         wide = [512, 64, 1024, 32, 768, 96, 256, 2048, 48, 384][i]
         layers += [nn.Linear(width, wide), nn.GELU(), nn.Dropout(0.1), nn.Linear(wide, 32)]
         width = 32
-    return nn.Sequential(*layers), {"input": torch.randn(1024, 32)}
+    return nn.Sequential(*layers), {"input": torch.randn(rows, 32)}
 
 
 class GlueBlock(nn.Module):
@@ -230,13 +232,13 @@ class GlueStack(nn.Module):
         return out
 
 
-def gpt2_case(**options: Any) -> Callable[[], tuple[nn.Module, dict[str, Any]]]:
+def gpt2_case(**options: Any) -> Callable[[], Built]:
     extra = {"output_hidden_states": True} if options.pop("hidden_states", False) else {}
     batch = options.pop("batch", 4)
     return lambda: (gpt2(**options), {**tokens(500, batch), **extra})
 
 
-ZOO: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
+ZOO: dict[str, Callable[[], Built]] = {
     "gpt2": gpt2_case(),
     "gpt2-vocabulary": gpt2_case(vocab_size=50257, n_embd=192, batch=2),
     "gpt2-cache": gpt2_case(use_cache=True, n_layer=6),
@@ -248,3 +250,17 @@ ZOO: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "uneven": uneven,
     "glue": lambda: (GlueStack(), {"hidden": torch.randn(64, 32, 64), "mask": torch.ones(64, 32, 1)}),
 }
+
+SHORT: dict[str, Callable[[], Built]] = {
+    "gpt2": gpt2_case(n_layer=4),
+    "gpt2-vocabulary": gpt2_case(vocab_size=8000, n_layer=4, batch=2),
+    "gpt2-cache": gpt2_case(use_cache=True, n_layer=3, batch=2),
+    "gpt2-hidden-states": gpt2_case(hidden_states=True, n_layer=3, batch=2),
+    "t5": lambda: t5(2, batch=2),
+    "resnet50": lambda: resnet50(1, 2, 2, 1),
+    "unet": lambda: (UNet(), {"image": torch.randn(4, 3, 48, 48)}),
+    "densenet": lambda: (DenseNet(), {"image": torch.randn(2, 3, 32, 32)}),
+    "uneven": lambda: uneven(256),
+    "glue": lambda: (GlueStack(), {"hidden": torch.randn(16, 32, 64), "mask": torch.ones(16, 32, 1)}),
+}
+"""The same with fewer blocks and samples, for tests of what is decided by how blocks are made and not by how many."""

@@ -24,7 +24,7 @@ ROUNDING = 1e-6
 
 @functools.lru_cache
 def case(name: str) -> tuple[Profile, Candidates, Problem]:
-    model = build(name)
+    model = build(name, short=True)
     candidates = find_candidates(timed_by_operators(autockpt.profile(model.model, model.kwargs)))
     return candidates.index.profile, candidates, at_apex(candidates)
 

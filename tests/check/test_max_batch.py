@@ -151,10 +151,10 @@ class Loop(torch.nn.Module):
 
 
 def test_a_model_may_make_other_calls_at_each_size() -> None:
-    found = autockpt.max_batch(Loop(), tokens, "250kB", most=64, **QUICK)
+    found = autockpt.max_batch(Loop(), tokens, "200kB", most=64, **QUICK)
     assert 4 < found.plain_batch_size < found.batch_size < 64
     with pytest.raises(Infeasible):
-        autockpt.solve(autockpt.profile(Loop(), tokens(found.batch_size + 1), mode="fake"), "250kB", **SOLVER)
+        autockpt.solve(autockpt.profile(Loop(), tokens(found.batch_size + 1), mode="fake"), "200kB", **SOLVER)
 
 
 @pytest.mark.parametrize("make_inputs", [lambda samples: tokens(3), lambda samples: tokens(9 - samples)])

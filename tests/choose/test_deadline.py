@@ -41,7 +41,7 @@ def loop(n: int) -> Profile:
 
 @functools.lru_cache
 def model(name: str) -> Profile:
-    case = build(name)
+    case = build(name, short=True)
     return autockpt.profile(case.model, case.kwargs, mode="fake")
 
 
@@ -55,8 +55,8 @@ each_profile = pytest.mark.parametrize("name", PROFILES)
 
 
 def budget_of(profile: Profile, share: float = 0.7) -> int:
-    static_bytes, plain_bytes = profile.static.total_bytes, autockpt.solve(profile, "1TB").plain_peak_bytes
-    return static_bytes + int(share * (plain_bytes - static_bytes))
+    static_bytes = profile.static.total_bytes
+    return static_bytes + int(share * (profile.plain_peak_bytes - static_bytes))
 
 
 def chosen(profile: Profile, clock: Callable[[], float], solver: str = "chain", seconds: float = SECONDS) -> Plan:

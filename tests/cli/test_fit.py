@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.shell import Run, imports_torch
-from tests.doors import DEVICES
+from tests.doors import DEVICES, fit_room
+from tests.remembered import remembering
 
 BUILD = """
     import torch
@@ -20,6 +22,12 @@ BUILD = """
         model = torch.nn.Sequential(*(block() for _ in range(6))).to("meta")
         return model, torch.empty(500_000, 1024, device="meta")
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once() -> Iterator[None]:
+    with remembering(fit_room, "choose", "frontier"):
+        yield
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import governor_of, torch_private
-from tests.end_to_end.reference import same_bits
 from tests.fake_cuda.device import take_peak
+from tests.twin import same_bits
 
 __all__ = [
     "Batch",

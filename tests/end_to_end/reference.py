@@ -6,31 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from unittest.mock import patch
 
 import torch
 
 import autockpt
 from autockpt import Plan, Profile
 from tests.end_to_end.clocks import timed_by_bytes
+from tests.twin import Outcome, counting_replays, left_by, storage_bytes
 from tests.zoo import Case, build, loss_of
 
 __all__ = ["Outcome", "Reference", "counting_replays", "reference", "storage_bytes", "timeless"]
 
 SEED = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Everything that a step leaves behind and that recomputation must not change."""
-
-    tensors: dict[str, torch.Tensor]
-
-    def differences(self, other: Outcome) -> list[str]:
-        """Names of what is not bit for bit the same."""
-        if self.tensors.keys() != other.tensors.keys():
-            return sorted(self.tensors.keys() ^ other.tensors.keys())
-        return [name for name, value in self.tensors.items() if not same_bits(value, other.tensors[name])]
 
 
 @dataclass(slots=True)
@@ -79,10 +66,9 @@ class Reference:
         outputs, loss = self.case.forward()
         loss.backward()
         del outputs
-        gradients = {f"gradient of {n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-        buffers = {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+        left = left_by(model) | {"loss": loss.detach()}
         model.zero_grad()
-        return Outcome({"loss": loss.detach(), "generator": torch.get_rng_state(), **gradients, **buffers})
+        return Outcome(left)
 
     def after_forward_bytes(self) -> int:
         """What a forward leaves alive for backward."""
@@ -94,8 +80,8 @@ class Reference:
 
 @lru_cache(maxsize=1)  # tests come model by model; two at once would only take memory
 def reference(name: str) -> Reference:
-    """The reference of a model of the zoo, as `timeless` makes it."""
-    return timeless(build(name))
+    """The reference of a model of the zoo in its short form, as `timeless` makes it."""
+    return timeless(build(name, short=True))
 
 
 def timeless(case: Case) -> Reference:
@@ -103,35 +89,3 @@ def timeless(case: Case) -> Reference:
     found = Reference(case)
     found.profile = timed_by_bytes(found.profile)
     return found
-
-
-@contextmanager
-def counting_replays() -> Iterator[list[int]]:
-    """Collect the number of calls of every frame that is replayed."""
-    from tests.doors import Frame  # benchmarks use this module with versions that have it elsewhere
-
-    replayed: list[int] = []
-    original = Frame.replay
-
-    def replay(frame: Frame) -> None:
-        replayed.append(len(frame.calls))
-        original(frame)
-
-    with patch.object(Frame, "replay", replay):
-        yield replayed
-
-
-def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Bytes of the storages behind `tensors`, each once; of wrappers those of what they wrap."""
-    whole: list[torch.Tensor] = []
-    for tensor in tensors:
-        flatten = getattr(tensor, "__tensor_flatten__", None)
-        whole += [tensor] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in whole}.values())
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are equal, their zeros' signs and the bits of what is no number included."""
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from autockpt.solvers import SOLVERS
 from tests.counted import counted_time
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.hosts import host
+from tests.remembered import candidates_once
 from tests.zoo import ZOO
 
 PREDICTION_TOLERANCE = 0.005
@@ -40,6 +42,12 @@ def rows() -> list[ParameterSet]:
                 marks = () if everyday else (pytest.mark.sweep,)
                 found.append(pytest.param(model, solver, percent, marks=marks, id=f"{model}-{solver}-{percent}"))
     return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once() -> Iterator[None]:
+    with candidates_once():
+        yield
 
 
 @pytest.mark.parametrize(("model", "solver", "percent"), rows())

@@ -15,9 +15,16 @@ import autockpt
 from autockpt import Infeasible, Plan
 from autockpt.solvers import SOLVERS
 from tests.end_to_end.reference import Reference, timeless
+from tests.remembered import candidates_once
 from tests.zoo import Case, gpt2, tokens
 
 KEEP, RECOMPUTE = ("*.attn", "transformer.h.2"), ("transformer.h.1.mlp", "*.0.ln_2", "transformer.ln_f#0")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once() -> Iterator[None]:
+    with candidates_once():
+        yield
 
 
 @lru_cache(maxsize=1)

@@ -200,7 +200,7 @@ def test_every_entry_of_a_menu_is_exact(block: Any) -> None:
     offered = selective(candidates)
     assert offered or block is FillsCache  # which is refused as a whole
     expected = steps(copy.deepcopy(model), run)
-    assert all(loss.isfinite() for loss in expected.losses)
+    assert all(loss.isfinite() for loss in expected.of("loss").values())
     for index in offered:
         planned = copy.deepcopy(model)
         install(planned, Plan(segments=segments_of(candidates, [index])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from autockpt.solvers.judge import Judge
 from tests.doors import find_candidates, install, multiplies, segments_of
 from tests.end_to_end.reference import Reference, counting_replays, reference
 from tests.frames.comparing import steps
+from tests.remembered import candidates_once
 
 MODELS = ("gpt2", "t5", "resnet50")
 
@@ -44,6 +45,12 @@ def work(plain: Reference) -> tuple[Counter[str], int]:
     with counting, counter:
         plain.case.step()
     return counting.seen, int(counter.get_total_flops())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def once() -> Iterator[None]:
+    with candidates_once():
+        yield
 
 
 @lru_cache(maxsize=1)

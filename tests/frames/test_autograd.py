@@ -14,8 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from autockpt import Plan, Segment, is_recomputing
 from tests.doors import install
-from tests.frames.comparing import assert_same, counted_replays
+from tests.frames.comparing import assert_same
 from tests.frames.models import WIDTH, Tower, batch, mlp, summed
+from tests.twin import counting_replays
 
 RUNS = [["0", "1", "2", "3"], ["4", "5", "6"]]
 
@@ -183,7 +184,7 @@ def test_function_transforms_run_plain() -> None:
         lambda f: torch.func.vmap(torch.func.grad(f), (None, 0))(parameters, x),
         lambda f: torch.func.jacrev(f)(parameters, x),
     ]
-    with counted_replays() as count:
+    with counting_replays() as replays:
         for transform in transforms:
             expected, found = transform(loss(model)), transform(loss(planned))
             assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -191,7 +192,7 @@ def test_function_transforms_run_plain() -> None:
         tangents = torch.func.jvp(planned, (x,), (torch.ones_like(x),))
     assert torch.allclose(rows, model(x))
     assert torch.equal(tangents[1], torch.func.jvp(model, (x,), (torch.ones_like(x),))[1])
-    assert count() == 0
+    assert replays == []
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is")

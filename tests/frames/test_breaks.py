@@ -24,8 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import autockpt
 from autockpt import Plan, ReplayError, Segment
 from tests.doors import frames_thread, install, torch_private
-from tests.frames.comparing import assert_same, counted_replays
-from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, WithLinear, batch, cnn, images, mlp, summed
+from tests.twin import counting_replays
 
 
 def between(middle: nn.Module) -> nn.Sequential:
@@ -103,17 +104,13 @@ def test_flags_that_choose_kernels_are_those_of_forward() -> None:
     assert seen == [(False, False), (True, False)] and torch._C._get_mkldnn_enabled()
 
 
-class Sets(nn.Module):
+class Sets(WithLinear):
     """Sets flags for a while, and puts them back after its last save."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         torch.set_default_dtype(torch.float64)
         torch._C._set_mkldnn_enabled(False)
-        x = torch.tanh(self.layer(x)).sin()
+        x = torch.tanh(self.linear(x)).sin()
         torch._C._set_mkldnn_enabled(True)
         torch.set_default_dtype(torch.float32)
         return x
@@ -144,15 +141,11 @@ def test_what_a_hook_keeps_is_the_first_forwards_where_it_asks() -> None:
 def test_what_forward_keeps_in_an_attribute_is_the_first_forwards() -> None:
     """Break 14: that of the replay took its place, with a graph that no backward frees."""
 
-    class Keeps(nn.Module):
+    class Keeps(WithLinear):
         kept: Tensor | None = None
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
         def forward(self, x: Tensor) -> Tensor:
-            self.kept = self.layer(x).tanh()
+            self.kept = self.linear(x).tanh()
             return self.kept.sin()
 
     keeps = Keeps()
@@ -355,13 +348,9 @@ def test_a_function_that_reads_what_it_saved_twice_where_its_graph_is_kept() -> 
             out: Tensor = gradient * (x + y).cos()
             return out
 
-    class Runs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
+    class Runs(WithLinear):
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = Twice.apply(Twice.apply(self.layer(x).tanh()))  # type: ignore[no-untyped-call]
+            out: Tensor = Twice.apply(Twice.apply(self.linear(x).tanh()))  # type: ignore[no-untyped-call]
             return out
 
     def run(model: nn.Module) -> Tensor:
@@ -372,15 +361,11 @@ def test_a_function_that_reads_what_it_saved_twice_where_its_graph_is_kept() -> 
     assert_same(between(Runs()), ["1"], run)
 
 
-class MakesMask(nn.Module):
+class MakesMask(WithLinear):
     """Makes a tensor on the device that is the default."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = (self.layer(x).tanh() @ torch.ones(WIDTH, WIDTH).tril()).tanh()
+        out: Tensor = (self.linear(x).tanh() @ torch.ones(WIDTH, WIDTH).tril()).tanh()
         return out
 
 
@@ -408,13 +393,9 @@ def test_the_default_device_is_that_of_forward(how: str) -> None:
 def test_an_inference_tensor_as_argument() -> None:
     """Break 27: it was taken for one that had been changed in place."""
 
-    class Shifts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
+    class Shifts(WithLinear):
         def forward(self, x: Tensor, by: Tensor) -> Tensor:
-            return torch.tanh(torch.tanh(self.layer(x)) + by)
+            return torch.tanh(torch.tanh(self.linear(x)) + by)
 
     class Gives(nn.Module):
         def __init__(self) -> None:
@@ -497,9 +478,9 @@ def test_weights_that_are_registered_elsewhere() -> None:
 
     model = Flat()
     install(model, Plan.of(["block"]))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         summed(model).backward()
-    assert count() == 1
+    assert len(replays) == 1
     assert_same(Flat(), ["block"], summed)
 
 
@@ -528,14 +509,10 @@ class Opaque(Tensor):
 def test_an_argument_of_a_class_of_its_own(kind: type[Tensor], trained: bool) -> None:
     """It was a plain tensor in the replay, without what was on it; and no class had a say in a subclass's backward."""
 
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
+    class Reads(WithLinear):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
             factor = mask.factor if isinstance(mask, kind) else 1.0  # type: ignore[attr-defined]
-            return torch.tanh(self.layer(x) * mask * factor).sin()
+            return torch.tanh(self.linear(x) * mask * factor).sin()
 
     class Gives(nn.Module):
         def __init__(self) -> None:
@@ -578,16 +555,12 @@ def test_a_buffer_that_the_first_forward_fills(registered: bool, buffers: tuple[
 
 
 def test_a_buffer_that_forward_has_for_a_while_does_not_stay() -> None:
-    class Temporary(nn.Module):
+    class Temporary(WithLinear):
         mean: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
 
         def forward(self, x: Tensor) -> Tensor:
             self.register_buffer("mean", x.detach().mean(0))
-            x = torch.tanh(self.layer(x) - self.mean).sin()
+            x = torch.tanh(self.linear(x) - self.mean).sin()
             del self.mean
             return x
 
@@ -703,9 +676,9 @@ def test_modules_that_are_nested_deep() -> None:
     names = [name for name, module in model.named_modules() if isinstance(module, Nested)]
     calls = [(f"{name}.layer#0" if name else "layer#0", f"{name}#0/gelu#0") for name in names]
     install(model, Plan(segments=tuple(Segment(calls=each) for each in calls)))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         in_threads_result = in_threads(lambda: summed(model).backward(), 1)
-    assert in_threads_result == [] and count() == 150
+    assert in_threads_result == [] and len(replays) == 150
 
 
 def test_modules_that_a_double_reaches_otherwise() -> None:
@@ -839,9 +812,9 @@ def test_a_dispatch_mode_is_on_in_a_replay_as_it_was_in_forward(in_forward: bool
     model = between(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)))
     expected = gradients(model)
     install(model, Plan.of(["1"]))
-    with counted_replays() as count:
+    with counting_replays() as replays:
         found = gradients(model)
-    assert count() == 1
+    assert len(replays) == 1
     assert all(map(torch.equal, expected, found))
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from autockpt import Plan, Segment
 from tests.doors import install
-from tests.frames.comparing import assert_same, counted_replays
-from tests.frames.models import WIDTH, batch, summed
+from tests.frames.comparing import assert_same
+from tests.frames.models import WIDTH, WithLinear, batch, summed
+from tests.twin import counting_replays
 
 # Dynamo reads it of what compiled code is given, in plain models too, and hides the warning where it is no error.
 dynamo_reads_grad = pytest.mark.filterwarnings(
@@ -44,23 +45,19 @@ def test_a_whole_model_is_one_graph_with_a_region_a_member() -> None:
         return graph.forward
 
     compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         compiled(batch(4, WIDTH)).square().sum().backward()
     summed(plain).backward()
     assert regions == [3]
-    assert count() == 0
+    assert replays == []
     assert same_gradients(plain, model)
 
 
-class Own(nn.Module):
+class Own(WithLinear):
     """Of its own class: before torch 2.15, compile() leaves the modules of torch.nn as they are."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(WIDTH, WIDTH)
-
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.inner(x))
+        return torch.tanh(self.linear(x))
 
 
 def own_layers() -> nn.Sequential:
@@ -115,9 +112,9 @@ def test_a_replay_compiles_nothing_anew() -> None:
     loss = summed(model)
     compiled = len(graphs)
     assert compiled
-    with counted_replays() as count:
+    with counting_replays() as replays:
         loss.backward()
-    assert (count(), len(graphs)) == (2, compiled)
+    assert (len(replays), len(graphs)) == (2, compiled)
 
 
 @dynamo_reads_grad

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from autockpt import Plan
 from tests.doors import install, torch_private
-from tests.frames.comparing import counted_replays, steps
+from tests.frames.comparing import steps
 from tests.frames.models import Tower, summed
+from tests.twin import counting_replays
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
@@ -39,9 +40,9 @@ def test_distributed_data_parallel_with_unused_parameters(planned_first: bool) -
     if not planned_first:
         install(planned, Plan.of([["module.blocks.0", "module.blocks.1"], "module.blocks.3"]))
     expected = steps(plain, summed, count=3)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert expected.differences(steps(planned, summed, count=3)) == []
-    assert count() == 4
+    assert len(replays) == 4
 
 
 @pytest.mark.parametrize("policy", [None, MixedPrecisionPolicy(param_dtype=torch.bfloat16)], ids=["fp32", "bf16"])
@@ -65,14 +66,14 @@ def test_fully_sharded_units_as_segments(planned_first: bool, policy: MixedPreci
 
     plain, planned = sharded(None), sharded(Plan.of(["blocks.0", "blocks.1", "blocks.3"]))
     found = []
-    with counted_replays() as count:
+    with counting_replays() as replays:
         for model in (plain, planned):
             torch.manual_seed(1)
             loss = summed(model)
             loss.backward()
             gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
             found.append([loss, *(gradient.full_tensor() for gradient in gradients if gradient is not None)])
-    assert count() == 3
+    assert len(replays) == 3
     assert len(found[0]) > 1 and all(map(torch.equal, *found))
 
 

@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from autockpt import Plan, ReplayError, is_recomputing
 from tests.doors import install
-from tests.frames.comparing import assert_same, counted_replays, steps
+from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Tower, batch, cnn, images, summed
+from tests.twin import counting_replays
 
 
 class Acting(nn.Module):
@@ -143,9 +144,9 @@ def test_an_error_between_members_leaves_nothing_behind() -> None:
             with pytest.raises(kind):
                 summed(model)
             handle.remove()
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert steps(plain, summed).differences(steps(model, summed)) == []
-    assert count() == 2
+    assert len(replays) == 2
 
 
 def test_an_error_that_the_parent_catches() -> None:
@@ -261,9 +262,9 @@ def test_a_step_uses_the_tensors_of_its_forward_where_their_dict_was_replaced(ki
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), part, nn.Linear(WIDTH, WIDTH))
         first = list(model.parameters())
         install(model, Plan.of(list(segments)))
-        with counted_replays() as count:
+        with counting_replays() as replays:
             run(model)
-        assert count() == len(segments)
+        assert len(replays) == len(segments)
         return [*(parameter.grad for parameter in first), *model.buffers()]
 
     for one, other in zip(outcome(), outcome("1"), strict=True):

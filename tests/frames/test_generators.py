@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from autockpt import Plan, Segment
 from tests.doors import Frame, Generator, States, frames_recording, install, needed, set_states, states_of
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, batch, summed
+from tests.frames.models import WIDTH, WithLinear, batch, summed
 
 
 class Chain(nn.Module):
@@ -104,12 +104,8 @@ def test_two_generators_are_tracked_apart() -> None:
     assert [generator for generator, _ in call(two, one)] == [two]
 
 
-class Reseeds(nn.Module):
+class Reseeds(WithLinear):
     """A unit that sets the generator, wherever it was."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         torch.manual_seed(3)

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from autockpt import NotApplicable, Plan, Segment
 from tests.doors import install, installed_plan, uninstall
-from tests.frames.comparing import Outcome, assert_same, counted_replays, steps
+from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, Block, Tower, Twice, batch, cnn, images, mlp, summed
+from tests.twin import Outcome, counting_replays
 
 PLAN = Plan.of([["blocks.0", "blocks.1"], "blocks.2.first", "blocks.3"])
 
@@ -95,9 +96,9 @@ def test_a_pickled_model_keeps_its_plan(how: str) -> None:
         file.seek(0)
         loaded = torch.load(file, weights_only=False)
     assert installed_plan(loaded) == PLAN
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert steps(model, summed).differences(steps(loaded, summed)) == []
-    assert count() == 12
+    assert len(replays) == 12
     uninstall(loaded)
     assert not any("forward" in module.__dict__ for module in loaded.modules())
 
@@ -114,9 +115,9 @@ def test_a_forward_that_the_instance_already_had_is_wrapped_and_put_back() -> No
     own = functools.partial(hooked, model.blocks[0])
     model.blocks[0].forward = own
     install(model, PLAN)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         summed(model).backward()
-    assert count() and len(seen) == 2
+    assert replays and len(seen) == 2
     uninstall(model)
     assert model.blocks[0].__dict__["forward"] is own
 
@@ -217,9 +218,9 @@ def test_a_planned_model_inside_a_planned_model() -> None:
     install(model.teacher, PLAN)
     install(model, Plan.of([["tower.blocks.0", "tower.blocks.1"]]))
     expected = steps(plain, summed)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert expected.differences(steps(model, summed)) == []
-    assert count() == 2 * (3 + 1 + 3)
+    assert len(replays) == 2 * (3 + 1 + 3)
 
 
 def test_a_planned_model_inside_a_member_of_another_plan_runs_plain() -> None:
@@ -228,17 +229,17 @@ def test_a_planned_model_inside_a_member_of_another_plan_runs_plain() -> None:
     install(model.get_submodule("0.0"), PLAN)
     install(model, Plan.of(["0"]))
     expected = steps(plain, summed)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert expected.differences(steps(model, summed)) == []
-    assert count() == 2
+    assert len(replays) == 2
 
 
 def test_a_member_called_by_itself_runs_plain() -> None:
     model = planned()
-    with counted_replays() as count:
+    with counting_replays() as replays:
         hidden, _, _ = model.blocks[0](batch(4, WIDTH), mask=torch.ones(4, WIDTH))
         hidden.sum().backward()
-    assert count() == 0
+    assert replays == []
 
 
 def test_a_parent_that_another_module_calls() -> None:
@@ -279,12 +280,12 @@ def test_threads_share_nothing() -> None:
         install(models[index], Plan.of([["0", "1"], "2"]))
         found[index] = steps(models[index], images, count=6)
 
-    with counted_replays() as count:
+    with counting_replays() as replays:
         threads = [threading.Thread(target=train, args=(index,)) for index in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert count() == 3 * 6 * 2
+    assert len(replays) == 3 * 6 * 2
     for outcome in found:
         assert outcome is not None and expected.differences(outcome) == []

@@ -11,15 +11,11 @@ from torch import Tensor, nn
 from autockpt import Plan, Segment
 from tests.doors import install
 from tests.frames.comparing import assert_same, steps
-from tests.frames.models import WIDTH, batch, summed
+from tests.frames.models import WIDTH, WithLinear, batch, summed
 
 
-class SameNoise(nn.Module):
+class SameNoise(WithLinear):
     """Seeds the generator and puts it back, by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(x).sin()
@@ -47,12 +43,8 @@ class TwoViews(nn.Module):
         return result
 
 
-class ThroughFrozen(nn.Module):
+class ThroughFrozen(WithLinear):
     """Freezes layers while it runs them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         self.linear.requires_grad_(False)
@@ -61,12 +53,8 @@ class ThroughFrozen(nn.Module):
         return y
 
 
-class WithOtherWeight(nn.Module):
+class WithOtherWeight(WithLinear):
     """Puts another tensor in the place of a parameter while it runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         own, parameters = self.linear.weight, self.linear._parameters
@@ -138,11 +126,7 @@ def test_sparse_buffers_are_not_taken_for_each_other(buffers: tuple[str, ...] | 
     assert_same(model, Plan(segments=(Segment(calls=("1#0",), buffers=buffers),)), summed)
 
 
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-
+class Scaled(WithLinear):
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(self.linear(x) * getattr(x, "scale", 1.0))
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from autockpt import Plan
 from tests.doors import Handle, Installation, Reference, govern, install, patched_forward, uninstall, watching_replays
-from tests.frames.comparing import counted_replays
 from tests.frames.models import WIDTH, batch, summed
 from tests.frames.test_units import Stack, plan
+from tests.twin import counting_replays
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_a_plan_that_is_replaced_before_backward(then: Plan | None) -> None:
         elif planned and then is not None:
             install(model, then)
         before = [dict(module.__dict__) for module in model.modules()]
-        with counted_replays() as count:
+        with counting_replays() as replays:
             (loss + model(batch(8, WIDTH)).sum()).backward()
-        assert bool(count()) == planned
+        assert bool(replays) == planned
         assert [dict(module.__dict__) for module in model.modules()] == before
         found.append([parameter.grad for parameter in model.parameters()])
     assert all(one is not None and torch.equal(one, other) for one, other in zip(*found, strict=True))
@@ -120,9 +120,9 @@ def test_a_child_of_a_watched_call_is_not_taken_for_it_once_the_plan_is_off() ->
             install(model, plan(["blocks.1"], ["blocks.1/add"]))
         loss = summed(model)
         uninstall(model)
-        with counted_replays() as count:
+        with counting_replays() as replays:
             loss.backward()
-        assert count() == planned
+        assert len(replays) == planned
         found.append([parameter.grad for parameter in model.parameters()])
     assert all(one is not None and torch.equal(one, other) for one, other in zip(*found, strict=True))
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from autockpt import Plan, is_recomputing
 from tests.doors import Undo, install, take_back
-from tests.frames.comparing import counted_replays
 from tests.frames.models import WIDTH, summed
+from tests.twin import counting_replays
 
 PATIENCE_SECONDS = 600
 """After which threads that wait for each other are said to; nothing that goes on takes so long."""
@@ -141,9 +141,9 @@ def test_a_thread_that_saves_beside_the_training_finds_every_entry() -> None:
 
         for module in model.modules():
             module._buffers = Losing(module._buffers, save)
-        with counted_replays() as count:
+        with counting_replays() as replays:
             assert run_all(train) == []
-    assert count() == 2 * n_steps
+    assert len(replays) == 2 * n_steps
     assert [found for found in taken if found != entries] == []
     for _ in range(n_steps):
         summed(plain).backward()
@@ -332,9 +332,9 @@ def test_a_replay_inside_a_replay_of_the_same_module_does_not_wait_for_itself() 
         model[1].graph.append(summed(model))
         summed(model).backward()
 
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert run_all(train) == []
-    assert count() == 2 and not model[1].graph
+    assert len(replays) == 2 and not model[1].graph
     summed(plain)
     summed(plain).backward()
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):

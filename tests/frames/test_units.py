@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from autockpt import NotApplicable, Plan, ReplayError, Segment, measure
 from tests.doors import UnitRun, frames_units, install
 from tests.frames.comparing import assert_same
-from tests.frames.models import WIDTH, batch, penalised, summed
+from tests.frames.models import WIDTH, WithLinear, batch, penalised, summed
 
 
 class Block(nn.Module):
@@ -126,13 +126,9 @@ def test_what_stays_is_what_is_kept() -> None:
 
 
 def test_functions_are_counted_in_their_own_calls_code_only() -> None:
-    class Inner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(WIDTH, WIDTH)
-
+    class Inner(WithLinear):
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.inner(x) * 2 * 0.3
+            out: Tensor = self.linear(x) * 2 * 0.3
             return out
 
     class Outer(nn.Module):
@@ -334,13 +330,9 @@ def test_autocast_and_a_kept_cast() -> None:
 
 
 def test_a_comparison_is_a_unit_as_others_are() -> None:
-    class Masked(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(WIDTH, WIDTH)
-
+    class Masked(WithLinear):
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = torch.where(x == x.abs(), self.inner(x), 0.1).sin()
+            out: Tensor = torch.where(x == x.abs(), self.linear(x), 0.1).sin()
             return out
 
     assert_same(Stack(Masked), plan(["blocks.1"], ["blocks.1/__eq__"]), summed)

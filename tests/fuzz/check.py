@@ -18,17 +18,16 @@ from torch.utils.checkpoint import CheckpointError
 import autockpt
 from autockpt import NotApplicable, Plan, Profile, ProfilingError, ReplayError
 from tests.doors import install, set_aside, split_key
-from tests.frames.comparing import counted_replays
 from tests.fuzz.boxes import flat
 from tests.fuzz.hidden import hooked
 from tests.fuzz.leaves import BATCH, STEPS, WIDTH
 from tests.fuzz.plans import HIDDEN_STATE, OTHER_WAYS, chosen_plan, reasons_beyond_replay
 from tests.fuzz.tree import Case, build, kinds_in
-from tests.loops.twin import listening
+from tests.twin import counting_replays, differing, generators, left_by, listening
 
 __all__ = ["Difference", "PlainFails", "Verdict", "check"]
 
-Outcome = dict[str, Tensor | None]
+Outcome = dict[str, object]
 
 
 class PlainFails(Exception):
@@ -120,27 +119,27 @@ def _planned(case: Case, model: nn.Module, profile: Profile, plan: Plan, expecte
     doubtful = by_hand or flipped or kinds & OTHER_WAYS or (case.how.check and kinds & HIDDEN_STATE)
     if case.how.check:
         beyond = []
-    with counted_replays() as replays, listening() as said:
+    with counting_replays() as replays, listening() as said:
         try:
             install(model, plan, "always" if case.how.check else "never")
             found = _train(case, model)
         except Exception as error:
             if doubtful and (_is_loud(error) or (beyond and not isinstance(error, AssertionError))):
                 return Verdict(
-                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, replays(), refused
+                    "loud", f"{type(error).__name__}: {error}", lengths, selective, glued, len(replays), refused
                 )
             raise Difference(
                 f"{case!r} fails where the plain step does not: {type(error).__name__}: {error}"
             ) from error
-    different = [name for name in expected.keys() | found.keys() if not _equal(expected.get(name), found.get(name))]
+    different = differing(expected, found)
     kept = [each for each in said if "is kept from now on" in each]
     if not different:
         if kept and not doubtful:
             raise Difference(f"{case!r} is exact, and yet it is said that {kept[0]}")
         result, why = ("refused", _reason(kept[0])) if kept else ("exact", "")
-        return Verdict(result, why, lengths, selective, glued, replays(), refused)
+        return Verdict(result, why, lengths, selective, glued, len(replays), refused)
     if beyond:
-        return Verdict("beyond replay", beyond[0], lengths, selective, glued, replays(), refused)
+        return Verdict("beyond replay", beyond[0], lengths, selective, glued, len(replays), refused)
     raise Difference(f"{case!r} differs in {', '.join(sorted(different)[:6])} ({len(different)} in all)")
 
 
@@ -182,14 +181,12 @@ def _train(case: Case, model: nn.Module) -> Outcome:
         for number, output in enumerate(outputs):
             left |= {f"step {step} output {number}.{i}": t.detach().clone() for i, t in enumerate(flat(output))}
         left |= {f"step {step} gradient of batch {number}": batch.grad for number, batch in enumerate(batches)}
-        for name, parameter in model.named_parameters():
-            gradient = parameter.grad
-            left[f"step {step} gradient of {name}"] = None if gradient is None else gradient.clone()
-            if gradient is not None:
+        here = {**left_by(model), **generators(), **_own_generators(model)}
+        for parameter in model.parameters():
+            if parameter.grad is not None:
                 with torch.no_grad():
-                    parameter.sub_(gradient.clamp(-1, 1), alpha=0.01)
-        left |= {f"step {step} buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-        left |= {f"step {step} generator {name}": state for name, state in _generators(model)}
+                    parameter.sub_(parameter.grad.clamp(-1, 1), alpha=0.01)
+        left |= {f"step {step} {name}": each for name, each in here.items()}
     return left
 
 
@@ -247,24 +244,10 @@ def _loss(outputs: Any) -> Tensor:
     return total / 8
 
 
-def _generators(model: nn.Module) -> list[tuple[str, Tensor]]:
-    own = [
-        (name, value)
+def _own_generators(model: nn.Module) -> dict[str, Tensor]:
+    return {
+        f"generator {name}.{key}": value.get_state()
         for name, module in model.named_modules()
-        for value in module.__dict__.values()
+        for key, value in module.__dict__.items()
         if isinstance(value, torch.Generator)
-    ]
-    host = torch.tensor(hash(random.getstate()))
-    numpys = torch.tensor(hash(np.random.get_state(legacy=False)["state"]["key"].tobytes()))
-    others = [("of Python", host), ("of numpy", numpys), *((name, each.get_state()) for name, each in own)]
-    return [("of torch", torch.get_rng_state()), *others]
-
-
-def _equal(a: Tensor | None, b: Tensor | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bytes(a), _bytes(b))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    }

@@ -21,9 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from autockpt import Infeasible
-from tests.end_to_end.reference import storage_bytes
 from tests.fuzz.check import Difference, PlainFails
-from tests.loops.twin import digest, listening
+from tests.twin import digest, listening, storage_bytes
 
 __all__ = ["Loop", "LoopVerdict", "check_loop", "loops"]
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import autockpt
 from autockpt import Plan
-from tests.frames.comparing import counted_replays
 from tests.frames.models import WIDTH, batch
 from tests.hazards.devices import DEVICES
+from tests.twin import counting_replays
 
 CUDA = pytest.mark.gpu
 
@@ -67,9 +67,9 @@ def test_a_segment_over_two_devices_draws_the_same_numbers_on_both(device: str) 
     for plan in ([["0", "1"]], ["0", "1"], ["0.near", "1.far"]):
         planned = autockpt.apply(copy.deepcopy(plain), plan=Plan.of(plan))
         expected = outcome(copy.deepcopy(plain), total)
-        with counted_replays() as count:
+        with counting_replays() as replays:
             found = outcome(planned, total)
-        assert count() == 3 * len(plan)
+        assert len(replays) == 3 * len(plan)
         assert len(expected) == len(found) and all(map(torch.equal, expected, found))
 
 
@@ -102,9 +102,9 @@ def test_a_captured_graph_holds_the_plain_step() -> None:
     torch.cuda.current_stream().wait_stream(side)
     planned.zero_grad()
     graph = torch.cuda.CUDAGraph()
-    with counted_replays() as count, torch.cuda.graph(graph):
+    with counting_replays() as replays, torch.cuda.graph(graph):
         planned(x).square().sum().backward()
-    assert count() == 0
+    assert replays == []
     for parameter in planned.parameters():
         assert parameter.grad is not None
         parameter.grad.zero_()

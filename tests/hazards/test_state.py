@@ -14,9 +14,10 @@ from torch.nn.utils import parametrizations
 
 import autockpt
 from autockpt import Plan
-from tests.frames.comparing import assert_same, counted_replays, steps
+from tests.frames.comparing import assert_same, steps
 from tests.frames.models import WIDTH, batch, cnn, images, mlp, summed
 from tests.frames.test_lifetime import events
+from tests.twin import counting_replays
 
 QUIET = pytest.mark.filterwarnings("ignore:.*torch.nn.utils.weight_norm.* is deprecated:FutureWarning")
 
@@ -37,7 +38,7 @@ def test_statistics_of_batches_are_counted_once_over_three_steps(plan: Any, mome
     plain, planned = copy.deepcopy(model), autockpt.apply(copy.deepcopy(model), plan=Plan.of(plan))
     expected, found = steps(plain, images, count=3), steps(planned, images, count=3)
     assert expected.differences(found) == []
-    assert {name: int(b) for name, b in found.buffers.items() if "tracked" in name} == {
+    assert {name: int(b) for name, b in found.of("buffer").items() if "tracked" in name} == {
         f"{i}.1.num_batches_tracked": 3 for i in range(3)
     }
 
@@ -50,7 +51,7 @@ def test_a_batch_with_an_infinity_leaves_the_same_statistics() -> None:
         return out
 
     plain, planned = cnn(), autockpt.apply(cnn(), plan=Plan.of([["0", "1"]]))
-    found = [steps(model, run, count=1).buffers for model in (plain, planned)]
+    found = [steps(model, run, count=1).of("buffer") for model in (plain, planned)]
     assert any(buffer.isnan().any() for buffer in found[0].values() if buffer.is_floating_point())
     assert all(torch.equal(found[0][name].nan_to_num(7), found[1][name].nan_to_num(7)) for name in found[0])
 
@@ -76,9 +77,9 @@ def normed(kind: str) -> nn.Sequential:
 def test_weights_that_every_forward_makes_anew(kind: str, plan: Any) -> None:
     plain, planned = normed(kind), autockpt.apply(normed(kind), plan=Plan.of(plan))  # the old ones cannot be copied
     expected = steps(plain, summed)
-    with counted_replays() as count:
+    with counting_replays() as replays:
         assert expected.differences(steps(planned, summed)) == []
-    assert count()
+    assert replays
 
 
 @QUIET

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import MOST_FORWARDS, governor_of
-from tests.loops.models import network
+from tests.loops.models import deep, network
 from tests.loops.twin import Run, held, one, steps, train
 
 Attack = Callable[[Run, Tensor, Tensor], Tensor]
@@ -83,7 +83,7 @@ ATTACKS: dict[str, Attack] = {"FGSM": fgsm, "PGD": pgd, "TRADES": trades}
 @pytest.mark.parametrize(("attack", "budget"), [("FGSM", 0.6), ("PGD", 0.6), ("TRADES", 0.7)])
 def test_an_attack_in_eval_mode_is_planned_too(attack: str, budget: float) -> None:
     """Its forwards were in no plan, and steps 1 to 3 stood up to 1.37 of the budget."""
-    found = held(network, partial(loop, ATTACKS[attack]), budget=budget)
+    found = held(deep, partial(loop, ATTACKS[attack]), budget=budget)
     assert found.said == ""
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.loops.models import Network, loss_of, network
+from tests.loops.models import Network, deep, loss_of, network
 from tests.loops.twin import Run, held, steps, swept, train
 
 
@@ -183,7 +183,7 @@ def test_weights_loaded_in_the_middle() -> None:
         run.optimizer.load_state_dict(optimizer)
         train(run, steps()[4:])
 
-    held(network, loop)
+    held(deep, loop)
 
 
 def test_removed_and_applied_again() -> None:

@@ -27,7 +27,7 @@ def raising(kind: type[BaseException]) -> Any:
 
 def abandoned(run: Run, batch: Tensor, kind: type[BaseException], *, backward: bool) -> None:
     """Begin a step that ends in an exception half way, and let go of it as loops do."""
-    hooked: nn.Module = run.model.blocks[4]  # type: ignore[index,assignment]
+    hooked: nn.Module = run.model.blocks[2]  # type: ignore[index,assignment]
     handle = (
         hooked.register_full_backward_hook(raising(kind)) if backward else hooked.register_forward_hook(raising(kind))
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.loops.models import Network, loss_of, network
+from tests.loops.models import Network, deep, loss_of
 from tests.loops.test_several import frozen
 from tests.loops.twin import Run, held, steps
 
@@ -42,7 +42,7 @@ def turns(run: Run, *, goes: bool) -> None:
 
 
 def two() -> nn.Module:
-    return nn.ModuleDict({"critic": network(), "maker": Network(4)})
+    return nn.ModuleDict({"critic": deep(), "maker": Network(4)})
 
 
 def test_what_is_made_for_one_step_counts_in_that_and_not_in_the_one_before() -> None:
@@ -73,7 +73,7 @@ def test_what_a_frozen_model_makes_before_the_step_counts() -> None:
         for batch in steps():
             run.step(partial(step, batch), batch)
 
-    held(lambda: nn.ModuleDict({"teacher": frozen(), "student": network()}), loop, budget=0.75)
+    held(lambda: nn.ModuleDict({"teacher": frozen(), "student": deep()}), loop, budget=0.75)
 
 
 def test_a_graph_that_goes_at_once_does_not_end_the_planning() -> None:
@@ -93,4 +93,4 @@ def test_a_graph_that_goes_at_once_does_not_end_the_planning() -> None:
         for batch in steps(10):
             run.step(partial(step, batch))  # held by this loop from the start, and in no plan
 
-    held(lambda: nn.ModuleDict({"maker": Network(3), "critic": network()}), loop, budget=0.75, planned_by=6)
+    held(lambda: nn.ModuleDict({"maker": Network(3), "critic": deep()}), loop, budget=0.75, planned_by=6)

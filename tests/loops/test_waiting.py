@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import autockpt
 from tests.doors import MOST_FORWARDS, follow_course, governor_of
-from tests.end_to_end.reference import storage_bytes
 from tests.loops.twin import Run, held, listening, steps
+from tests.twin import storage_bytes
 
 ROWS = 1024
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import logging
 import os
 import random
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +16,10 @@ from torch import Tensor, nn
 
 import autockpt
 from benchmarks.in_place.allocator import LOADED, Allocator
-from tests.end_to_end.reference import storage_bytes
 from tests.loops.models import loss_of
+from tests.twin import differing, digest, generators, held_by, listening, storage_bytes
 
-__all__ = ["PLANNED_BY", "Found", "Run", "digest", "held", "listening", "one", "steps", "swept", "train"]
+__all__ = ["PLANNED_BY", "Found", "Run", "held", "listening", "one", "steps", "swept", "train"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
@@ -67,7 +63,7 @@ class Run:
     budget_bytes: int | None
     settled: int = SETTLED
     unmeasured: frozenset[int] = frozenset()
-    noted: dict[str, str] = field(default_factory=dict)
+    noted: dict[str, object] = field(default_factory=dict)
     updates: int = 0
     planned: list[bool] = field(default_factory=list)
     static_bytes: list[int] = field(default_factory=list)
@@ -83,7 +79,7 @@ class Run:
         number, losses = len(self.planned) + 1, []
         settled = number > self.settled and (not self.governed or autockpt.plan_of(self.model) is not None)
         if number not in self.unmeasured and (settled or read_from_outside()):
-            static_bytes = storage_bytes([*self._held(), *_tensors(batch)])
+            static_bytes = storage_bytes(held_by(self.model, self.optimizer, batch))
             self.static_bytes.append(static_bytes)
             self.peak_bytes.append(static_bytes + _added_bytes(lambda: losses.append(work().detach())))
         else:
@@ -109,7 +105,7 @@ class Run:
         """Note all gradients as they are now."""
         self.updates += 1
         for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
+            if parameter.grad is not None:  # no copy is made: steps are measured meanwhile
                 self.note(f"gradient {self.updates} of {name}", parameter.grad)
 
     def note_all(self) -> None:
@@ -120,19 +116,12 @@ class Run:
             for name, value in state.items():
                 if isinstance(value, Tensor):
                     self.note(f"optimizer {number}.{name}", value)
-        self.note("torch's generator", torch.get_rng_state())
-        self.noted["Python's generator"] = repr(random.getstate())
-        self.noted["numpy's generator"] = repr(np.random.get_state())
+        self.noted |= generators()
         for name, module in self.model.named_modules():
             self.noted[f"attributes of {name}"] = repr(sorted(vars(module)))
             for key, value in vars(module).items():
                 if isinstance(value, (bool, int, float, str)):
                     self.noted[f"{name}.{key}"] = repr(value)
-
-    def _held(self) -> list[Tensor]:
-        state = [value for each in self.optimizer.state.values() for value in each.values()]
-        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        return [*self.model.parameters(), *self.model.buffers(), *gradients, *_tensors(state)]
 
 
 def swept(names: str, *rows: tuple[Any, ...], kept: int) -> pytest.MarkDecorator:
@@ -205,8 +194,8 @@ def held(
     with listening() as said:
         run = _run(build, loop, optimizer, budget_bytes)
     found = Found(plain=plain, run=run, budget_bytes=budget_bytes, said="\n".join(said))
-    differing = [name for name in {**plain.noted, **run.noted} if plain.noted.get(name) != run.noted.get(name)]
-    assert differing == [], f"{len(differing)} of {len(plain.noted)} differ, such as {differing[:3]}"
+    different = differing(plain.noted, run.noted)
+    assert different == [], f"{len(different)} of {len(plain.noted)} differ, such as {different[:3]}"
     measured = run.peak_bytes
     if read_from_outside() and excuse is not None:  # every step is measured, and those without a plan are excused
         measured = [peak for peak, planned in zip(measured, run.planned, strict=True) if planned]
@@ -250,36 +239,3 @@ def _added_bytes(work: Callable[[], object]) -> int:
     allocator.begin()
     work()
     return allocator.peak_bytes() - before
-
-
-@contextmanager
-def listening() -> Iterator[list[str]]:
-    """Collect what the library warns of, by its logger or by `warnings`."""
-    said: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
-
-    listener, logger = Listener(logging.WARNING), logging.getLogger("autockpt")
-    logger.addHandler(listener)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield said
-    finally:
-        logger.removeHandler(listener)
-        said += [str(each.message) for each in caught if "autockpt" in f"{each.filename} {each.message}"]
-
-
-def digest(value: Tensor) -> str:
-    """A digest of a tensor's bits, made without memory that the allocator would count."""
-    flat = value.detach().contiguous().reshape(-1)
-    bits = hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=16).hexdigest()
-    return f"{value.dtype} {tuple(value.shape)} {bits}"
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    if isinstance(values, Tensor):
-        return [values]
-    return [each for value in values for each in _tensors(value)] if isinstance(values, (list, tuple)) else []

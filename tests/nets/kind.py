@@ -104,7 +104,7 @@ def nothing() -> None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """A training in which a replay could see something else than its forward did.
 

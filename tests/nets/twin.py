@@ -6,6 +6,7 @@ import random
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import autockpt
-from tests.frames.comparing import counted_replays
-from tests.loops.twin import digest, listening
 from tests.nets.kind import BLOCKS, EVERY_WAY, Kind, Outcome
+from tests.twin import counting_replays, differing, digest, generators, listening, standing
 
 __all__ = ["WAYS", "expected", "outcome"]
 
@@ -75,19 +75,17 @@ def outcome(kind: Kind, way: str) -> Outcome:
         AssertionError: it is none of the outcomes, or nothing was recomputed.
         Exception: a step raises something else than a ReplayError.
     """
-    plain, again = (_train(kind, WAYS[way], on=False) for _ in range(2))
-    with counted_replays() as replays:
-        planned = _train(kind, WAYS[way], on=True)
-    assert plain.noted == again.noted, "the plain training does not repeat itself"
+    plain = _plain(kind, WAYS[way].rehearsed)
+    with counting_replays() as replays:
+        planned = _train(kind, WAYS[way].rehearsed, WAYS[way].apply)
+    different = differing({name: plain[name] for name in planned.noted}, planned.noted)
     if planned.error is not None:
         assert "keep='layers" in str(planned.error), planned.error
-        differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
-        assert not differing, f"raised after a step that differs in {differing[:3]}"
+        assert not different, f"raised after a step that differs in {different[:3]}"
         return Outcome.RAISES
-    differing = [name for name, value in planned.noted.items() if plain.noted[name] != value]
     named = [each for each in [*planned.refused, *planned.said] if "layers." in each]
-    assert not differing, f"{len(differing)} differ, such as {differing[:3]}; named: {named}"
-    assert named or replays(), "nothing was recomputed, and nobody said why"
+    assert not different, f"{len(different)} differ, such as {different[:3]}; named: {named}"
+    assert named or replays, "nothing was recomputed, and nobody said why"
     return Outcome.REFUSED if named else Outcome.EXACT
 
 
@@ -96,7 +94,15 @@ def expected(kind: Kind, way: str) -> tuple[Outcome, ...]:
     return (kind.given,) if way.startswith("given") else kind.planned
 
 
-def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
+@lru_cache(maxsize=1)  # two ways come one after the other that are rehearsed alike
+def _plain(kind: Kind, rehearsed: int) -> dict[str, object]:
+    """What the plain training notes, which has to repeat itself."""
+    found, again = (_train(kind, rehearsed, None).noted for _ in range(2))
+    assert differing(found, again) == [], "the plain training does not repeat itself"
+    return found
+
+
+def _train(kind: Kind, rehearsed: int, apply: Callable[[nn.Module], object] | None) -> _Training:
     kind.begin()
     torch.manual_seed(0)
     random.seed(0)
@@ -104,15 +110,15 @@ def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
     found = _Training()
     with listening() as found.said:
         model = kind.network(kind.block).train()
-        if on:
+        if apply is not None:
             try:
-                way.apply(model)
+                apply(model)
             except autockpt.NotApplicable as error:
                 found.refused = [str(error)]
                 return found
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        for number in range(way.rehearsed + AFTER):
-            late = number >= way.rehearsed + 1
+        for number in range(rehearsed + AFTER):
+            late = number >= rehearsed + 1
             try:
                 loss = kind.step(model, number, late)
             except autockpt.ReplayError as error:
@@ -122,7 +128,7 @@ def _train(kind: Kind, way: Way, *, on: bool) -> _Training:
             found.noted |= _left(model, kind, number, loss)
             optimizer.step()
             optimizer.zero_grad()
-        plan = autockpt.plan_of(model) if on else None
+        plan = autockpt.plan_of(model) if apply is not None else None
         found.refused = [each.call for each in plan.refused] if plan is not None else []
     return found
 
@@ -141,12 +147,8 @@ def _goes_on(kind: Kind, model: nn.Module, number: int) -> None:
 
 def _left(model: nn.Module, kind: Kind, number: int, loss: Tensor) -> dict[str, object]:
     """All that a step leaves behind, as it begins to be another training if it differs."""
-    tensors = {f"gradient of {name}": each.grad for name, each in model.named_parameters()}
-    tensors |= {f"parameter {name}": each for name, each in model.named_parameters()}
-    tensors |= {f"buffer {name}": each for name, each in model.named_buffers()}
-    tensors |= {"loss": loss, "torch's generator": torch.get_rng_state()}
-    left: dict[str, object] = {name: None if each is None else digest(each) for name, each in tensors.items()}
-    left |= {"Python's generator": random.getstate(), "numpy's generator": repr(np.random.get_state())}
+    tensors = standing(model) | {f"parameter {name}": each for name, each in model.named_parameters()} | {"loss": loss}
+    left = generators() | {name: None if each is None else digest(each) for name, each in tensors.items()}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
         left[f"attributes of {name}"] = told(own)

@@ -64,5 +64,5 @@ def block(mode: Any = "measured") -> tuple[Profile, Units]:
 
 
 def zoo(name: str) -> Profile:
-    case = build(name)
+    case = build(name, short=True)
     return autockpt.profile(case.model, case.kwargs, loss=loss_of)

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -161,16 +162,16 @@ class Nested(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "calls"),
+    ("build", "calls"),
     [
-        pytest.param(Wide(600), 601, id="wide"),
-        pytest.param(Nested(150), 300, id="nested"),
-        pytest.param(Wide(5000), 5001, id="very wide", marks=pytest.mark.sweep),
+        pytest.param(lambda: Wide(600), 601, id="wide"),
+        pytest.param(lambda: Nested(150), 300, id="nested"),
+        pytest.param(lambda: Wide(5000), 5001, id="very wide", marks=pytest.mark.sweep),
     ],
 )
-def test_wide_and_deep_models_are_recorded(model: nn.Module, calls: int) -> None:
+def test_wide_and_deep_models_are_recorded(build: Callable[[], nn.Module], calls: int) -> None:
     """Five thousand children never ended; 150 modules in one another raised a RecursionError."""
-    assert len(autockpt.profile(model, torch.randn(4, WIDTH)).calls) == calls
+    assert len(autockpt.profile(build(), torch.randn(4, WIDTH)).calls) == calls
 
 
 def test_a_deep_model_is_the_first_that_a_process_records() -> None:

@@ -111,7 +111,7 @@ class Count(TorchFunctionMode):
 
 @pytest.mark.parametrize("name", [*TRANSFORMERS, "resnet50", "glue"])
 def test_occurrences_are_those_that_a_function_mode_counts_at_run_time(name: str) -> None:
-    case = build(name)
+    case = build(name, short=True)
     profile = autockpt.profile(case.model, case.kwargs)
     with Count(case.model) as count:
         case.forward()
@@ -199,7 +199,7 @@ def test_what_a_custom_autograd_function_saves_has_no_function() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_seconds_of_operators_add_up_to_those_of_their_function(mode: Any) -> None:
-    case = build("gpt2-cache")
+    case = build("gpt2-cache", short=True)
     profile = autockpt.profile(case.model, case.kwargs, mode=mode)
     sums = [0.0] * len(profile.functions)
     for function, seconds in zip(profile.ops.function, profile.ops.seconds, strict=True):
@@ -211,7 +211,7 @@ def test_seconds_of_operators_add_up_to_those_of_their_function(mode: Any) -> No
 
 @pytest.mark.parametrize("mode", MODES)
 def test_seconds_of_functions_add_up_to_at_most_those_of_their_call(mode: Any) -> None:
-    case = build("gpt2-cache")
+    case = build("gpt2-cache", short=True)
     profile = autockpt.profile(case.model, case.kwargs, mode=mode)
     equal_calls: dict[str, list[float]] = defaultdict(list)
     for call in profile.calls:
@@ -237,9 +237,9 @@ def test_the_function_mode_changes_no_birth_and_no_death(name: str, monkeypatch:
     def recorded(case: Case) -> Profile:
         return autockpt.profile(case.model, case.kwargs)
 
-    watched = recorded(build(name))
+    watched = recorded(build(name, short=True))
     monkeypatch.setattr(observer, "routed_functions", lambda router: nullcontext())
-    plain = recorded(build(name))
+    plain = recorded(build(name, short=True))
     assert len(watched.functions) > 0 and len(plain.functions) == 0
     assert lives(watched) == lives(plain)
     assert watched.saves.tensor == plain.saves.tensor

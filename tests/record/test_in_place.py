@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import autockpt
 from tests.doors import device_of, in_place, tensors
-from tests.end_to_end.reference import storage_bytes
+from tests.twin import held_by, storage_bytes
 from tests.zoo import ZOO, Case, build
 
 SMALL = [name for name in ZOO if name != "gpt2-vocabulary"]
@@ -39,9 +39,7 @@ class Loop:
 
     def peak_bytes(self) -> int:
         assert self.optimizer is not None
-        state = [value for each in self.optimizer.state.values() for value in each.values()]
-        model = self.case.model
-        held = [*model.parameters(), *model.buffers(), *tensors(self.case.kwargs), *state]
+        held = held_by(self.case.model, self.optimizer, self.case.kwargs)
         return storage_bytes(held) + autockpt.measure(lambda: self.step(), device="cpu").step_bytes
 
 
@@ -53,7 +51,7 @@ def states(case: Case) -> Iterator[torch.Tensor]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_first_steps_are_the_plain_ones_and_the_peak_is_foretold_to_the_byte(name: str) -> None:
-    plain, planned = Loop(build(name)), Loop(build(name))
+    plain, planned = (Loop(build(name, short=True)) for _ in range(2))
     autockpt.apply(planned.case.model, "100GB", solver="articulation")
     found: list[list[Any]] = []
     for loop in (plain, planned):
@@ -82,7 +80,7 @@ def test_a_step_that_is_spilled_holds_no_more_than_a_deep_plan() -> None:
     # A profiler runs, so that the step is spilled and cannot be recorded.
     spilled_bytes = autockpt.measure(step, device="cpu").step_bytes
     assert autockpt.plan_of(case.model) is None
-    static = storage_bytes([*case.model.parameters(), *case.model.buffers(), *tensors(case.kwargs)])
+    static = storage_bytes(held_by(case.model, None, case.kwargs))
     assert static + spilled_bytes <= lowest.peak_bytes < static + plain_bytes
 
 
@@ -116,7 +114,7 @@ def test_what_attributes_hold_until_a_step_replaces_it_is_counted_once() -> None
         step()
     plan = autockpt.plan_of(model)
     assert plan is not None
-    held = [*model.parameters(), *(value for each in optimizer.state.values() for value in each.values())]
+    held = held_by(model, optimizer)
     held += [each.memory for each in model if isinstance(each, Remembers) and each.memory is not None]
     start_bytes = storage_bytes(held)
     held.clear()

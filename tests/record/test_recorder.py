@@ -136,7 +136,7 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_the_plain_peak_is_predicted_to_the_thousandth(name: str) -> None:
-    case = build(name)
+    case = build(name, short=True)
     case.step()
     profile = autockpt.profile(case.model, case.kwargs)
     predicted = simulate(find_candidates(profile).problem, ()).peak_bytes - profile.static.total_bytes
@@ -226,7 +226,7 @@ def test_gradients_that_exist_do_not_grow() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "resnet50", "glue"])
 def test_fake_mode_agrees_with_the_real_step(name: str) -> None:
-    case = build(name)
+    case = build(name, short=True)
     real, fake = (autockpt.profile(case.model, case.kwargs, mode=mode) for mode in ("measured", "fake"))
     peaks = [simulate(find_candidates(p).problem, ()).peak_bytes for p in (real, fake)]
     assert (fake.mode, fake.device) == ("fake", "a100")

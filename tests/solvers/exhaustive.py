@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
-from autockpt.solvers import Infeasible, Problem, Solution, simulate
+from autockpt.solvers import Infeasible, Problem, Solution
 from autockpt.solvers.common import infeasible, judged
+from autockpt.solvers.judge import Judge
 
-__all__ = ["optimum", "outcome", "plans", "recomputes_what_is_required"]
+__all__ = ["judged_plans", "minimum_bytes", "optimum", "outcome", "plans", "recomputes_what_is_required"]
 
 
 def optimum(problem: Problem, budget_bytes: int) -> Solution:
@@ -20,12 +22,11 @@ def optimum(problem: Problem, budget_bytes: int) -> Solution:
     """
     best: tuple[tuple[float, int, int], tuple[int, ...]] | None = None
     lowest: tuple[int, tuple[int, ...]] | None = None
-    for plan in plans(problem):
-        timeline = simulate(problem, plan)
-        if lowest is None or timeline.peak_bytes < lowest[0]:
-            lowest = (timeline.peak_bytes, plan)
-        if timeline.peak_bytes <= budget_bytes:
-            order = (timeline.recompute_seconds, len(plan), timeline.peak_bytes)
+    for plan, peak_bytes, seconds in judged_plans(problem):
+        if lowest is None or peak_bytes < lowest[0]:
+            lowest = (peak_bytes, plan)
+        if peak_bytes <= budget_bytes:
+            order = (seconds, len(plan), peak_bytes)
             if best is None or order < best[0]:
                 best = (order, plan)
     if best is not None:
@@ -41,6 +42,18 @@ def outcome(solver: Callable[[Problem, int], Solution], problem: Problem, budget
         return solver(problem, budget_bytes)
     except Infeasible as error:
         return error
+
+
+@lru_cache(maxsize=4)  # what draws a problem asks first, and then what compares
+def judged_plans(problem: Problem) -> tuple[tuple[tuple[int, ...], int, float], ...]:
+    """Every plan with its peak in bytes and its recompute seconds, from one judge."""
+    judge = Judge(problem)
+    return tuple((plan, judge.peak(plan), judge.seconds(plan)) for plan in plans(problem))
+
+
+def minimum_bytes(problem: Problem) -> int:
+    """Lowest peak that any plan reaches."""
+    return min(peak_bytes for _, peak_bytes, _ in judged_plans(problem))
 
 
 def plans(problem: Problem) -> list[tuple[int, ...]]:

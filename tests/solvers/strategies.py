@@ -19,7 +19,7 @@ from autockpt.solvers import (
 )
 from autockpt.solvers.pins import coverable
 
-from .exhaustive import plans
+from .exhaustive import minimum_bytes
 
 Draw = st.DrawFn
 
@@ -55,11 +55,6 @@ def problems_and_budgets(draw: Draw, *, max_calls: int = 9, max_entries: int = 1
     problem = draw(problems(max_calls=max_calls, max_entries=max_entries))
     plain, lowest = simulate(problem, ()).peak_bytes, minimum_bytes(problem)
     return problem, max(1, draw(st.integers(lowest - 2, plain + 2) if draw(st.integers(0, 7)) else st.just(lowest)))
-
-
-def minimum_bytes(problem: Problem) -> int:
-    """Lowest peak that any plan reaches, by brute force."""
-    return min(simulate(problem, plan).peak_bytes for plan in plans(problem))
 
 
 def scaled(problem: Problem, factor: int) -> Problem:

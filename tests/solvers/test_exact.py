@@ -21,8 +21,8 @@ from autockpt.solvers import (
 )
 from autockpt.solvers import ilp as ilp_module
 
-from .exhaustive import optimum, outcome, plans
-from .strategies import minimum_bytes, problems, problems_and_budgets, scaled
+from .exhaustive import minimum_bytes, optimum, outcome, plans
+from .strategies import problems, problems_and_budgets, scaled
 from .synthetic import transformer
 
 PLENTY = 60.0

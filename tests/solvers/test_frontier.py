@@ -28,8 +28,8 @@ from autockpt.solvers import (
 from autockpt.solvers.columns import Columns
 from autockpt.solvers.instant import Instants
 
-from .exhaustive import optimum
-from .strategies import minimum_bytes, problems
+from .exhaustive import minimum_bytes, optimum
+from .strategies import problems
 from .synthetic import transformer
 
 PLENTY = 600.0

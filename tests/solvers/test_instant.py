@@ -12,8 +12,8 @@ from autockpt.solvers.baselines import sqrt
 from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.judge import Judge
 
-from .exhaustive import optimum
-from .strategies import minimum_bytes, problems, problems_and_budgets
+from .exhaustive import minimum_bytes, optimum
+from .strategies import problems, problems_and_budgets
 from .synthetic import Trace, encoder_decoder, transformer
 
 PLENTY = 60.0

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import autockpt
-from tests.end_to_end.reference import storage_bytes
+from tests.twin import held_by, storage_bytes
 
 __all__ = ["VOCABULARY", "Loop", "inside", "language_model", "outside", "tokens_of"]
 
@@ -133,6 +133,4 @@ class Loop:
 
     def static_bytes(self, batch: Batch) -> int:
         """What is there before a step."""
-        state = [value for each in self.optimizer.state.values() for value in each.values()]
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return storage_bytes([*self.model.parameters(), *self.model.buffers(), *batch.values(), *state, *gradients])
+        return storage_bytes(held_by(self.model, self.optimizer, batch))

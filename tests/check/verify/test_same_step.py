@@ -102,7 +102,7 @@ def test_the_state_of_the_optimizer_counts_in_both(make: Any) -> None:
 
 @pytest.mark.parametrize("name", ["glue", "resnet50", "unet", "gpt2-cache"])
 def test_models_of_the_zoo_at_60_percent(name: str) -> None:
-    case = build(name)
+    case = build(name, short=True)
     plain_bytes = autockpt.profile(case.model, case.kwargs).plain_peak_bytes
     autockpt.apply(case.model, int(0.6 * plain_bytes), seconds=1.0)
     for _ in range(4):

@@ -1,0 +1,54 @@
+"""Planning that is done once, where a test asks for the same again: it takes far more time than what is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from tests.doors import profile_index, solving
+
+__all__ = ["candidates_once", "remembering"]
+
+
+@contextmanager
+def candidates_once() -> Iterator[None]:
+    """Find the candidates of a profile once, however many plans are made from it.
+
+    What time cut short is found again, and so it is on another host.
+    """
+    last, find = list[Any](), vars(solving)["find_candidates"]
+
+    def once(profile: Any, **options: Any) -> Any:
+        host = vars(profile_index)["host_costs"]
+        if not (last and last[0] is profile and last[1] is host and not last[2].notes):
+            last[:] = profile, host, find(profile, **options)
+        return last[2]
+
+    with mock.patch.object(solving, "find_candidates", once):
+        yield
+
+
+@contextmanager
+def remembering(room: ModuleType, *names: str) -> Iterator[None]:
+    """Let functions of a room answer equal arguments, profiles read anew among them, as they did before."""
+
+    def remembered(work: Callable[..., Any]) -> Callable[..., Any]:
+        known: list[tuple[object, Any]] = []
+
+        def answer(*args: Any, **options: Any) -> Any:
+            asked = (args, options)
+            for before, answered in known:
+                if before == asked:
+                    return answered
+            known.append((asked, work(*args, **options)))
+            return known[-1][1]
+
+        return answer
+
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(room, name, remembered(getattr(room, name))))
+        yield
