@@ -12,11 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Device, Level, device_of
 from .._device.present import device_in_use
+from .._ranks.buckets import unseen_bytes
 from .._record.alive import alive, each_storage
 from ..solvers.units import shown
 
@@ -117,7 +119,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
     private.make_room()
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-    older = _Older()
+    older, buckets = _Older(), _Buckets()
     profiler = private.start_memory_profiler(measures=True)
     resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
     began = time.perf_counter()
@@ -129,7 +131,8 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         allocations = private.stop_memory_profiler(profiler, "cpu")
         older.watched = []
     live = older.live
-    level = start_bytes = peak_bytes = sum(live.values())
+    start_bytes = sum(live.values()) + buckets.stood_bytes
+    level = peak_bytes = start_bytes - buckets.gone_bytes()
     for address, change, device_type, _ in allocations:
         if device_type != "cpu":
             continue
@@ -144,7 +147,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         else:
             level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
     return Measurement(
-        peak_bytes=peak_bytes,
+        peak_bytes=max(peak_bytes, start_bytes),
         start_bytes=start_bytes,
         end_bytes=level,
         seconds=seconds,
@@ -170,6 +173,25 @@ class _Older:
         """Mark that a storage has gone."""
         size = MARK_BYTES + 2 * len(self.marks)
         self.marks[torch.UntypedStorage(size).data_ptr(), size] = address
+
+
+class _Buckets:
+    """The buckets of every DistributedDataParallel, which Python does not see.
+
+    They go as they are laid out anew, once, and the profiler sees the new ones come.
+
+    Attributes:
+        stood_bytes: of those that stood as the step began.
+    """
+
+    def __init__(self) -> None:
+        found = alive(DistributedDataParallel) if private.process_group() else []
+        self._waiting = [(each, unseen_bytes(each)) for each in found if not private.has_rebuilt_buckets(each)]
+        self.stood_bytes = sum(map(unseen_bytes, found))
+
+    def gone_bytes(self) -> int:
+        """Return the bytes of those that have gone, as a forward of theirs began."""
+        return sum(n_bytes for wrapper, n_bytes in self._waiting if private.has_rebuilt_buckets(wrapper))
 
 
 MARK_BYTES = 4097

@@ -13,14 +13,14 @@ of the others while it trains. Only such segments are planned.
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
-from .base import One, Ranks
+from .base import One, Parted, Ranks
+from .buckets import wrappers
 from .group import Group
 from .units import units
 
-__all__ = ["One", "Ranks", "ranks_of"]
+__all__ = ["One", "Parted", "Ranks", "ranks_of"]
 
 
 def ranks_of(model: nn.Module) -> Ranks:
@@ -28,9 +28,8 @@ def ranks_of(model: nn.Module) -> Ranks:
     if not private.process_group():
         return One()
     members: set[int] = set()
-    for module in (model, private.active_data_parallel()):
-        if isinstance(module, DistributedDataParallel) and (module is model or model in set(module.modules())):
-            members.update(private.ranks_in(module.process_group))
+    for wrapper in wrappers(model):
+        members.update(private.ranks_in(wrapper.process_group))
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))
     return Group(tuple(sorted(members))) if len(members) > 1 else One()

@@ -51,6 +51,9 @@ COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have
 IS_A_UNIT = "is a unit of FSDP, whose parameters are away again when a replay of several calls runs"
 
 
+REDUCES = "has DistributedDataParallel, whose forward begins a reduction of gradients anew"
+
+
 def ranks() -> int:
     """Return how many processes train together: 1 where there is no process group."""
     distributed = torch.distributed

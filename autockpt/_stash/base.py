@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,10 +89,15 @@ class Spill:
         stash: where the bytes wait.
         device: tensors elsewhere stay where they are.
         held: tensors that the step holds anyway, which stay.
+
+    Attributes:
+        tell_no_room: is told where the stash takes no more, and what is saved from then on stays where it is, since
+            other ranks wait for this one's step; None where that is an error of the step.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._stash: Stash | None = stash
+        self.tell_no_room: Callable[[NoRoom], None] | None = None
         self._device = device
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
@@ -113,7 +118,14 @@ class Spill:
             reference, version, waiting = last
             if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
                 return known
-        spilled = SpilledTensor(stash, tensor)
+        try:
+            spilled = SpilledTensor(stash, tensor)
+        except NoRoom as error:
+            if self.tell_no_room is None:
+                raise
+            self.tell_no_room(error)
+            self.close()
+            return tensor
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
 

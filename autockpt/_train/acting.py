@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from torch import nn
 
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
+from .._ranks import Parted
 from .._tell import said
 from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
-from .agreement import Agreement, Left
+from .agreement import Agreement, Left, Next
 from .batch import Forward, gathered_bytes
 from .decision import Decision
 from .history import MOST_KINDS
@@ -83,28 +85,55 @@ class Acting:
             NotApplicable, NoRoom: as for `Ways`.
             AutockptError: as for `Agreement`; the model is left as it was.
         """
-        able = decision.what == "Replan" or self._plans.history.timed
-        try:
-            follows = self._agreement.begins(begins.model, able=able)
-        except Left as left:
-            self.rest()
-            self._said.once(str(left))
+        follows = self._follows(decision, begins.model, installed)
+        if follows == "rest":
             return decision, self._ways.planned(installed, None, None)
-        except AutockptError:
-            self._give_up(begins.model, installed)
-            raise
         if follows == "plan" and decision.what != "Replan":  # the first plan of all ranks, though not for this step
             self._made(begins, installed, gradient_bytes, "the other ranks plan")
         if follows == "wait":
-            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
-        if decision.what == "Record":
-            return decision, self._ways.recorded(begins, end, is_first=is_first)
-        if decision.what == "Time":
-            return decision, self._ways.timed(begins)
+            decision = dataclasses.replace(decision, what="Wait")
+        if decision.what in ("Record", "Time", "Wait"):
+            return decision, self._unplanned(decision, begins, installed, end, is_first=is_first)
         if decision.what == "Replan":
             ready = self._made(begins, installed, gradient_bytes, decision.reason)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
         return decision, self._planned(decision, begins, installed, gradient_bytes)
+
+    def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
+        """Ask the other ranks what is to be done; or whether there is no plan from now on, since one of them rests."""
+        history = self._plans.history
+        able = decision.what == "Replan" or (history.timed and history.current is None)
+        failed, self._ways.no_room = self._ways.no_room, None
+        try:
+            return self._agreement.begins(model, able=able, failed=failed)
+        except Left as left:
+            self.rest()
+            self._said.once(str(left))
+            return "rest"
+        except Parted as parted:
+            self._said.once(str(parted))
+            return "go on"
+        except AutockptError:
+            self._give_up(model, installed)
+            raise
+
+    def _unplanned(
+        self, decision: Decision, begins: Forward, installed: Installed, end: Callable[[], None], *, is_first: bool
+    ) -> Way:
+        """Run the step under no plan; where other ranks wait for this one, no rank does if one cannot."""
+
+        def way() -> Way:
+            if decision.what == "Record":
+                return self._ways.recorded(begins, end, is_first=is_first)
+            return self._ways.timed(begins) if decision.what == "Time" else self._ways.spilled(begins)
+
+        self._ways.goes_on = self._agreement.waits
+        try:
+            return self._agreement.together(way)
+        except AutockptError:
+            if self._ways.goes_on:  # all have heard of it
+                self._give_up(begins.model, installed)
+            raise
 
     def _made(self, begins: Forward, installed: Installed, gradient_bytes: int, reason: str) -> Ready:
         """Make a plan for the step that begins; where no first one is found the model is left as it was."""

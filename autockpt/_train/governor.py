@@ -19,7 +19,7 @@ from .._calls.roots import Together, title
 from .._frames import Handle
 from .._frames.install import cover
 from .._frames.installation import Installation
-from .._optimizer.steps import OptimizerSteps
+from .._optimizer.steps import OptimizerSteps, blank
 from .._record.switches import CACHE, keeps_cache
 from .._tell import said
 from .._tell.account import Account
@@ -262,7 +262,8 @@ class Governor:
                 self._end(())
             if again and not self._acting.idle:
                 self._unseen.again()
-        self._unseen.comes("step")
+        if self._unseen.waits and not blank(optimizer):
+            self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here."""

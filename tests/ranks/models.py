@@ -161,11 +161,6 @@ class Shared:
                 first.set_custom_reduce_scatter(Scatters(log))
         return model
 
-    def bucket_bytes(self, model: nn.Module) -> int:
-        """Bytes of buckets that `measure` sees come as they are laid out anew; it does not see the old ones go."""
-        rebuilt = isinstance(model, DistributedDataParallel) and model._has_rebuilt_buckets
-        return sum(each.nbytes for each in model.parameters()) if rebuilt else 0
-
 
 def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> int:
     """Bytes that stand as a step begins: the model's, of shards those that are here, its optimizer's, and the batch.

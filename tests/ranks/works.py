@@ -55,10 +55,10 @@ def kept(
         def step_once(number: int) -> dict[str, str]:
             said: list[dict[str, str]] = []
             gc.collect()
-            stood, laid_out = standing_bytes(wrapped, optimizer, batches[number][:1]), shared.bucket_bytes(wrapped)
+            stood = standing_bytes(wrapped, optimizer, batches[number][:1])
             found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, batches[number], 100 + number)))
             starts.append(stood)
-            peaks.append(stood + found.step_bytes - shared.bucket_bytes(wrapped) + laid_out)
+            peaks.append(stood + found.step_bytes)
             grown.append(found.end_bytes - found.start_bytes)
             return said[0]
 
