@@ -176,9 +176,10 @@ class _Older:
 
 
 class _Buckets:
-    """The buckets of every DistributedDataParallel, which Python does not see.
+    """The buckets of every DistributedDataParallel, as far as Python does not see them.
 
-    They go as they are laid out anew, once, and the profiler sees the new ones come.
+    They go as they are laid out anew, once, and the profiler sees the new ones come. Where a collective of theirs was
+    seen by Python, as in a step that is recorded, they are flat tensors that nobody has, and count as all others.
 
     Attributes:
         stood_bytes: of those that stood as the step began.
@@ -186,12 +187,32 @@ class _Buckets:
 
     def __init__(self) -> None:
         found = alive(DistributedDataParallel) if private.process_group() else []
-        self._waiting = [(each, unseen_bytes(each)) for each in found if not private.has_rebuilt_buckets(each)]
-        self.stood_bytes = sum(map(unseen_bytes, found))
+        unseen = {each: unseen_bytes(each) for each in found}
+        flat = _flat_sizes() if any(unseen.values()) else []
+        for wrapper, n_bytes in unseen.items():
+            seen, left_bytes = [], n_bytes
+            for size in flat:
+                if size <= left_bytes:
+                    seen.append(size)
+                    left_bytes -= size
+            if not left_bytes:
+                unseen[wrapper] = 0
+                for size in seen:
+                    flat.remove(size)
+        self._waiting = {each: size for each, size in unseen.items() if not private.has_rebuilt_buckets(each)}
+        self.stood_bytes = sum(unseen.values())
 
     def gone_bytes(self) -> int:
         """Return the bytes of those that have gone, as a forward of theirs began."""
-        return sum(n_bytes for wrapper, n_bytes in self._waiting if private.has_rebuilt_buckets(wrapper))
+        return sum(size for wrapper, size in self._waiting.items() if private.has_rebuilt_buckets(wrapper))
+
+
+def _flat_sizes() -> list[int]:
+    """Return the sizes of flat tensors that take a whole storage and are not trained, the largest first."""
+    found = [each for each in alive(torch.Tensor) if each.layout == torch.strided and each.dim() == 1]
+    own = [each for each in found if private.storage_key(each) and each.nbytes == each.untyped_storage().nbytes()]
+    storages = each_storage((each for each in own if not each.requires_grad), "cpu").values()
+    return sorted((each.nbytes for each in storages if each.dim() == 1), reverse=True)
 
 
 MARK_BYTES = 4097
