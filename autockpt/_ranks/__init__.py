@@ -18,7 +18,7 @@ from .. import _torch_private as private
 from .base import One, Parted, Ranks
 from .buckets import wrappers
 from .group import Group
-from .units import units
+from .units import speaking_parameters, units
 
 __all__ = ["One", "Parted", "Ranks", "ranks_of"]
 
@@ -30,6 +30,8 @@ def ranks_of(model: nn.Module) -> Ranks:
     members: set[int] = set()
     for wrapper in wrappers(model):
         members.update(private.ranks_in(wrapper.process_group))
+    for _, parameter in speaking_parameters(model):
+        members.update(private.mesh_ranks(parameter))
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))
     return Group(tuple(sorted(members))) if len(members) > 1 else One()

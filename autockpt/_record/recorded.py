@@ -29,6 +29,7 @@ class Recorded:
             None where nobody can tell, and where the device's statistics do, by which it counts.
         stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
         made: sizes of what was made since, before the next step.
+        speaks: whether replays of its calls run collectives.
     """
 
     run: Run
@@ -38,6 +39,7 @@ class Recorded:
     uncounted_bytes: int | None = None
     stood: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
+    speaks: bool = False
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -49,8 +51,8 @@ class Recorded:
 
     @property
     def sharded(self) -> bool:
-        """Whether calls are units of FSDP2, of which no larger step can be foretold."""
-        return any(call.alone for call in self.run.calls)
+        """Whether parameters lie on several ranks, so that no larger step can be foretold."""
+        return self.speaks or any(call.alone for call in self.run.calls)
 
     @property
     def backwards(self) -> int:

@@ -82,6 +82,18 @@ class SpilledTensor:
         return new.conj() if self._conjugate else new
 
 
+class SpilledPart(SpilledTensor):
+    """The bytes that this rank has of a tensor which lies on several, and what that is."""
+
+    __slots__ = ("_make", "_part")
+
+    def __init__(self, part: SpilledTensor, tensor: torch.Tensor) -> None:
+        self._token, self._part, self._make = None, part, private.like(tensor)
+
+    def restore(self) -> torch.Tensor:
+        return self._make(self._part.restore())
+
+
 class Spill:
     """Takes what a step saves for backward.
 
@@ -108,6 +120,9 @@ class Spill:
         Raises:
             NoRoom: the stash takes no more.
         """
+        if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
+            waits = self.take(part)
+            return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor

@@ -15,9 +15,11 @@ from .frames import (
     global_hooks,
     graph_is_alive,
     held_elsewhere,
+    here,
     is_tracing,
     keeping_backward,
     keeps_graph,
+    local,
     never_compiled,
     parametrizations_are_cached,
     parts,
@@ -108,6 +110,8 @@ from .sharded import (
     is_offloaded,
     let_go,
     lies_on_several,
+    like,
+    mesh_ranks,
     move,
     own_rank,
     parameters_of,
@@ -116,6 +120,7 @@ from .sharded import (
     unit_of,
     unit_ranks,
     unit_switches,
+    wait_for_collectives,
     waiting_gradients,
 )
 from .streams import StreamNumbers, captures_graph, current_stream, stream_of

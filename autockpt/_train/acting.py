@@ -88,6 +88,8 @@ class Acting:
         follows = self._follows(decision, begins.model, installed)
         if follows == "rest":
             return decision, self._ways.planned(installed, None, None)
+        if follows == "plan" and decision.ready is not None:  # another rank needs a plan, and all have one
+            decision = Decision("Replan", "another rank plans")
         if follows == "plan" and decision.what != "Replan":  # the first plan of all ranks, though not for this step
             self._made(begins, installed, gradient_bytes, "the other ranks plan")
         if follows == "wait":
@@ -102,10 +104,12 @@ class Acting:
     def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
         """Ask the other ranks what is to be done; or whether there is no plan from now on, since one of them rests."""
         history = self._plans.history
-        able = decision.what == "Replan" or (history.timed and history.current is None)
+        under = decision.ready.plan if decision.ready is not None else None
+        early = history.timed and history.current is None and not self._agreement.speaks
+        able = decision.what == "Replan" or early or (under is not None and self._agreement.speaks)
         failed, self._ways.no_room = self._ways.no_room, None
         try:
-            return self._agreement.begins(model, able=able, failed=failed)
+            follows = self._agreement.begins(model, able=able, under=under, refused=history.refused, failed=failed)
         except Left as left:
             self.rest()
             self._said.once(str(left))
@@ -116,6 +120,9 @@ class Acting:
         except AutockptError:
             self._give_up(model, installed)
             raise
+        if follows == "plan" and self._agreement.speaks and self._agreement.refused != history.refused:
+            self._plans.history = history.refusing(self._agreement.refused)
+        return follows
 
     def _unplanned(
         self, decision: Decision, begins: Forward, installed: Installed, end: Callable[[], None], *, is_first: bool

@@ -36,7 +36,8 @@ def kept(
 ) -> dict[str, Any]:
     """Train plainly and under a budget that leaves a share of what the plain step adds."""
     gc.freeze()  # what was there before is looked through by every measurement
-    batches = [[tokens(rank, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
+    own = 0 if shared.by in ("tp", "sp") else rank  # ranks that share layers are given the same batches
+    batches = [[tokens(own, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
 
     def run(budget: int | str | None) -> tuple[Any, ...]:
         log: list[str] = []
