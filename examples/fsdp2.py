@@ -1,8 +1,4 @@
-"""FSDP2 (`fully_shard`), plain and within a budget: `torchrun --nproc-per-node 2 examples/fsdp2.py`.
-
-On a CPU gloo's own threads let go of what they have copied at moments of their own, which `measure` does not see: there
-a measured peak may be too high now and then.
-"""
+"""FSDP2 (`fully_shard`), plain and within a budget: `torchrun --nproc-per-node 2 examples/fsdp2.py`."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 base.py      `Ranks`: what the rest of the library asks; `One` is a process by itself, which runs none of it
 group.py     ranks that agree, through the store of their process group
+errors.py    errors of one rank, as the others raise them
 buckets.py   buckets of DistributedDataParallel
 units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what does not go with several ranks yet, refused by name
 
-A segment is silent where its replay runs no collective: then plans may differ from rank to rank, and nothing is asked
-of the others while it trains. Only such segments are planned.
+A segment is silent where its replay runs no collective, and speaks where it runs some. Silent plans may differ from
+rank to rank, and nothing is asked of the others while they train. Of plans that speak, as those of tensor parallelism
+do, all ranks have one and the same, and agree in every step. Segments over units of FSDP2 would speak, and are refused.
 """
 
 from __future__ import annotations

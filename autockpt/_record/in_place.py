@@ -26,15 +26,7 @@ from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
-from .._ranks.units import (
-    arriving,
-    gathered_now,
-    gathered_parameters,
-    parameters_at_rest,
-    speaks,
-    units,
-    waiting_gradients,
-)
+from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
 from .._watch.observer import Observer
@@ -203,7 +195,6 @@ class RecordedStep(SpilledStep):
             uncounted_bytes=self._uncounted_bytes,
             stood=(*before.values(), *given),
             made=tuple(made),
-            speaks=speaks(self.model),
         )
 
     def _last(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
-from .._ranks.refuse import COVERS_UNITS
+from .._ranks.refuse import COVERS_UNITS, ON_SEVERAL_RANKS
 from .._watch.marks import Run
 from ..solvers.units import format_bytes
 from .build import build_profile
@@ -29,7 +29,6 @@ class Recorded:
             None where nobody can tell, and where the device's statistics do, by which it counts.
         stood: sizes of what was there before it and counts: what went in it, what later forwards were given.
         made: sizes of what was made since, before the next step.
-        speaks: whether replays of its calls run collectives.
     """
 
     run: Run
@@ -39,7 +38,6 @@ class Recorded:
     uncounted_bytes: int | None = None
     stood: tuple[int, ...] = ()
     made: tuple[int, ...] = ()
-    speaks: bool = False
 
     @property
     def operators(self) -> list[tuple[str, str]]:
@@ -48,6 +46,11 @@ class Recorded:
         around = {number for number, call in enumerate(calls) if COVERS_UNITS in call.reasons}
         ops = (op for op in self.run.ops if op.call not in around)
         return [(op.name, calls[op.call].class_name if op.call >= 0 else "") for op in ops]
+
+    @property
+    def speaks(self) -> bool:
+        """Whether replays of its calls run collectives, as they do where functions are given DTensors."""
+        return any(function.unreadable == ON_SEVERAL_RANKS for function in self.run.functions)
 
     @property
     def sharded(self) -> bool:

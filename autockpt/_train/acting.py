@@ -18,10 +18,11 @@ from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks import Parted
+from .._ranks.errors import Left
 from .._tell import said
 from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
-from .agreement import Agreement, Left, Next
+from .agreement import Agreement, Next
 from .batch import Forward, gathered_bytes
 from .decision import Decision
 from .history import MOST_KINDS

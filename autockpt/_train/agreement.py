@@ -26,8 +26,9 @@ from .._data.errors import NotApplicable
 from .._data.files import decode, encode
 from .._data.plan import Plan
 from .._ranks import One, Parted, Ranks, ranks_of
+from .._ranks.errors import error_of, left_of, plain_error, unequal_of
 from .._ranks.units import speaks
-from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly
+from ..solvers.errors import AutockptError
 from .known import Ready
 from .request import Request
 
@@ -41,16 +42,10 @@ STRICT = (
     "others wait for it. Leave strict out: such a step runs under the lowest plan, with a warning."
 )
 
-UNEQUAL = (
-    "the ranks ask for different things, and one plan for all is to be made: {0}. Give all of them the same arguments."
-)
-
 NOT_FOR_ALL = (
     "the ranks share parameters (tensor parallelism), so that they need one and the same plan, and none that one of "
     "them makes holds the steps of all to the budget"
 )
-
-LEFT = "rank {0} {1}, so no rank makes a plan"
 
 
 class Agreement:
@@ -109,7 +104,7 @@ class Agreement:
         self._own = failed
         segments = "" if under is None or not self.speaks else hashlib.sha256(repr(under.segments).encode()).hexdigest()
         value = {"able": able, "asked": self._asked(), "under": segments, "refused": dict(refused)}
-        value |= {} if failed is None else _said(failed, "trained")
+        value |= {} if failed is None else plain_error(failed, "trained")
         try:
             follows = self._ranks.agree(value, self._agreed, parting=not self.speaks)
         except Parted:
@@ -130,7 +125,7 @@ class Agreement:
         try:
             found = prepare()
         except Exception as error:  # whatever it is, the others must not wait for this rank
-            self._own, said = error, _said(error, "began a step")
+            self._own, said = error, plain_error(error, "began a step")
         self._ranks.agree(said, self._refused)
         assert found is not None
         return found
@@ -173,7 +168,7 @@ class Agreement:
             told: Mapping[str, Any] = ranks.agree(said, lambda every: every[ranks.members.index(first)])  # noqa: B023
             if "error" in told:
                 self._over = True
-                raise self._own if self._own is not None and ranks.own == first else _as_here(told, first)
+                raise self._own if self._own is not None and ranks.own == first else error_of(told, first)
             if ranks.own != first:
                 plan = decode(told["plan"].encode(), Plan, source=f"the plan of rank {first}")
                 unfit = told["unfit"] or (NOT_FOR_ALL if number + 1 == len(needy) else "")
@@ -205,13 +200,9 @@ class Agreement:
         """What follows for those that are able to plan, or run under a plan."""
         self._refuse_left(every)
         self._refused(every)
-        asked = [each["asked"] for each in every]
-        unequal = [what for what in asked[0] if any(each[what] != asked[0][what] for each in asked)]
-        if unequal:
+        if unequal := unequal_of(self._ranks.members, every):
             self._over = True
-            pairs = list(zip(self._ranks.members, asked, strict=True))
-            told = [f"{what} {each[what]} on rank {rank}" for what in unequal for rank, each in pairs]
-            raise (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(told)))
+            raise unequal
         self.refused = {call: why for each in every for call, why in each["refused"].items()}
         if not all(each["able"] for each in every):
             return "wait"
@@ -226,10 +217,9 @@ class Agreement:
 
     def _refuse_left(self, every: Sequence[Mapping[str, Any]]) -> None:
         """Raise where a rank has left, as an error or as none."""
-        for rank, each in zip(self._ranks.members, every, strict=True):
-            if "left" in each:
-                self._over, words = True, LEFT.format(rank, each["left"])
-                raise NotApplicable(words) if each["failed"] else Left(words)
+        if left := left_of(self._ranks.members, every):
+            self._over = True
+            raise left
 
     def _tried(self, make: Callable[[], Ready | None]) -> tuple[Ready | None, dict[str, Any]]:
         """Make a plan; return it, or what error there is, and what to say to the others."""
@@ -237,7 +227,7 @@ class Agreement:
             ready = make()
         except Exception as error:  # whatever it is, the others must not wait for this rank
             self._own = error
-            return None, _said(error, "planned")
+            return None, plain_error(error, "planned")
         return ready, {} if ready is None else {"plan": encode(ready.plan).decode(), "unfit": ready.unfit}
 
     def _refused(self, every: Sequence[Mapping[str, Any]]) -> None:
@@ -246,29 +236,4 @@ class Agreement:
         for rank, each in zip(self._ranks.members, every, strict=True):
             if "error" in each:
                 self._over = True
-                raise self._own if self._own is not None and rank == self._ranks.own else _as_here(each, rank)
-
-
-class Left(AutockptError):
-    """A rank trains without a plan, which is no error; the others do then."""
-
-
-def _said(error: Exception, meanwhile: str) -> dict[str, Any]:
-    """Put an error into plain values, with what the rank did `meanwhile`."""
-    said: dict[str, Any] = {"error": type(error).__name__, "words": f"{error}", "meanwhile": meanwhile}
-    if isinstance(error, Infeasible):
-        names = ("budget_bytes", "minimum_bytes", "solver", "dominated_by", "asked", "margin")
-        said["figures"] = {name: getattr(error, name) for name in names}
-    elif isinstance(error, TooCostly):
-        figures = ("most_seconds", "least_seconds", "solver", "plain_seconds")
-        said["figures"] = {name: getattr(error, name) for name in figures}
-    return said
-
-
-def _as_here(said: Mapping[str, Any], rank: int) -> AutockptError:
-    """Return an error of another rank as one of this: of the same class, where that carries figures."""
-    if said["error"] == Infeasible.__name__:
-        return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
-    if said["error"] == TooCostly.__name__:
-        return TooCostly(**said["figures"], chosen=())
-    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({said['error']}: {said['words']})"))
+                raise self._own if self._own is not None and rank == self._ranks.own else error_of(each, rank)

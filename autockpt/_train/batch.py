@@ -17,7 +17,7 @@ from .._calls.values import encode, kept_whole
 from .._device.present import kinds
 from .._ranks.buckets import data_parallel
 from .._ranks.units import gathered_now, parameters_at_rest, switches, waiting_gradients
-from .._torch_private import parts, process_group
+from .._torch_private import is_distributed, parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
 """Arguments that make a model do something else."""
@@ -180,7 +180,8 @@ def _state_of(model: nn.Module) -> tuple[object, ...]:
     trains = tuple([(id(module), module.training) for module in modules])
     if not process_group():
         return parameters, trains, autocast
-    return parameters, trains, autocast, switches(model), data_parallel(model) is not None
+    several = any(map(is_distributed, _parameters(modules)))
+    return parameters, trains, autocast, switches(model), data_parallel(model) is not None, several
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:

@@ -16,7 +16,6 @@ from .._calls.roots import WHOLE
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device import Clock
-from .._ranks.refuse import ON_SEVERAL_RANKS
 from .._stash.base import Spill
 from .._stash.spilled_step import Pack, Unpack
 from .checks import Checks
@@ -214,8 +213,6 @@ class Observer:
         with self._own_work() as stamp:
             function.ways, keys = self._returned.given(arguments)
             check = self._checks.of_function(function, arguments)
-            if private.process_group() and any(map(private.is_distributed, tensors(arguments))):
-                function.unrepeatable = function.unreadable = ON_SEVERAL_RANKS
             self.mark("begin", index, stamp, keys)
         self._function = index
         try:

@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from .quiet import octets, quiet_group
+from .quiet import group_of_all, octets
 
 WORDS = 128
 
@@ -150,7 +150,7 @@ class Shared:
     def wrap(self, model: Writer, log: list[str]) -> nn.Module:
         """Share a model; collectives of FSDP that are quiet are logged."""
         if self.by in ("tp", "sp"):
-            mesh = DeviceMesh.from_group(quiet_group(log), "cpu") if self.quiet else init_device_mesh("cpu", (2,))
+            mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
             return _in_parallel(model, mesh, sequences=self.by == "sp")
         if self.by == "ddp":
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views)

@@ -27,7 +27,11 @@ def every_rank(own: Any) -> Any:
     return every
 
 
-class QuietGroup(distributed.ProcessGroup):
+_Group: Any = distributed.ProcessGroup
+"""Its methods are overloaded by type, and only the ones that others call have to be here."""
+
+
+class QuietGroup(_Group):  # type: ignore[misc]
     """A group of all ranks, for tensors in single precision.
 
     Attributes:
@@ -89,19 +93,24 @@ class QuietGroup(distributed.ProcessGroup):
         octets(tensor).reshape(-1)[:] = every.sum(0).view(numpy.uint8)
 
 
-def quiet_group(log: list[str]) -> Any:
-    """Return a group of all ranks whose collectives are quiet; from now on they are told to this log."""
+def group_of_all(log: list[str], *, quiet: bool) -> Any:
+    """Return a group of all ranks, the same one each time; where it is quiet its collectives are told to this log now.
 
-    def make(store: Any, rank: int, size: int, timeout: Any) -> QuietGroup:
-        return QuietGroup()
-
-    QuietGroup.log = log
+    The same, since caches of DTensor take equal meshes for one and hold the first, with the name of its group.
+    """
+    QuietGroup.log = log if quiet else []
+    world: Any = distributed.distributed_c10d._world
+    found = next((group for group, name in world.pg_names.items() if name == "1"), None)
+    if found is not None:
+        return found
     name = f"quiet{len(distributed.Backend.backend_list)}"
-    distributed.Backend.register_backend(name, make, devices=["cpu"])
-    return distributed.new_group(backend=name)
+    if quiet:
+        distributed.Backend.register_backend(name, lambda *given: QuietGroup(), devices=["cpu"])
+    return distributed.new_group(backend=name if quiet else "gloo")
 
 
 def _done(value: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(value)
-    return torch._C._distributed_c10d._create_work_from_future(future)
+    c10d: Any = torch._C._distributed_c10d
+    return c10d._create_work_from_future(future)

@@ -16,7 +16,7 @@ NAMES = sorted(each.stem for each in EXAMPLES.glob("*.py") if each.stem != "comm
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
-NOISY = {"fsdp2"}
+NOISY = {"fsdp2", "tensor_parallel"}
 """Whose collectives on a CPU let go of memory at moments that no instrument sees."""
 
 

@@ -62,3 +62,22 @@ def test_buckets_inside_a_model_are_measured_and_planned_with(both: Both) -> Non
 def test_a_new_optimizer_that_makes_its_state_is_no_step_of_training(both: Both) -> None:
     """`get_state_dict` steps it with a learning rate of nought: a warning said that a step ran without a plan."""
     assert both("unlike.restored") == [{"said": [], "planned": True}] * 2
+
+
+def test_a_fault_that_one_rank_finds_is_planned_with_on_all(both: Both) -> None:
+    """Where replays run collectives a plan of its own for one rank would have all wait for ever."""
+    first, second = both("unlike.faulty")
+    assert first["same"] and second["same"]
+    assert first["segments"] == second["segments"]
+    calls = {call for segment in first["segments"] for call in segment}
+    assert calls and "blocks.1#0" not in calls
+
+
+def test_ranks_that_share_layers_record_and_plan_together(both: Both) -> None:
+    """Other sizes, one that no plan holds, and a budget that is too small, with one plan of all."""
+    first, second = both("unlike.sized")
+    assert first["same"] and second["same"]
+    assert first["segments"] and first["segments"] == second["segments"]
+    assert first["steps"] == second["steps"] == 2
+    assert first["infeasible"].splitlines()[0] == second["infeasible"].splitlines()[0]
+    assert ("rank 0 says so" in second["infeasible"]) and "says so" not in first["infeasible"]

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import autockpt
 from tests.doors import FileStash, NoRoom, governor_of, rank_group
 
-from .models import Shared, bits, loss_of, standing_bytes, step, tokens, writer
+from .models import Block, Shared, bits, loss_of, standing_bytes, step, tokens, writer
 
 STEPS = 6
 
@@ -242,3 +242,54 @@ def warnings_of() -> Iterator[list[str]]:
         yield found
     finally:
         logging.getLogger("autockpt").removeHandler(handler)
+
+
+class Counts(Block):
+    """A block whose forward reads how often it was called: no replay of it can be right."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls[0] += 1  # type: ignore[operator, index]
+        return super().forward(hidden) * (1 + 1e-3 * self.calls[0])  # type: ignore[index]
+
+
+def faulty(rank: int) -> dict[str, Any]:
+    """Have one rank alone find that a call of a shared model cannot be replayed."""
+
+    def run(budget: int | None) -> tuple[list[Any], list[Any]]:
+        model = writer()
+        if rank == 1:
+            model.blocks[1].__class__ = Counts
+            model.blocks[1].calls = [0]  # type: ignore[assignment]
+        wrapped = Shared(by="tp").wrap(model, [])
+        if budget is not None:
+            autockpt.apply(wrapped, budget)
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        said = [step(wrapped, optimizer, [tokens(0, number)], 100 + number) for number in range(STEPS + 2)]
+        plan = None if budget is None else autockpt.plan_of(wrapped)
+        return said, [] if plan is None else [each.calls for each in plan.segments]
+
+    plain, (told, segments) = run(None)[0], run(5_500_000)
+    return {"same": told == plain, "segments": segments}
+
+
+def sized(rank: int) -> dict[str, Any]:
+    """Train a shared model on batches of other lengths, in turn, and on one that no plan holds to the budget."""
+
+    def run(budget: int | None, *, lengths: list[int]) -> tuple[list[Any], Any]:
+        wrapped = Shared(by="tp").wrap(writer(), [])
+        if budget is not None:
+            autockpt.apply(wrapped, budget)
+        optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+        said: list[Any] = []
+        try:
+            for number, length in enumerate(lengths):
+                said.append(step(wrapped, optimizer, [tokens(0, number, length=length)], 100 + number))
+        except autockpt.Infeasible as error:
+            return said, str(error)
+        plan = None if budget is None else autockpt.plan_of(wrapped)
+        return said, None if plan is None else [each.calls for each in plan.segments]
+
+    lengths = [48, 64, 32, 48, 64, 128, 128, 64, 48]
+    plain, (told, segments) = run(None, lengths=lengths)[0], run(5_500_000, lengths=lengths)
+    infeasible = run(2_900_000, lengths=[64] * 4)
+    return {"same": told == plain, "segments": segments, "steps": len(infeasible[0]), "infeasible": infeasible[1]}
