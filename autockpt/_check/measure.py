@@ -6,7 +6,7 @@ import gc
 import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,9 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
     private.make_room()
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-    older, buckets = _Older(), _Buckets()
+    tensors = alive(torch.Tensor)  # once: threads of collectives end some meanwhile
+    older, buckets = _Older(tensors), _Buckets(tensors)
+    del tensors
     profiler = private.start_memory_profiler(measures=True)
     resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
     began = time.perf_counter()
@@ -162,9 +164,9 @@ class _Older:
     So each says when it goes, by a marker in the stream: an allocation of a size of its own.
     """
 
-    def __init__(self) -> None:
-        tensors = each_storage(alive(torch.Tensor), "cpu").values()
-        found = {storage.data_ptr(): storage for storage in (each.untyped_storage() for each in tensors)}
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        storages = (each.untyped_storage() for each in each_storage(tensors, "cpu").values())
+        found = {storage.data_ptr(): storage for storage in storages}
         self.live = {address: storage.nbytes() for address, storage in found.items()}
         self.marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
         self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in found.items()]
@@ -185,10 +187,10 @@ class _Buckets:
         stood_bytes: of those that stood as the step began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         found = alive(DistributedDataParallel) if private.process_group() else []
         unseen = {each: unseen_bytes(each) for each in found}
-        flat = _flat_sizes() if any(unseen.values()) else []
+        flat = _flat_sizes(tensors) if any(unseen.values()) else []
         for wrapper, n_bytes in unseen.items():
             seen, left_bytes = [], n_bytes
             for size in flat:
@@ -207,9 +209,9 @@ class _Buckets:
         return sum(size for wrapper, size in self._waiting.items() if private.has_rebuilt_buckets(wrapper))
 
 
-def _flat_sizes() -> list[int]:
+def _flat_sizes(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Return the sizes of flat tensors that take a whole storage and are not trained, the largest first."""
-    found = [each for each in alive(torch.Tensor) if each.layout == torch.strided and each.dim() == 1]
+    found = [each for each in tensors if each.layout == torch.strided and each.dim() == 1]
     own = [each for each in found if private.storage_key(each) and each.nbytes == each.untyped_storage().nbytes()]
     storages = each_storage((each for each in own if not each.requires_grad), "cpu").values()
     return sorted((each.nbytes for each in storages if each.dim() == 1), reverse=True)

@@ -101,10 +101,12 @@ from .recorder import (
 )
 from .sharded import (
     any_units,
+    asks_for_shapes,
     buffers_of,
     default_store,
     gather,
     gathers_by_itself,
+    gradients_arriving,
     has_rebuilt_buckets,
     is_distributed,
     is_offloaded,
@@ -117,6 +119,7 @@ from .sharded import (
     parameters_of,
     process_group,
     ranks_in,
+    stages,
     unit_of,
     unit_ranks,
     unit_switches,

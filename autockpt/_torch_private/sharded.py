@@ -6,6 +6,7 @@ gathered    _unsharded_param   the same object each time; its storage has no byt
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -108,6 +109,25 @@ def gathers_by_itself(unit: Any) -> bool:
 def is_distributed(tensor: Tensor) -> bool:
     """Whether a tensor lies on several ranks (DTensor)."""
     return type(tensor).__name__ == "DTensor"
+
+
+def stages() -> list[Any]:
+    """Return the stages of pipelines that this process has."""
+    kind = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
+    return [] if kind is None else [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+def asks_for_shapes(stage: Any) -> bool:
+    """Whether a forward of a stage that runs now only tells the shapes of what it makes, as its first one does."""
+    known = getattr(stage, "_stage_meta", None)  # torch 2.12 and before ask without gradients
+    return known is not None and known.outputs is None
+
+
+def gradients_arriving(stage: Any) -> list[Tensor]:
+    """Return where a stage of a pipeline has gradients of its outputs arrive."""
+    every = (info for infos in getattr(stage, "grad_recv_info", {}).values() for info in infos)
+    found = (getattr(info, "buffer", None) for info in every)
+    return [each for each in found if isinstance(each, Tensor)]
 
 
 def mesh_ranks(tensor: Any) -> set[int]:

@@ -19,6 +19,7 @@ from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
 from .._ranks import Parted
 from .._ranks.errors import Left
+from .._ranks.pipeline import Pipeline
 from .._tell import said
 from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
@@ -45,11 +46,13 @@ class Acting:
 
     Attributes:
         idle: whether steps run as they come from now on.
+        pipeline: of which the model may be a stage.
     """
 
     def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said, agreement: Agreement) -> None:
         self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
         self._agreement, self.idle = agreement, False
+        self.pipeline = Pipeline()
         self._put: list[Ready] = []  # plans that were on the model; the newest is last. Kinds of steps take turns
 
     def rest(self) -> None:
@@ -57,6 +60,15 @@ class Acting:
         self.idle = True
         self._ways.stashes.let_go()
         self._agreement.leave("trains without a plan")
+
+    def stepped(self, model: nn.Module | None, installed: Installed) -> None:
+        """Note that an optimizer has taken a step; there all ranks of a pipeline raise what one has failed with."""
+        try:
+            self.pipeline.stepped()
+        except AutockptError:
+            if model is not None:
+                self._give_up(model, installed)
+            raise
 
     def on(
         self,
@@ -98,7 +110,12 @@ class Acting:
         if decision.what in ("Record", "Time", "Wait"):
             return decision, self._unplanned(decision, begins, installed, end, is_first=is_first)
         if decision.what == "Replan":
-            ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            try:
+                ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            except AutockptError as error:
+                if not self.pipeline.fails(error):
+                    raise
+                return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
         return decision, self._planned(decision, begins, installed, gradient_bytes)
 
@@ -155,7 +172,9 @@ class Acting:
             raise
 
     def _give_up(self, model: nn.Module, installed: Installed) -> None:
-        """Leave the model as it was."""
+        """Leave the model as it was; in a pipeline later, where all ranks do."""
+        if self.pipeline.waits:
+            return
         self.rest()
         with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
             installed.remove(model)
@@ -164,6 +183,7 @@ class Acting:
         """Run the step under the plan that was decided on."""
         ready, lowest = decision.ready, decision.what == "Lowest"
         assert ready is not None
+        self.pipeline.planned()
         self._said.once(said.LOWEST.format(decision.reason), where=lowest)
         stays = self._plans.history.current is ready and installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in self._put)

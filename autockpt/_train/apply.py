@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from .. import _torch_private as private
+from .._calls.pin_names import refuse_unknown_names
 from .._calls.roots import Models, Together, as_one, roots
 from .._choose.pins import refuse_pins
 from .._data import terminal
@@ -27,7 +28,6 @@ from .._tell import spoken
 from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
 from .governor import Governor
-from .pin_names import refuse_unknown_names
 from .request import Request
 from .wholes import refuse_part
 

@@ -251,7 +251,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[T
 def _sync(model: nn.Module, *, on: bool) -> None:
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = on
-    else:
+    elif hasattr(model, "set_requires_gradient_sync"):
         model.set_requires_gradient_sync(on)  # type: ignore[operator]
 
 
