@@ -6,17 +6,19 @@ import gc
 import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
 from .._data.errors import ProfilingError
 from .._device import Device, Level, device_of
 from .._device.present import device_in_use
+from .._ranks.buckets import unseen_bytes
 from .._record.alive import alive, each_storage
 from ..solvers.units import shown
 
@@ -117,7 +119,9 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
     private.make_room()
     if private.profiler_is_running():
         raise ProfilingError("a torch profiler is already running; measuring would empty it. Stop it first.")
-    older = _Older()
+    tensors = alive(torch.Tensor)  # once: threads of collectives end some meanwhile
+    older, buckets = _Older(tensors), _Buckets(tensors)
+    del tensors
     profiler = private.start_memory_profiler(measures=True)
     resident_bytes = _resident_bytes(highest=False)  # the first profiler of a process loads what it needs
     began = time.perf_counter()
@@ -129,7 +133,8 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         allocations = private.stop_memory_profiler(profiler, "cpu")
         older.watched = []
     live = older.live
-    level = start_bytes = peak_bytes = sum(live.values())
+    start_bytes = sum(live.values()) + buckets.stood_bytes
+    level = peak_bytes = start_bytes - buckets.gone_bytes()
     for address, change, device_type, _ in allocations:
         if device_type != "cpu":
             continue
@@ -144,7 +149,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         else:
             level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
     return Measurement(
-        peak_bytes=peak_bytes,
+        peak_bytes=max(peak_bytes, start_bytes),
         start_bytes=start_bytes,
         end_bytes=level,
         seconds=seconds,
@@ -159,9 +164,9 @@ class _Older:
     So each says when it goes, by a marker in the stream: an allocation of a size of its own.
     """
 
-    def __init__(self) -> None:
-        tensors = each_storage(alive(torch.Tensor), "cpu").values()
-        found = {storage.data_ptr(): storage for storage in (each.untyped_storage() for each in tensors)}
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        storages = (each.untyped_storage() for each in each_storage(tensors, "cpu").values())
+        found = {storage.data_ptr(): storage for storage in storages}
         self.live = {address: storage.nbytes() for address, storage in found.items()}
         self.marks: dict[tuple[int, int], int] = {}  # address and size of a marker: the address that was freed
         self.watched = [weakref.ref(each, partial(self._gone, address)) for address, each in found.items()]
@@ -170,6 +175,46 @@ class _Older:
         """Mark that a storage has gone."""
         size = MARK_BYTES + 2 * len(self.marks)
         self.marks[torch.UntypedStorage(size).data_ptr(), size] = address
+
+
+class _Buckets:
+    """The buckets of every DistributedDataParallel, as far as Python does not see them.
+
+    They go as they are laid out anew, once, and the profiler sees the new ones come. Where a collective of theirs was
+    seen by Python, as in a step that is recorded, they are flat tensors that nobody has, and count as all others.
+
+    Attributes:
+        stood_bytes: of those that stood as the step began.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        found = alive(DistributedDataParallel) if private.process_group() else []
+        unseen = {each: unseen_bytes(each) for each in found}
+        flat = _flat_sizes(tensors) if any(unseen.values()) else []
+        for wrapper, n_bytes in unseen.items():
+            seen, left_bytes = [], n_bytes
+            for size in flat:
+                if size <= left_bytes:
+                    seen.append(size)
+                    left_bytes -= size
+            if not left_bytes:
+                unseen[wrapper] = 0
+                for size in seen:
+                    flat.remove(size)
+        self._waiting = {each: size for each, size in unseen.items() if not private.has_rebuilt_buckets(each)}
+        self.stood_bytes = sum(unseen.values())
+
+    def gone_bytes(self) -> int:
+        """Return the bytes of those that have gone, as a forward of theirs began."""
+        return sum(size for wrapper, size in self._waiting.items() if private.has_rebuilt_buckets(wrapper))
+
+
+def _flat_sizes(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the sizes of flat tensors that take a whole storage and are not trained, the largest first."""
+    found = [each for each in tensors if each.layout == torch.strided and each.dim() == 1]
+    own = [each for each in found if private.storage_key(each) and each.nbytes == each.untyped_storage().nbytes()]
+    storages = each_storage((each for each in own if not each.requires_grad), "cpu").values()
+    return sorted((each.nbytes for each in storages if each.dim() == 1), reverse=True)
 
 
 MARK_BYTES = 4097

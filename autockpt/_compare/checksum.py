@@ -26,6 +26,7 @@ from torch import Tensor
 
 from .._calls.layout import bytes_of, flat, is_dense, told_by_bytes
 from .._device.present import current_stream
+from .._torch_private import here
 
 COLUMNS = 1021
 """A prime: rows of a tensor have round lengths, and so do not fall on the same columns. Their sums fit into a cache."""
@@ -59,6 +60,7 @@ def checksum_of_saved(tensor: Tensor, places: Places | None = None) -> Checksum 
 
     The workspace of a recurrent layer's kernel (bytes, in one dimension) may be written in part only, and has none.
     """
+    tensor = here(tensor)
     is_workspace = tensor.dtype is torch.uint8 and tensor.dim() == 1
     if is_workspace or tensor.is_meta or not told_by_bytes(tensor) or not tensor.numel():
         return None

@@ -49,6 +49,7 @@ class _Asked(NamedTuple):
 
 def storage_address(tensor: torch.Tensor) -> int:
     """Address of a tensor's storage, by which the allocator knows it; 0 where it has none."""
+    tensor = private.local(tensor)
     if tensor.layout != torch.strided or tensor._is_zerotensor():  # forward-mode derivatives that are zero
         return 0
     if not private.storage_key(tensor):  # stands for another one, inside a transform of `torch.func`
@@ -120,7 +121,7 @@ class AllocatorTape:
         """Return what identifies the tensor's storage while it lives; 0 for an empty one."""
         address = storage_address(tensor)
         if address and self._grain_bytes > 1:
-            rounded = -(-tensor.untyped_storage().nbytes() // self._grain_bytes) * self._grain_bytes
+            rounded = -(-private.local(tensor).untyped_storage().nbytes() // self._grain_bytes) * self._grain_bytes
             self._asked.append(_Asked(len(self._addresses), address, rounded))
         return address
 

@@ -141,6 +141,7 @@ class Replay:
             (_torch_private.set_grad_enabled, (torch.is_grad_enabled(),)),
             (restore_states, (self._states,)),
             (thread.put_back, (thread.scope, thread.replays, thread.units, thread.watch)),
+            (_torch_private.wait_for_collectives, (_torch_private.wait_for_collectives(on=True),)),
         ]
 
     def _name_call(self, error: Exception) -> None:

@@ -53,7 +53,7 @@ class ModuleState:
         tensors = self._tensors
         try:
             # Held until forward is over: another may be where one of them was, if a tensor gets a new one meanwhile.
-            self._storages = [tensor.untyped_storage() for tensor in tensors]
+            self._storages = [_torch_private.local(tensor).untyped_storage() for tensor in tensors]
             self.owners: dict[int, Tensor] = {
                 storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
             }

@@ -81,6 +81,12 @@ class OptimizerSteps:
         return any(id(parameter) in own for group in groups for parameter in group["params"])
 
 
+def blank(optimizer: Optimizer) -> bool:
+    """Whether a step that it takes now trains nothing: torch.distributed.checkpoint has it make its state so."""
+    groups = vars(optimizer).get("param_groups", ())
+    return bool(groups) and all("lr" in group and float(group["lr"]) == 0 for group in groups)
+
+
 def _stepped(
     steps: weakref.ref[OptimizerSteps], optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:

@@ -2,25 +2,28 @@
 
 base.py      `Ranks`: what the rest of the library asks; `One` is a process by itself, which runs none of it
 group.py     ranks that agree, through the store of their process group
+errors.py    errors of one rank, as the others raise them
+pipeline.py  stages of a pipeline, which cannot wait for each other as a step begins
 buckets.py   buckets of DistributedDataParallel
 units.py     units of FSDP2: parameters at rest and gathered, and whose code gathers
 refuse.py    what does not go with several ranks yet, refused by name
 
-A segment is silent where its replay runs no collective: then plans may differ from rank to rank, and nothing is asked
-of the others while it trains. Only such segments are planned.
+A segment is silent where its replay runs no collective, and speaks where it runs some. Silent plans may differ from
+rank to rank, and nothing is asked of the others while they train. Of plans that speak, as those of tensor parallelism
+do, all ranks have one and the same, and agree in every step. Segments over units of FSDP2 would speak, and are refused.
 """
 
 from __future__ import annotations
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
-from .base import One, Ranks
+from .base import One, Parted, Ranks
+from .buckets import wrappers
 from .group import Group
-from .units import units
+from .units import speaking_parameters, units
 
-__all__ = ["One", "Ranks", "ranks_of"]
+__all__ = ["One", "Parted", "Ranks", "ranks_of"]
 
 
 def ranks_of(model: nn.Module) -> Ranks:
@@ -28,9 +31,10 @@ def ranks_of(model: nn.Module) -> Ranks:
     if not private.process_group():
         return One()
     members: set[int] = set()
-    for module in (model, private.active_data_parallel()):
-        if isinstance(module, DistributedDataParallel) and (module is model or model in set(module.modules())):
-            members.update(private.ranks_in(module.process_group))
+    for wrapper in wrappers(model):
+        members.update(private.ranks_in(wrapper.process_group))
+    for _, parameter in speaking_parameters(model):
+        members.update(private.mesh_ranks(parameter))
     for unit in units(model).values():
         members.update(private.unit_ranks(unit))
     return Group(tuple(sorted(members))) if len(members) > 1 else One()

@@ -15,6 +15,10 @@ Choose = Callable[[Sequence[Any]], T]
 """Makes one value out of those of all ranks, in their order. It gives the same on each, or raises the same."""
 
 
+class Parted(Exception):
+    """Some rank came to a round too late, so that each goes on by itself; says which."""
+
+
 class Ranks(Protocol):
     """The ranks that train one model: `One`, or a `Group`."""
 
@@ -26,15 +30,17 @@ class Ranks(Protocol):
     def own(self) -> int:
         """The number of this one."""
 
-    def agree(self, value: Any, choose: Choose[T]) -> T:
+    def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
         """Return what follows from the values of all ranks, the same on each.
 
         Args:
             value: this rank's: numbers, texts, None, lists and mappings of such.
             choose: is given those of all.
+            parting: whether not to wait for long, after the first round: who is late may never come.
 
         Raises:
             NotApplicable: a rank does not come; says which.
+            Parted: it has not come soon; on all ranks that come to this round.
         """
 
     def tell(self, value: Any) -> None:
@@ -53,7 +59,7 @@ class One:
     members = (0,)
     own = 0
 
-    def agree(self, value: Any, choose: Choose[T]) -> T:
+    def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
         return choose([value])
 
     def tell(self, value: Any) -> None: ...

@@ -19,14 +19,29 @@ def data_parallel(model: nn.Module) -> DistributedDataParallel | None:
     return active if around else None  # type: ignore[return-value]
 
 
+def wrappers(model: nn.Module) -> list[DistributedDataParallel]:
+    """Return the DistributedDataParallel that a model is, or that is around it, and those that it has inside."""
+    outer = data_parallel(model)
+    inside = [each for each in model.modules() if isinstance(each, DistributedDataParallel) and each is not outer]
+    return inside if outer is None else [outer, *inside]
+
+
 def bucket_bytes(model: nn.Module) -> int:
-    """Return the bytes of the buckets around the model or over it: as many as those of its gradients."""
-    wrapped = data_parallel(model) is not None
-    return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad) if wrapped else 0
+    """Return the bytes of the buckets around the model, over it or inside: as many as those of its gradients there."""
+    own = {id(each): each for each in model.parameters() if each.requires_grad}
+    wrapped = {id(each) for wrapper in wrappers(model) for each in wrapper.parameters()}
+    return sum(each.nbytes for key, each in own.items() if key in wrapped)
+
+
+def unseen_bytes(wrapper: DistributedDataParallel) -> int:
+    """Return the bytes of a wrapper's buckets that Python cannot see: all of them, but where gradients lie in them."""
+    trained = [each for each in wrapper.parameters() if each.requires_grad]
+    seen = wrapper.gradient_as_bucket_view and any(each.grad is not None for each in trained)
+    return 0 if seen else sum(each.nbytes for each in trained)
 
 
 class Buckets:
-    """The buckets around a model, or over it, in a step that is recorded.
+    """The buckets around a model, over it or inside, in a step that is recorded.
 
     They are laid out anew once, as the second step of DistributedDataParallel begins, in other memory of the same size.
 
@@ -39,9 +54,9 @@ class Buckets:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.bytes, self._model, self._stay = bucket_bytes(model), model, _are_rebuilt(model)
-        wrapper = data_parallel(model)
-        self.hold_gradients = wrapper is not None and wrapper.gradient_as_bucket_view
+        self.bytes, self._wrappers = bucket_bytes(model), wrappers(model)
+        self._stay = _are_rebuilt(self._wrappers)
+        self.hold_gradients = any(each.gradient_as_bucket_view for each in self._wrappers)
 
     def among(self, made: Iterable[tuple[int, int]]) -> set[int]:
         """Return the keys of the buckets that were laid out anew; none where they are not all there.
@@ -49,7 +64,7 @@ class Buckets:
         Args:
             made: key and size of what was made meanwhile and stays, from where buckets are.
         """
-        left_bytes = self.bytes if _are_rebuilt(self._model) and not self._stay else 0
+        left_bytes = self.bytes if _are_rebuilt(self._wrappers) and not self._stay else 0
         found = set()
         for key, size in made:
             if size <= left_bytes:
@@ -58,6 +73,5 @@ class Buckets:
         return set() if left_bytes else found
 
 
-def _are_rebuilt(model: nn.Module) -> bool:
-    wrapper = data_parallel(model)
-    return wrapper is not None and private.has_rebuilt_buckets(wrapper)
+def _are_rebuilt(found: Iterable[DistributedDataParallel]) -> bool:
+    return any(private.has_rebuilt_buckets(each) for each in found)

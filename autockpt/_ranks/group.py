@@ -1,14 +1,15 @@
 """Ranks that agree, through the store of their process group: no collective runs, and no device is asked.
 
-    rank 0   set 7/0 ─ wait for 7/1 ─▶ both values ─▶ choose ─▶ the same
-    rank 1   wait for 7/0 ─ set 7/1 ─▶ both values ─▶ choose ─▶ the same       the key says the round and the rank
+    rank 0   set 7/0 ─ count 7 ─▶ 1: wait for 7 ───────────▶ both values ─▶ choose ─▶ the same
+    rank 1             set 7/1 ─ count 7 ─▶ 2: say 7 ──────▶ both values ─▶ choose ─▶ the same
 
-Rounds are few: while the first plan is on its way. Who waits in vain says for whom.
+The last one that comes says so; a key has the number of the round, and of a value the rank. Who waits in vain counts
+`GAVE_UP` in one step with everybody's own: so all hear the same of a round, that it was held or that they have parted.
+Rounds are few: while the first plan is on its way.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,13 +21,26 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
-from .base import Choose, T
+from .base import Choose, Parted, T
 
 ABSENT = (
     "{0} did not come within {1:.0f} s to where the first plan is agreed on, so no plan is made. All ranks that train "
     "one model apply to it alike and take the same steps; {0} may have failed, or be slower than the timeout of its "
     "process group."
 )
+
+PARTED = (
+    "{0} did not come within {1:.3g} s to a step that others have begun before the first plan is made: ranks take "
+    "unequal numbers of steps (join(), unequal microbatches under no_sync), or one is that much slower. From now on "
+    "each plans by itself, and an error of one is no error of the others."
+)
+
+PATIENCE_SECONDS = 20.0
+"""How long a step that begins waits for ranks that have begun steps before. They may wait in a collective for this one,
+so that nobody would ever come; and where one is only slow, little is lost."""
+
+GAVE_UP = 1 << 32
+"""What a rank counts that waits for a round no more: far above the number of ranks."""
 
 
 class Group:
@@ -46,19 +60,20 @@ class Group:
         self._place = f"{place}/{self._store.add(f'{place}/opened by {self.own}', 1)}"
         self._round = 0
 
-    def agree(self, value: Any, choose: Choose[T]) -> T:
+    def agree(self, value: Any, choose: Choose[T], *, parting: bool = False) -> T:
         number = self._round
         self.tell(value)
-        self._round += 1
-        keys = [self._key(number, rank) for rank in self.members]
-        self._wait(keys)
-        found = [msgspec.json.decode(self._store.get(key)) for key in keys]
+        self._wait(number, PATIENCE_SECONDS if parting and number else None)
+        found = [msgspec.json.decode(self._store.get(self._key(number, rank))) for rank in self.members]
         if number:  # all have come to this round, so nobody reads the one before it any more
             self._store.delete_key(self._key(number - 1, self.own))
         return choose(found)
 
     def tell(self, value: Any) -> None:
-        self._store.set(self._key(self._round, self.own), msgspec.json.encode(value))
+        number, self._round = self._round, self._round + 1
+        self._store.set(self._key(number, self.own), msgspec.json.encode(value))
+        if self._store.add(self._key(number, "came"), 1) == len(self.members):
+            self._store.set(self._key(number, "over"), "held")
 
     def local(self, tensor: torch.Tensor) -> torch.Tensor:
         (here,) = private.parts([tensor])
@@ -74,24 +89,37 @@ class Group:
             if brought:
                 private.let_go(unit)
 
-    def _key(self, number: int, rank: int) -> str:
-        return f"{self._place}/{number}/{rank}"
+    def _key(self, number: int, what: int | str) -> str:
+        return f"{self._place}/{number}/{what}"
 
-    def _wait(self, keys: list[str]) -> None:
-        """Wait until all ranks have come, as long as the process group waits for anything.
+    def _wait(self, number: int, patience_seconds: float | None) -> None:
+        """Wait until all ranks have come to a round: as long as the process group waits for anything, or less.
 
         Raises:
             NotApplicable: one has not.
+            Parted: one has not, and there was a patience; or another rank has parted with this one in this round.
         """
-        timeout = self._store.timeout
-        until = time.monotonic() + timeout.total_seconds()
-        for key in keys:
-            left = timedelta(seconds=max(until - time.monotonic(), 0.001))
-            try:
-                self._store.wait([key], left)
-            except RuntimeError as error:
-                absent = [rank for rank, each in zip(self.members, keys, strict=True) if not self._store.check([each])]
-                if not absent:
-                    continue
-                named = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
-                raise NotApplicable(ABSENT.format(named, timeout.total_seconds())) from error
+        timeout_seconds = self._store.timeout.total_seconds()
+        if patience_seconds is not None and not self._over_within(number, min(patience_seconds, timeout_seconds)):
+            gave_up, came = divmod(self._store.add(self._key(number, "came"), GAVE_UP), GAVE_UP)
+            if gave_up == 1 and came < len(self.members):
+                self._store.set(self._key(number, "over"), PARTED.format(self._absent(number), patience_seconds))
+        if not self._over_within(number, timeout_seconds):
+            raise NotApplicable(ABSENT.format(self._absent(number), timeout_seconds))
+        said = self._store.get(self._key(number, "over")).decode()
+        if said != "held":
+            raise Parted(said)
+
+    def _over_within(self, number: int, seconds: float) -> bool:
+        """Wait until it is known what has become of a round; whether that is so in time."""
+        key = self._key(number, "over")
+        try:
+            self._store.wait([key], timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError:
+            return bool(self._store.check([key]))
+        return True
+
+    def _absent(self, number: int) -> str:
+        """Name the ranks that have not come to a round."""
+        absent = [rank for rank in self.members if not self._store.check([self._key(number, rank)])]
+        return f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"

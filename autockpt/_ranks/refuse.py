@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import _torch_private as private
 from .._data.errors import NotApplicable
-from .units import units
+from .units import speaking_parameters, speaks, units
 
 COLLECTIVES = ("c10d.", "_c10d_functional.")
 """How the names of operators begin that run on all ranks together."""
@@ -25,7 +25,7 @@ SHARDED = (
 )
 
 ONLY_IN_TRAINING = (
-    "{0} is sharded over ranks (FSDP2), and a step of autockpt's own would run forward more often on one rank than on "
+    "{0} is sharded over ranks ({1}), and a step of autockpt's own would run forward more often on one rank than on "
     "another. Leave inputs= and plan_for= out: apply(model, budget) records the training itself."
 )
 
@@ -51,6 +51,11 @@ COVERS_UNITS = "has units of FSDP inside, whose parameters its replay would have
 IS_A_UNIT = "is a unit of FSDP, whose parameters are away again when a replay of several calls runs"
 
 
+ON_SEVERAL_RANKS = "is given tensors that lie on several ranks (DTensor)"
+
+REDUCES = "has DistributedDataParallel, whose forward begins a reduction of gradients anew"
+
+
 def ranks() -> int:
     """Return how many processes train together: 1 where there is no process group."""
     distributed = torch.distributed
@@ -73,10 +78,8 @@ def refuse_sharded(model: nn.Module) -> None:
             raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP2 with shards on the host"))
     for name in _of_fsdp(model, "FullyShardedDataParallel"):
         raise NotApplicable(SHARDED.format(name or type(model).__name__, "FSDP1"))
-    own = {id(each) for unit in found.values() for pair in private.parameters_of(unit) for each in pair}
-    for name, parameter in model.named_parameters():
-        if private.is_distributed(parameter) and id(parameter) not in own:
-            raise NotApplicable(SHARDED.format(name, "DTensor parameters"))
+    if found and (name := next(speaking_parameters(model), ("", None))[0]):
+        raise NotApplicable(SHARDED.format(name, "DTensor parameters beside FSDP2"))
     together = [name for name, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm)]
     if together and ranks() > 1:
         raise NotApplicable(TOGETHER.format(together[0], ranks()))
@@ -90,7 +93,9 @@ def refuse_foretold(model: nn.Module) -> None:
     """
     refuse_sharded(model)
     for name in units(model):
-        raise NotApplicable(ONLY_IN_TRAINING.format(name or type(model).__name__))
+        raise NotApplicable(ONLY_IN_TRAINING.format(name or type(model).__name__, "FSDP2"))
+    if speaks(model):
+        raise NotApplicable(ONLY_IN_TRAINING.format(type(model).__name__, "DTensor"))
 
 
 def refuse_own_step(model: nn.Module) -> None:

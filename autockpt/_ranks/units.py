@@ -9,7 +9,7 @@ backward reads what the segment saves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,6 +28,20 @@ def units(model: nn.Module) -> dict[str, Any]:
 def each_unit(model: nn.Module) -> list[Any]:
     """Return the units of a model, each once."""
     return list({id(unit): unit for unit in units(model).values()}.values())
+
+
+def speaking_parameters(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters, by name, that lie on several ranks in forward too (DTensor)."""
+    if private.process_group():
+        own = {id(each) for unit in units(model).values() for pair in private.parameters_of(unit) for each in pair}
+        for name, parameter in model.named_parameters():
+            if private.is_distributed(parameter) and id(parameter) not in own:
+                yield name, parameter
+
+
+def speaks(model: nn.Module) -> bool:
+    """Whether replays of a model's calls run collectives, so that all ranks have to run the same ones."""
+    return next(speaking_parameters(model), None) is not None
 
 
 def around_units(names: Iterable[str]) -> frozenset[str]:

@@ -26,6 +26,7 @@ from .._data.errors import ProfilingError
 from .._device import AllocatorTape, Event, device_of, rounded
 from .._optimizer.shadow import state_tensors
 from .._ranks.buckets import Buckets
+from .._ranks.pipeline import arriving_gradients
 from .._ranks.units import arriving, gathered_now, gathered_parameters, parameters_at_rest, units, waiting_gradients
 from .._stash.base import Stash
 from .._stash.spilled_step import SpilledStep
@@ -65,7 +66,7 @@ class RecordedStep(SpilledStep):
         gc.collect()  # garbage from before the step must not be freed inside it; a tape in it ends
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
-        self._buckets = Buckets(model)
+        self._buckets, self._arriving_bytes = Buckets(model), sum(each.nbytes for each in arriving_gradients(model))
         self._tape, self._clock = self._on.tape(), self._on.clock()
         self._over: object = None  # when the last backward began, or was over
         self._running = False  # whether it has not ended
@@ -184,7 +185,7 @@ class RecordedStep(SpilledStep):
         static = msgspec.structs.replace(
             self._static,
             input_bytes=self._static.input_bytes + sum(given),
-            other_bytes=self._buckets.bytes + max(left_bytes, 0) + stood_bytes,
+            other_bytes=self._buckets.bytes + self._arriving_bytes + max(left_bytes, 0) + stood_bytes,
         )
         trainable = [each for each in parameters_at_rest(self.model) if each.requires_grad]
         return Recorded(

@@ -9,7 +9,7 @@ import torch
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
-from .._ranks.refuse import COVERS_UNITS
+from .._ranks.refuse import COVERS_UNITS, ON_SEVERAL_RANKS
 from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
 from .build import build_profile
@@ -48,9 +48,14 @@ class Recorded:
         return [(op.name, calls[op.call].class_name if op.call >= 0 else "") for op in ops]
 
     @property
+    def speaks(self) -> bool:
+        """Whether replays of its calls run collectives, as they do where functions are given DTensors."""
+        return any(function.unreadable == ON_SEVERAL_RANKS for function in self.run.functions)
+
+    @property
     def sharded(self) -> bool:
-        """Whether calls are units of FSDP2, of which no larger step can be foretold."""
-        return any(call.alone for call in self.run.calls)
+        """Whether parameters lie on several ranks, so that no larger step can be foretold."""
+        return self.speaks or any(call.alone for call in self.run.calls)
 
     @property
     def backwards(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._data.tables import RefusedPart
+from .._ranks.refuse import COLLECTIVES
 from .._watch.checks import CHANGES_PARAMETER, DRAWS, DRAWS_ELSEWHERE
 from .flow import Flow
 
@@ -18,6 +19,8 @@ UNTRACED = "returns an empty or sparse tensor, of which it is not known what rea
 
 CAPTURED = "reads a tensor that is no argument, parameter or buffer (closure or attribute)"
 
+RUNS_TOGETHER = "runs a collective, which others wait for"
+
 CHANGES_GIVEN_BUFFER = "changes a buffer that it is given, which a replay would do again"
 
 GIVEN_BUFFER_MOVES = "is given a buffer that is changed in place later"
@@ -30,7 +33,11 @@ def refused_parts(flow: Flow) -> Iterator[RefusedPart]:
     """Name the calls, results of functions and functions that cannot be replayed, each with the first reason."""
     captured, functions = flow.captured(), range(len(flow.functions))
     calls = (next(filter(None, _of_call(flow, call, captured)), "") for call in range(len(flow.calls)))
-    results = (seen.unreadable or (UNTRACED if seen.untraced else "") for seen in flow.run.functions)
+    together = {op.function for op in flow.run.ops if op.name.startswith(COLLECTIVES)}
+    results = (
+        seen.unreadable or (UNTRACED if seen.untraced else "") or (RUNS_TOGETHER if i in together else "")
+        for i, seen in enumerate(flow.run.functions)
+    )
     alone = (next(filter(None, _of_function(flow, function)), "") for function in functions)
     yield from (RefusedPart("call", i, reason) for i, reason in enumerate(calls) if reason)
     yield from (RefusedPart("run", i, seen.alone) for i, seen in enumerate(flow.run.calls) if seen.alone)
@@ -65,5 +72,6 @@ def _of_function(flow: Flow, function: int) -> Iterator[str]:
     yield seen.unrepeatable
     yield DRAWS_ELSEWHERE.format("unknown") if flow.draws_fakes(function) and not span.first.storages else ""
     yield seen.unreadable
+    yield RUNS_TOGETHER if any(flow.run.ops[op].name.startswith(COLLECTIVES) for op in ops) else ""
     yield "" if span.last.storages else "returns no tensor"
     yield "changes a buffer" if any(not flow.buffers.isdisjoint(flow.changed(op)) for op in ops) else ""

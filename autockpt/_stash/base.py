@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,6 +82,18 @@ class SpilledTensor:
         return new.conj() if self._conjugate else new
 
 
+class SpilledPart(SpilledTensor):
+    """The bytes that this rank has of a tensor which lies on several, and what that is."""
+
+    __slots__ = ("_make", "_part")
+
+    def __init__(self, part: SpilledTensor, tensor: torch.Tensor) -> None:
+        self._token, self._part, self._make = None, part, private.like(tensor)
+
+    def restore(self) -> torch.Tensor:
+        return self._make(self._part.restore())
+
+
 class Spill:
     """Takes what a step saves for backward.
 
@@ -89,10 +101,15 @@ class Spill:
         stash: where the bytes wait.
         device: tensors elsewhere stay where they are.
         held: tensors that the step holds anyway, which stay.
+
+    Attributes:
+        tell_no_room: is told where the stash takes no more, and what is saved from then on stays where it is, since
+            other ranks wait for this one's step; None where that is an error of the step.
     """
 
     def __init__(self, stash: Stash, device: torch.device, held: Iterable[torch.Tensor]) -> None:
         self._stash: Stash | None = stash
+        self.tell_no_room: Callable[[NoRoom], None] | None = None
         self._device = device
         self._held = {private.storage_key(tensor) for tensor in held}
         self._last: dict[int, tuple[weakref.ref[torch.Tensor], int, weakref.ref[SpilledTensor]]] = {}
@@ -103,6 +120,9 @@ class Spill:
         Raises:
             NoRoom: the stash takes no more.
         """
+        if type(tensor) is not torch.Tensor and (part := private.here(tensor)) is not tensor:
+            waits = self.take(part)
+            return SpilledPart(waits, tensor) if isinstance(waits, SpilledTensor) else tensor
         stash = self._stash
         if stash is None or tensor.device.type != self._device.type or not told_by_bytes(tensor):
             return tensor
@@ -113,7 +133,14 @@ class Spill:
             reference, version, waiting = last
             if reference() is tensor and version == private.version(tensor) and (known := waiting()) is not None:
                 return known
-        spilled = SpilledTensor(stash, tensor)
+        try:
+            spilled = SpilledTensor(stash, tensor)
+        except NoRoom as error:
+            if self.tell_no_room is None:
+                raise
+            self.tell_no_room(error)
+            self.close()
+            return tensor
         self._last[id(tensor)] = weakref.ref(tensor), private.version(tensor), weakref.ref(spilled)
         return spilled
 

@@ -22,11 +22,12 @@ class Unseen:
 
     Attributes:
         transformed: whether a transform of torch.func has run a forward, of which none of these is.
+        waits: whether it does, for a forward.
     """
 
     def __init__(self, tell: Callable[[torch.nn.Module], None]) -> None:
         self._tell, self.transformed = tell, False
-        self._waits = True  # for a forward
+        self.waits = True
         self._running = False  # whether a backward is
         self._begun: set[str] = set()
         self._hooks: list[Any] = []
@@ -34,7 +35,7 @@ class Unseen:
     def listen(self, model: torch.nn.Module) -> None:
         """Listen from now on, unless a forward was seen before."""
         self._model = weakref.ref(model)
-        if not self._waits or self._hooks:
+        if not self.waits or self._hooks:
             return
         trained = [each for each in model.parameters() if each.requires_grad]
         if any(each.is_leaf and (each.grad is not None or private.graph_is_alive(each)) for each in trained):
@@ -44,7 +45,7 @@ class Unseen:
 
     def close(self) -> None:
         """Listen no more: a forward was seen, or the model is not held to a budget any more."""
-        self._waits = False
+        self.waits = False
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -54,7 +55,7 @@ class Unseen:
         self._running = False
         if what in self._begun:
             self._begun.discard(what)
-        elif self._waits:
+        elif self.waits:
             self.close()
             if (model := self._model()) is not None:
                 self._tell(model)

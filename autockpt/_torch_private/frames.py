@@ -111,10 +111,34 @@ def parts(tensors: Iterable[Tensor]) -> list[Tensor]:
 _WHOLE = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return the tensor that has the memory: of a DTensor that of this rank, of what a collective brings what comes."""
+    while type(tensor) not in _WHOLE:
+        kind, inner = type(tensor).__name__, None
+        if kind == "DTensor":
+            inner = tensor._local_tensor  # type: ignore[attr-defined]
+        elif kind == "AsyncCollectiveTensor":
+            inner = tensor.elem  # type: ignore[attr-defined]
+        if inner is None:
+            break
+        tensor = inner
+    return tensor
+
+
+def here(tensor: Tensor) -> Tensor:
+    """Return the same, once its bytes are there: a collective may not have brought them yet."""
+    if type(tensor) in _WHOLE:
+        return tensor
+    if type(tensor).__name__ == "AsyncCollectiveTensor":
+        return here(tensor.trigger_wait())  # type: ignore[attr-defined]
+    inner = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor  # type: ignore[attr-defined]
+    return tensor if inner is tensor else here(inner)
+
+
 def storage_key(tensor: Tensor) -> int:
     """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
     try:
-        key: int = tensor.untyped_storage()._cdata
+        key: int = local(tensor).untyped_storage()._cdata
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key

@@ -6,8 +6,10 @@ gathered    _unsharded_param   the same object each time; its storage has no byt
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -107,6 +109,68 @@ def gathers_by_itself(unit: Any) -> bool:
 def is_distributed(tensor: Tensor) -> bool:
     """Whether a tensor lies on several ranks (DTensor)."""
     return type(tensor).__name__ == "DTensor"
+
+
+def stages() -> list[Any]:
+    """Return the stages of pipelines that this process has."""
+    kind = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
+    return [] if kind is None else [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+def asks_for_shapes(stage: Any) -> bool:
+    """Whether a forward of a stage that runs now only tells the shapes of what it makes, as its first one does."""
+    known = getattr(stage, "_stage_meta", None)  # torch 2.12 and before ask without gradients
+    return known is not None and known.outputs is None
+
+
+def gradients_arriving(stage: Any) -> list[Tensor]:
+    """Return where a stage of a pipeline has gradients of its outputs arrive."""
+    every = (info for infos in getattr(stage, "grad_recv_info", {}).values() for info in infos)
+    found = (getattr(info, "buffer", None) for info in every)
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def mesh_ranks(tensor: Any) -> set[int]:
+    """Return the ranks over which a DTensor lies."""
+    return set(tensor.device_mesh.mesh.flatten().tolist())
+
+
+def like(tensor: Any) -> Callable[[Tensor], Tensor]:
+    """Return what makes of this rank's part a tensor that lies on the ranks as a given one does; or leaves it."""
+    if not is_distributed(tensor):
+        return lambda part: part
+    kind, spec = type(tensor), tensor._spec  # of `from_local` it is what forward's own conversions do, without a graph
+    return lambda part: kind(part, spec, requires_grad=False)
+
+
+def wait_for_collectives(on: bool) -> bool:
+    """Have functional collectives of this thread be waited for as they begin, or not; return whether they were.
+
+    Else torch waits as somebody first reads what they bring. Where nobody does, as where a replay ends before, it holds
+    that for good.
+    """
+    functional: Any = sys.modules.get("torch.distributed._functional_collectives")
+    if functional is None or not process_group():
+        return False
+    wrap = functional._maybe_wrap_tensor
+    if not isinstance(wrap, _Waits):
+        if not on:
+            return False
+        wrap = functional._maybe_wrap_tensor = _Waits(wrap, functional.wait_tensor)
+    before, wrap.on = wrap.on, on
+    if not on:
+        functional._maybe_wrap_tensor = wrap.plain
+    return before
+
+
+class _Waits(threading.local):
+    """What torch does with what a collective brings, or waits for it, thread by thread."""
+
+    def __init__(self, plain: Callable[[Tensor], Tensor], wait: Callable[[Tensor], Tensor]) -> None:
+        self.plain, self.wait, self.on = plain, wait, False
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return self.wait(tensor) if self.on else self.plain(tensor)
 
 
 def move(tensor: Tensor) -> None:

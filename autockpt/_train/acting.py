@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from torch import nn
 
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
+from .._ranks import Parted
+from .._ranks.errors import Left
+from .._ranks.pipeline import Pipeline
 from .._tell import said
 from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
-from .agreement import Agreement, Left
+from .agreement import Agreement, Next
 from .batch import Forward, gathered_bytes
 from .decision import Decision
 from .history import MOST_KINDS
@@ -42,11 +46,13 @@ class Acting:
 
     Attributes:
         idle: whether steps run as they come from now on.
+        pipeline: of which the model may be a stage.
     """
 
     def __init__(self, plans: Plans, ways: Ways, optimizers: OptimizerSteps, said: Said, agreement: Agreement) -> None:
         self._plans, self._ways, self._optimizers, self._said = plans, ways, optimizers, said
         self._agreement, self.idle = agreement, False
+        self.pipeline = Pipeline()
         self._put: list[Ready] = []  # plans that were on the model; the newest is last. Kinds of steps take turns
 
     def rest(self) -> None:
@@ -54,6 +60,15 @@ class Acting:
         self.idle = True
         self._ways.stashes.let_go()
         self._agreement.leave("trains without a plan")
+
+    def stepped(self, model: nn.Module | None, installed: Installed) -> None:
+        """Note that an optimizer has taken a step; there all ranks of a pipeline raise what one has failed with."""
+        try:
+            self.pipeline.stepped()
+        except AutockptError:
+            if model is not None:
+                self._give_up(model, installed)
+            raise
 
     def on(
         self,
@@ -83,28 +98,67 @@ class Acting:
             NotApplicable, NoRoom: as for `Ways`.
             AutockptError: as for `Agreement`; the model is left as it was.
         """
-        able = decision.what == "Replan" or self._plans.history.timed
-        try:
-            follows = self._agreement.begins(begins.model, able=able)
-        except Left as left:
-            self.rest()
-            self._said.once(str(left))
+        follows = self._follows(decision, begins.model, installed)
+        if follows == "rest":
             return decision, self._ways.planned(installed, None, None)
-        except AutockptError:
-            self._give_up(begins.model, installed)
-            raise
+        if follows == "plan" and decision.ready is not None:  # another rank needs a plan, and all have one
+            decision = Decision("Replan", "another rank plans")
         if follows == "plan" and decision.what != "Replan":  # the first plan of all ranks, though not for this step
             self._made(begins, installed, gradient_bytes, "the other ranks plan")
         if follows == "wait":
-            return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
-        if decision.what == "Record":
-            return decision, self._ways.recorded(begins, end, is_first=is_first)
-        if decision.what == "Time":
-            return decision, self._ways.timed(begins)
+            decision = dataclasses.replace(decision, what="Wait")
+        if decision.what in ("Record", "Time", "Wait"):
+            return decision, self._unplanned(decision, begins, installed, end, is_first=is_first)
         if decision.what == "Replan":
-            ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            try:
+                ready = self._made(begins, installed, gradient_bytes, decision.reason)
+            except AutockptError as error:
+                if not self.pipeline.fails(error):
+                    raise
+                return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
         return decision, self._planned(decision, begins, installed, gradient_bytes)
+
+    def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
+        """Ask the other ranks what is to be done; or whether there is no plan from now on, since one of them rests."""
+        history = self._plans.history
+        under = decision.ready.plan if decision.ready is not None else None
+        early = history.timed and history.current is None and not self._agreement.speaks
+        able = decision.what == "Replan" or early or (under is not None and self._agreement.speaks)
+        failed, self._ways.no_room = self._ways.no_room, None
+        try:
+            follows = self._agreement.begins(model, able=able, under=under, refused=history.refused, failed=failed)
+        except Left as left:
+            self.rest()
+            self._said.once(str(left))
+            return "rest"
+        except Parted as parted:
+            self._said.once(str(parted))
+            return "go on"
+        except AutockptError:
+            self._give_up(model, installed)
+            raise
+        if follows == "plan" and self._agreement.speaks and self._agreement.refused != history.refused:
+            self._plans.history = history.refusing(self._agreement.refused)
+        return follows
+
+    def _unplanned(
+        self, decision: Decision, begins: Forward, installed: Installed, end: Callable[[], None], *, is_first: bool
+    ) -> Way:
+        """Run the step under no plan; where other ranks wait for this one, no rank does if one cannot."""
+
+        def way() -> Way:
+            if decision.what == "Record":
+                return self._ways.recorded(begins, end, is_first=is_first)
+            return self._ways.timed(begins) if decision.what == "Time" else self._ways.spilled(begins)
+
+        self._ways.goes_on = self._agreement.waits
+        try:
+            return self._agreement.together(way)
+        except AutockptError:
+            if self._ways.goes_on:  # all have heard of it
+                self._give_up(begins.model, installed)
+            raise
 
     def _made(self, begins: Forward, installed: Installed, gradient_bytes: int, reason: str) -> Ready:
         """Make a plan for the step that begins; where no first one is found the model is left as it was."""
@@ -118,7 +172,9 @@ class Acting:
             raise
 
     def _give_up(self, model: nn.Module, installed: Installed) -> None:
-        """Leave the model as it was."""
+        """Leave the model as it was; in a pipeline later, where all ranks do."""
+        if self.pipeline.waits:
+            return
         self.rest()
         with contextlib.suppress(NotApplicable):  # somebody put a forward over ours
             installed.remove(model)
@@ -127,6 +183,7 @@ class Acting:
         """Run the step under the plan that was decided on."""
         ready, lowest = decision.ready, decision.what == "Lowest"
         assert ready is not None
+        self.pipeline.planned()
         self._said.once(said.LOWEST.format(decision.reason), where=lowest)
         stays = self._plans.history.current is ready and installed.plan is ready.plan
         rehearsed = stays or any(each is ready for each in self._put)

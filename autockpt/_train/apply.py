@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 import torch
 
 from .. import _torch_private as private
+from .._calls.pin_names import refuse_unknown_names
 from .._calls.roots import Models, Together, as_one, roots
 from .._compare.checks import Checking
 from .._data import terminal
@@ -26,7 +27,6 @@ from ..solvers.errors import BudgetError, Infeasible, TooCostly
 from ..solvers.units import format_like, shown
 from .given import apply_given, offload_for
 from .governor import Governor
-from .pin_names import refuse_unknown_names
 from .request import Request
 from .wholes import refuse_part
 

@@ -15,8 +15,9 @@ from torch import nn
 from .._calls.roots import WHOLE, roots
 from .._calls.values import encode, kept_whole
 from .._device.present import kinds
+from .._ranks.buckets import data_parallel
 from .._ranks.units import gathered_now, parameters_at_rest, switches, waiting_gradients
-from .._torch_private import parts, process_group
+from .._torch_private import is_distributed, parts, process_group
 
 SWITCHES = (bool, str, torch.dtype, enum.Enum)
 """Arguments that make a model do something else."""
@@ -177,7 +178,10 @@ def _state_of(model: nn.Module) -> tuple[object, ...]:
     parameters = tuple([(parameter.requires_grad, parameter.dtype) for parameter in _parameters(modules)])
     autocast = tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in kinds())
     trains = tuple([(id(module), module.training) for module in modules])
-    return (parameters, trains, autocast, switches(model)) if process_group() else (parameters, trains, autocast)
+    if not process_group():
+        return parameters, trains, autocast
+    several = any(map(is_distributed, _parameters(modules)))
+    return parameters, trains, autocast, switches(model), data_parallel(model) is not None, several
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:

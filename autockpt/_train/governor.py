@@ -19,7 +19,7 @@ from .._calls.roots import Together, title
 from .._frames.table import Handle
 from .._install.install import cover
 from .._install.installation import Installation
-from .._optimizer.steps import OptimizerSteps
+from .._optimizer.steps import OptimizerSteps, blank
 from .._record.switches import CACHE, keeps_cache
 from .._tell import said
 from .._tell.account import Account
@@ -122,6 +122,8 @@ class Governor:
         if self._acting.idle:
             return self._installed.forward(begins)
         if step is not None and step.way.watches and not step.is_here() and step.is_alive():
+            return self._ways.spilled(begins).forward(begins)
+        if self._acting.pipeline.asks_for_shapes(model):
             return self._ways.spilled(begins).forward(begins)
         batch = begins.batch(numbers=self._plans.history.numbers)
         if evaluates and not self._evaluations.trains(batch, step):
@@ -239,6 +241,7 @@ class Governor:
             decide(history, situation), begins, self._installed, held_bytes, end=self.make_way, is_first=ended is None
         )
         self._step = StepUnderWay(decision, way, model, held_bytes, made_before)
+        self._step.whole = self._acting.pipeline.there
         return self._step
 
     def _end(self, arguments: object, *, cut: bool = False) -> ObservedStep | None:
@@ -262,7 +265,10 @@ class Governor:
                 self._end(())
             if again and not self._acting.idle:
                 self._unseen.again()
-        self._unseen.comes("step")
+            if step.whole and not self._acting.idle:
+                self._acting.stepped(step.model, self._installed)
+        if self._unseen.waits and not blank(optimizer):
+            self._unseen.comes("step")
 
     def _unplanned(self, model: nn.Module) -> None:
         """A step of the model was none that came by here."""

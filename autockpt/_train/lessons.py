@@ -174,7 +174,8 @@ class Lessons:
         if self._surprises.sets_up(recorded.run.sets_itself_up):
             _log.info("the model set itself up in its first step, so the next one is recorded")
             return True
-        refuse_collectives(recorded.operators)
+        if not recorded.speaks:
+            refuse_collectives(recorded.operators)
         _log.info("recorded a step on batches of %s%s", step.kind.describe(), recorded.uncounted())
         least_bytes = max(said.MOST_UNCOUNTED * (self._budget_bytes or math.inf), said.LEAST_UNCOUNTED_BYTES)
         uncounted_bytes = recorded.uncounted_bytes or 0

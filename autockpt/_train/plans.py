@@ -79,7 +79,7 @@ class Plans:
         ready = self._agreement.plan(
             profile.plain_peak_bytes,
             lambda: self._ready_for(kind, profile, self._request.solve(profile, device_of(step.device))),
-            lambda plan: self._adopted(begins, known, profile, plan),
+            lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit),
         )
         self.history = dataclasses.replace(self.history, ready=(ready,), current=ready)
         self.account.planned(ready.plan, "a batch was given")
@@ -153,17 +153,21 @@ class Plans:
         memory = self._memory(begins, known, optimizers)
         self.history = dataclasses.replace(self.history, counted=memory, stepped=bool(optimizers))
         known, profile = self._standing(begins, known, memory, optimizers)
-        try:
-            ready = self._agreement.plan(
-                profile.plain_peak_bytes,
-                lambda: self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile),
-                lambda plan: self._adopted(begins, known, profile, plan),
-            )
-        except (Infeasible, TooCostly) as error:
-            if first or self._request.strict:
-                raise
-            ready = self._ready_for(known.kind, profile, error.plan, str(error))
-        else:
+
+        def make() -> Ready:
+            try:
+                return self._with_headroom(begins, known, profile) or self._as_recorded(begins, known, profile)
+            except (Infeasible, TooCostly) as error:
+                if first or self._request.strict:
+                    raise
+                return self._ready_for(known.kind, profile, error.plan, str(error))
+
+        ready = self._agreement.plan(
+            profile.plain_peak_bytes,
+            make,
+            lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit),
+        )
+        if not ready.unfit and not self._agreement.speaks:  # one plan of all, which only holds this kind
             ready = self._shared(ready, known, begins, optimizers)
         self.history = self.history.planned(ready)
         _log.info(
@@ -211,12 +215,18 @@ class Plans:
         plan = self._request.solve(profile, device_of(begins.device))
         return self._ready_for(known.kind, profile, plan)
 
-    def _adopted(self, begins: Forward, known: Known, profile: Profile, plan: Plan) -> Ready | None:
-        """Take a plan of another rank's for batches as large as were recorded; None where it does not do for them."""
+    def _adopted(self, begins: Forward, known: Known, profile: Profile, plan: Plan, unfit: str) -> Ready | None:
+        """Take a plan of another rank's for batches as large as were recorded; None where it does not do for them.
+
+        Where it is known to be `unfit` it is taken whatever it holds.
+        """
         if self._request.plan_for or self.history.roomy(known) != known.kind:
             return None
-        mine = self._request.restated(plan, profile, device_of(begins.device))
-        return None if mine is None else self._ready_for(known.kind, profile, mine)
+        device = device_of(begins.device)
+        if mine := self._request.restated(plan, profile, device):
+            return self._ready_for(known.kind, profile, mine)
+        mine = self._request.restated(plan, profile, device, fits=False) if unfit else None
+        return None if mine is None else self._ready_for(known.kind, profile, mine, unfit)
 
     def _memory(self, begins: Forward, known: Known, optimizers: Sequence[Optimizer]) -> OptimizerMemory:
         """What optimizers need that have been seen to step, or else the one that was told."""

@@ -92,9 +92,16 @@ class Request:
             asked = self.goal.budget if isinstance(self.goal.budget, str) else ""
             raise error.carrying(asked=asked, margin=device.margin) from None
 
-    def restated(self, plan: Plan, profile: Profile, device: Device) -> Plan | None:
-        """Return a plan that was made for a like step, as one for this; None where it does not do for it."""
-        return restate(plan, profile, self._asked(less_margin(self.goal, device)))
+    def restated(self, plan: Plan, profile: Profile, device: Device, *, fits: bool = True) -> Plan | None:
+        """Return a plan that was made for a like step, as one for this; None where it does not do for it.
+
+        Args:
+            plan: the plan.
+            profile: of this step.
+            device: where it trains.
+            fits: whether it has to hold to what is asked for.
+        """
+        return restate(plan, profile, self._asked(less_margin(self.goal, device) if fits else Goal(budget="min")))
 
     def _asked(self, goal: Goal) -> Asked:
         return Asked(goal=goal, solver=self.solver, seconds=self.seconds, pins=self.pins, offload=self.offload)

@@ -2,6 +2,7 @@
 
     one forward          F ── B ── optimizer │ F ── B ── ...
     a graph that waits   G ── D ── B(D) ── D(G) ── B(D, G) │ G ── ...      a generator's, while its critic learns
+    a pipeline's       F ── F ── B ── F ── B ── B ── optimizer │ F ── ...                   whatever waits
     derived again        I ── grad(I, create_graph) ── O ── ... ── B(O, I) │ I ── ...      inner losses, outer ones
     one that is held     M ── F ── B ── optimizer ── F ── B ── optimizer │ F ── ...      M never has a backward
 
@@ -88,11 +89,12 @@ class StepUnderWay:
         graphs: that they make.
         running: whether one of its forwards is.
         trains: whether one of them is known to be one of training, and not of an evaluation.
+        whole: whether it goes on until an optimizer steps, as that of a stage of a pipeline does.
     """
 
     __slots__ = (
         *("_model", "_patience", "_pauses", "_thread", "batches", "decision", "gradient_bytes", "graphs"),
-        *("made_before", "running", "trains", "way"),
+        *("made_before", "running", "trains", "way", "whole"),
     )
 
     def __init__(
@@ -102,7 +104,13 @@ class StepUnderWay:
         self.batches: list[Batch] = []
         self.graphs, self.running, self.trains = Graphs(way.backward_begins), False, False
         self._model, self._thread, self._patience = weakref.ref(model), threading.current_thread(), Patience()
+        self.whole = False
         self._pauses = 0  # forwards since its backward that were no training: a frozen teacher's, before the next step
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, where somebody still has it."""
+        return self._model()
 
     @property
     def kind(self) -> Kind:
@@ -116,6 +124,8 @@ class StepUnderWay:
 
     def goes_on(self) -> bool:
         """Whether a forward that begins now belongs to it: a graph of an earlier one waits for its first backward."""
+        if self.whole:
+            return self.is_here() and not self._patience.stepped
         return self.is_here() and not (self.backward and self._patience.over) and self.waits()
 
     def waits(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
@@ -23,6 +23,7 @@ from .._ranks.refuse import refuse_sharded
 from .._record.in_place import RecordedStep
 from .._record.switches import CHECKPOINTING, Switches
 from .._record.timed import TimedStep
+from .._stash.base import NoRoom
 from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
 from .._tell import spoken
@@ -31,6 +32,8 @@ from .batch import Batch, Forward
 from .known import Ready
 from .planned import Measured, PlannedWay
 from .way import Installed, ObservedStep, Way
+
+S = TypeVar("S", bound=SpilledStep)
 
 MOST_UNRECORDED = 4
 """Steps that could not be recorded, after which it is said again that there is no plan."""
@@ -110,22 +113,26 @@ class Ways:
 
     Attributes:
         stashes: where what they save waits.
+        goes_on: whether a step goes on that has no room there, since other ranks wait for it.
+        no_room: what such a step had none for; None where all had.
     """
 
     def __init__(self, said: Said) -> None:
         self.stashes, self._said, self._switches = HeldStashes(), said, Switches()
+        self.goes_on = False
+        self.no_room: NoRoom | None = None
         self._unrecorded = 0  # steps that should have been
 
     def spilled(self, begins: Forward) -> Way:
         """Only spill the step that begins so; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
-        return SpilledWay(SpilledStep(begins.model, begins.device, begins.arguments, stash))
+        return SpilledWay(self._kept_on(SpilledStep(begins.model, begins.device, begins.arguments, stash)))
 
     def timed(self, begins: Forward) -> Way:
         """Time it; errors as for `SpilledStep`."""
         stash = self.stashes.open(begins.device)
         self.stashes.hold(begins.device, stash)
-        return TimedWay(TimedStep(begins.model, begins.device, begins.arguments, stash))
+        return TimedWay(self._kept_on(TimedStep(begins.model, begins.device, begins.arguments, stash)))
 
     def recorded(self, begins: Forward, end: Callable[[], None], *, is_first: bool) -> Way:
         """Record it, if that can be done now; else it is only spilled.
@@ -149,11 +156,12 @@ class Ways:
             step = RecordedStep(begins.model, begins.device, begins.arguments, stash, is_first=is_first)
         except ProfilingError as error:
             self._tell_unrecorded(error)
-            way: Way = SpilledWay(SpilledStep(begins.model, begins.device, begins.arguments, stash))
+            spilled = SpilledStep(begins.model, begins.device, begins.arguments, stash)
+            way: Way = SpilledWay(self._kept_on(spilled))
         else:
             private.yields_to_others(functools.partial(_ends, weakref.WeakMethod(end), weakref.ref(self.stashes)))
             spoken.recording(is_first=is_first)
-            way = RecordedWay(step)
+            way = RecordedWay(self._kept_on(step))
         self.stashes.hold(begins.device, stash)  # not before: an earlier recording that ends lets go of what is held
         return way
 
@@ -162,6 +170,15 @@ class Ways:
         checks = ready.checks if ready is not None else None
         lets_go = functools.partial(_rehearsed, self.stashes, checks) if self.stashes.holding else None
         return PlannedWay(installed, ready, measured, lets_go)
+
+    def _kept_on(self, step: S) -> S:
+        """Have a step go on without room, where others wait for it."""
+        if self.goes_on:
+            step.spill.tell_no_room = self._without_room
+        return step
+
+    def _without_room(self, error: NoRoom) -> None:
+        self.no_room = self.no_room or error
 
     def switch_off(self, model: nn.Module) -> None:
         """Switch off what recomputes regions by itself, and say so."""

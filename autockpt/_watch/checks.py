@@ -18,6 +18,7 @@ from .._calls.unrepeatable import why_unrepeatable
 from .._calls.values import tensors
 from .._data.errors import ProfilingError
 from .._device.present import generators
+from .._ranks.refuse import ON_SEVERAL_RANKS
 from .marks import SeenCall, SeenFunction
 
 States: TypeAlias = list[tuple[torch.Generator, torch.Tensor]]
@@ -82,6 +83,8 @@ class Checks:
         given, states = tensors(arguments), self._states()
         devices = {tensor.device for tensor in given}
         function.unrepeatable = _why_not_alone(arguments, given)
+        if private.process_group() and any(map(private.is_distributed, given)):
+            function.unrepeatable = function.unreadable = ON_SEVERAL_RANKS
         function.cached_casts = private.any_autocast_enabled() and torch.is_autocast_cache_enabled()
 
         def ended(output: object) -> None:
@@ -89,7 +92,7 @@ class Checks:
             function.unrepeatable = function.unrepeatable or elsewhere
             others = [leaf for leaf in tree_leaves(output) if leaf is not None and not isinstance(leaf, torch.Tensor)]
             function.plain = all(isinstance(each, PLAIN) for each in others)
-            if others:
+            if others and not function.unreadable:
                 function.unreadable = f"returns something that is no tensor ({type(others[0]).__name__})"
 
         return ended

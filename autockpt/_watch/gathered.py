@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import _torch_private as private
-from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT
+from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, REDUCES
 from .._ranks.units import around_units, gathered_parameters, units
 from .marks import SeenCall
 
@@ -23,6 +24,8 @@ class Gathered:
     def __init__(self, model: torch.nn.Module) -> None:
         self._units = frozenset(units(model))
         self.any, self._around = bool(self._units), around_units(self._units)
+        inside = {name for name, each in model.named_modules() if name and isinstance(each, DistributedDataParallel)}
+        self._reduces = inside | around_units(inside)
         self._keys = {private.storage_key(each) for each in gathered_parameters(model)}
 
     def has(self, tensor: torch.Tensor) -> bool:
@@ -36,6 +39,7 @@ class Gathered:
     def begins(self, call: SeenCall, module: torch.nn.Module) -> list[torch.Tensor]:
         """Note which replays of a call that begins would have to gather; return what is gathered for it."""
         call.reasons += [COVERS_UNITS] if call.name in self._around else []
+        call.reasons += [REDUCES] if call.name in self._reduces else []
         call.alone = IS_A_UNIT if call.name in self._units else ""
         own = [each for each in module._parameters.values() if each is not None and not private.is_distributed(each)]
         self._keys.update(map(private.storage_key, own))

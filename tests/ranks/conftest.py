@@ -22,11 +22,12 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[World]]:
 
 @pytest.fixture
 def both(worlds: list[World], tmp_path_factory: pytest.TempPathFactory) -> Both:
-    """Have two ranks run a function of `tests.ranks.works`; a world in which one has hung or died is not used again."""
+    """Have two ranks run a function of `works`, or ``file.function``; a world with a rank that has died is not used."""
     if not worlds or not worlds[-1].alive:
         worlds.append(World(tmp_path_factory.mktemp("world")))
 
     def run(name: str, **given: object) -> list[Any]:
-        return worlds[-1].run("tests.ranks.works", name, **given)
+        file, _, function = name.rpartition(".")
+        return worlds[-1].run(f"tests.ranks.{file or 'works'}", function, **given)
 
     return run

@@ -11,10 +11,20 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+from .quiet import group_of_all, octets
 
 WORDS = 128
 
@@ -30,11 +40,11 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        rows, length, width = hidden.shape
-        parts = self.qkv(self.first(hidden)).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        query, key, value = parts.unbind(0)
+        parts = self.qkv(self.first(hidden))
+        rows, length, _ = parts.shape
+        query, key, value = parts.view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        mixed = self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        mixed = self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
         hidden = hidden + functional.dropout(mixed, self.dropout, self.training)
         wide = functional.gelu(self.up(self.second(hidden)))
         return hidden + functional.dropout(self.down(wide), self.dropout, self.training)
@@ -96,9 +106,9 @@ class Gathers(Quiet):
         self._log.append(f"gather {output_tensor.numel()}")
         rank, size = distributed.get_rank(group), input_tensor.nbytes
         here = numpy.zeros(output_tensor.nbytes, numpy.uint8)
-        here[rank * size : (rank + 1) * size] = _octets(input_tensor)
+        here[rank * size : (rank + 1) * size] = octets(input_tensor)
         distributed.all_reduce(torch.from_numpy(here), group=group)
-        _octets(output_tensor)[:] = here
+        octets(output_tensor)[:] = here
 
 
 class Scatters(Quiet):
@@ -112,11 +122,7 @@ class Scatters(Quiet):
         every[rank] = input_tensor.numpy()
         distributed.all_reduce(torch.from_numpy(every.view(numpy.uint8)), group=group)
         mean = numpy.array_split(every, ranks, axis=1)[rank].sum(0) / numpy.float32(ranks)
-        _octets(output_tensor)[:] = mean.view(numpy.uint8)
-
-
-def _octets(tensor: Tensor) -> Any:
-    return tensor.detach().view(torch.uint8).numpy()
+        octets(output_tensor)[:] = mean.view(numpy.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +130,8 @@ class Shared:
     """A way in which two ranks share a model.
 
     Attributes:
-        by: ``ddp``, or ``fsdp``, whose root is a unit too.
+        by: ``ddp``, or ``fsdp``, whose root is a unit too; ``tp``, each layer of a block by its columns or rows, or
+            ``sp``, the same with sequences shared in between.
         units: which modules of FSDP's are, beside the root: its ``blocks``; none, ``root``; or blocks and a ``grouped``
             end, ends that are ``tied``, a ``frozen`` block; or blocks that two ranks have as copies, ``hybrid``.
         quiet: whether collectives of FSDP take nothing from torch's allocator.
@@ -142,6 +149,9 @@ class Shared:
 
     def wrap(self, model: Writer, log: list[str]) -> nn.Module:
         """Share a model; collectives of FSDP that are quiet are logged."""
+        if self.by in ("tp", "sp"):
+            mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
+            return _in_parallel(model, mesh, sequences=self.by == "sp")
         if self.by == "ddp":
             return DistributedDataParallel(model, gradient_as_bucket_view=self.views)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
@@ -161,10 +171,27 @@ class Shared:
                 first.set_custom_reduce_scatter(Scatters(log))
         return model
 
-    def bucket_bytes(self, model: nn.Module) -> int:
-        """Bytes of buckets that `measure` sees come as they are laid out anew; it does not see the old ones go."""
-        rebuilt = isinstance(model, DistributedDataParallel) and model._has_rebuilt_buckets
-        return sum(each.nbytes for each in model.parameters()) if rebuilt else 0
+
+def _in_parallel(model: Writer, mesh: DeviceMesh, *, sequences: bool) -> Writer:
+    """Have each rank compute a part of every layer."""
+    along = Shard(1) if sequences else Replicate()
+    for block in model.blocks:
+        ways: dict[str, ParallelStyle] = {
+            "qkv": ColwiseParallel(input_layouts=along),
+            "out": RowwiseParallel(output_layouts=along),
+            "up": ColwiseParallel(input_layouts=along),
+            "down": RowwiseParallel(output_layouts=along),
+        }
+        ways |= {"first": SequenceParallel(), "second": SequenceParallel()} if sequences else {}
+        parallelize_module(block, mesh, ways)
+    if sequences:
+        ends: dict[str, ParallelStyle] = {
+            "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=along),
+            "norm": SequenceParallel(),
+            "head": ColwiseParallel(input_layouts=along, output_layouts=Replicate()),
+        }
+        parallelize_module(model, mesh, ends)
+    return model
 
 
 def standing_bytes(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Sequence[Tensor]) -> int:
@@ -224,7 +251,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[T
 def _sync(model: nn.Module, *, on: bool) -> None:
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = on
-    else:
+    elif hasattr(model, "set_requires_gradient_sync"):
         model.set_requires_gradient_sync(on)  # type: ignore[operator]
 
 

@@ -12,7 +12,7 @@ from .models import Shared
 
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
-DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
+DDP, FSDP, TENSORS = Shared(by="ddp"), Shared(by="fsdp"), Shared(by="tp")
 
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"shared": DDP},
@@ -30,6 +30,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, grouped": {"shared": Shared(by="fsdp", units="grouped")},
     "fsdp, tied": {"shared": Shared(by="fsdp", units="tied")},
     "fsdp, a part frozen": {"shared": Shared(by="fsdp", units="frozen")},
+    "tensor parallel": {"shared": TENSORS},
+    "tensor parallel, planned before": {"shared": TENSORS, "before": True},
+    "tensor parallel, accumulating": {"shared": TENSORS, "accumulate": 2},
+    "tensor parallel with statistics": {"shared": TENSORS, "norm": True},
+    "sequence parallel": {"shared": Shared(by="sp")},
 }
 
 FIRST = {
@@ -41,6 +46,8 @@ FIRST = {
     ("fsdp, kept gathered", 0.8),
     ("fsdp of the root alone", 0.6),
     ("fsdp, accumulating", 0.6),
+    ("tensor parallel, planned before", 0.4),
+    ("sequence parallel", 0.6),
 }
 """What `make test` runs; `make sweep` runs all."""
 
@@ -51,10 +58,12 @@ ROWS = [
 ]
 
 
-def refuse_wrong(found: list[dict[str, Any]]) -> None:
+def refuse_wrong(found: list[dict[str, Any]], shared: Shared) -> None:
+    """Refuse other bits, and other collectives; where replays speak they run more than the plain step, all alike."""
     for each in found:
         assert each["differ"] == []
-        assert each["log"] == each["plain_log"] == found[0]["log"]
+        assert each["log"] == found[0]["log"] and each["plain_log"] == found[0]["plain_log"]
+        assert (each["log"] == each["plain_log"]) is not (shared.by in ("tp", "sp") and shared.quiet)
 
 
 @pytest.mark.parametrize(("way", "share"), ROWS)
@@ -63,7 +72,7 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
     if any("infeasible" in each for each in found):
         assert all("infeasible" in each for each in found)
         return
-    refuse_wrong(found)
+    refuse_wrong(found, WAYS[way]["shared"])
     for each in found:
         assert each["segments"], "nothing is recomputed, so nothing is shown"
         assert max(each["peaks"]) <= each["budget"]
@@ -76,9 +85,12 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
 HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)
 
 
-@pytest.mark.parametrize("shared", [Shared(by="fsdp", quiet=False), DDP, HYBRID], ids=["fsdp", "ddp", "hybrid"])
+LOUD = [Shared(by="fsdp", quiet=False), Shared(by="tp", quiet=False), DDP, HYBRID]
+
+
+@pytest.mark.parametrize("shared", LOUD, ids=["fsdp", "tensor parallel", "ddp", "hybrid"])
 def test_with_collectives_of_gloo_itself(both: Both, shared: Shared) -> None:
     """Its threads let go of memory at moments of their own, so that no byte is asked for here."""
     found = both("kept", shared=shared, share=0.6, norm=True)
-    refuse_wrong(found)
+    refuse_wrong(found, shared)
     assert all(each["segments"] for each in found)

@@ -36,7 +36,8 @@ def kept(
 ) -> dict[str, Any]:
     """Train plainly and under a budget that leaves a share of what the plain step adds."""
     gc.freeze()  # what was there before is looked through by every measurement
-    batches = [[tokens(rank, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
+    own = 0 if shared.by in ("tp", "sp") else rank  # ranks that share layers are given the same batches
+    batches = [[tokens(own, accumulate * i + j, length=length) for j in range(accumulate)] for i in range(STEPS + 1)]
 
     def run(budget: int | str | None) -> tuple[Any, ...]:
         log: list[str] = []
@@ -55,10 +56,10 @@ def kept(
         def step_once(number: int) -> dict[str, str]:
             said: list[dict[str, str]] = []
             gc.collect()
-            stood, laid_out = standing_bytes(wrapped, optimizer, batches[number][:1]), shared.bucket_bytes(wrapped)
+            stood = standing_bytes(wrapped, optimizer, batches[number][:1])
             found = autockpt.measure(lambda: said.append(step(wrapped, optimizer, batches[number], 100 + number)))
             starts.append(stood)
-            peaks.append(stood + found.step_bytes - shared.bucket_bytes(wrapped) + laid_out)
+            peaks.append(stood + found.step_bytes)
             grown.append(found.end_bytes - found.start_bytes)
             return said[0]
 

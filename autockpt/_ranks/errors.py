@@ -1,0 +1,60 @@
+"""Errors of one rank as plain values, and as errors of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._data.errors import NotApplicable
+from ..solvers.errors import AutockptError, BudgetError, Infeasible, TooCostly
+
+UNEQUAL = (
+    "the ranks ask for different things, and one plan for all is to be made: {0}. Give all of them the same arguments."
+)
+
+LEFT = "rank {0} {1}, so no rank makes a plan"
+
+
+class Left(AutockptError):
+    """A rank trains without a plan, which is no error; the others do then."""
+
+
+def left_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
+    """Return what is raised where one of the ranks has left; None where none has."""
+    for rank, each in zip(ranks, every, strict=True):
+        if "left" in each:
+            words = LEFT.format(rank, each["left"])
+            return NotApplicable(words) if each["failed"] else Left(words)
+    return None
+
+
+def unequal_of(ranks: Sequence[int], every: Sequence[Mapping[str, Any]]) -> AutockptError | None:
+    """Return what is raised where ranks have asked for different things; None where they have not."""
+    asked = [each["asked"] for each in every]
+    unequal = [what for what in asked[0] if any(each[what] != asked[0][what] for each in asked)]
+    if not unequal:
+        return None
+    pairs = list(zip(ranks, asked, strict=True))
+    told = [f"{what} {each[what]} on rank {rank}" for what in unequal for rank, each in pairs]
+    return (BudgetError if unequal == ["budget"] else NotApplicable)(UNEQUAL.format(", ".join(told)))
+
+
+def plain_error(error: Exception, meanwhile: str) -> dict[str, Any]:
+    """Put an error into plain values, with what the rank did `meanwhile`."""
+    said: dict[str, Any] = {"error": type(error).__name__, "words": f"{error}", "meanwhile": meanwhile}
+    if isinstance(error, Infeasible):
+        names = ("budget_bytes", "minimum_bytes", "solver", "dominated_by", "asked", "margin")
+        said["figures"] = {name: getattr(error, name) for name in names}
+    elif isinstance(error, TooCostly):
+        figures = ("most_seconds", "least_seconds", "solver", "plain_seconds")
+        said["figures"] = {name: getattr(error, name) for name in figures}
+    return said
+
+
+def error_of(said: Mapping[str, Any], rank: int) -> AutockptError:
+    """Return an error of another rank as one of this: of the same class, where that carries figures."""
+    if said["error"] == Infeasible.__name__:
+        return Infeasible(**said["figures"], notes=(f"rank {rank} says so, and the others make no plan without it",))
+    if said["error"] == TooCostly.__name__:
+        return TooCostly(**said["figures"], chosen=())
+    return NotApplicable(LEFT.format(rank, f"has failed as it {said['meanwhile']} ({said['error']}: {said['words']})"))
