@@ -77,6 +77,9 @@ from autockpt.solvers.names import NAMES as SOLVER_NAMES
 if importlib.util.find_spec("torch") is not None:
     from autockpt import _record as record_room
     from autockpt import _torch_private as torch_private
+    from autockpt._batches.batch import Batch, Forward, batch_of
+    from autockpt._batches.batch import Kind as BatchKind
+    from autockpt._batches.headroom import enlarged
     from autockpt._calls.layout import bytes_of, is_dense, span_bytes
     from autockpt._calls.names import function_name
     from autockpt._calls.unrepeatable import why_unrepeatable
@@ -151,11 +154,8 @@ if importlib.util.find_spec("torch") is not None:
     from autockpt._stash.memory import Room as HostRoom
     from autockpt._stash.memory import room as host_room
     from autockpt._stash.spilled_step import SpilledStep
-    from autockpt._train.batch import Batch, Forward, batch_of
-    from autockpt._train.batch import Kind as BatchKind
     from autockpt._train.decision import Decision, Situation
     from autockpt._train.decision import decide as governor_decide
-    from autockpt._train.headroom import enlarged
     from autockpt._train.history import History
     from autockpt._train.known import Known, Ready
     from autockpt._train.request import Request

@@ -39,6 +39,7 @@ BELOW_TRAIN = {
     "_frames",
     "_compare",
     "_install",
+    "_batches",
     "_tell",
 }
 
@@ -63,6 +64,7 @@ LEFT_OF = {
         "_optimizer",
         "_install",  # a plan is taken off a model while that is recorded
     },
+    "_batches": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_record"},
     "_choose": {"_data", "solvers"},
     "_fit": {"_data", "solvers", "_choose"},
     "_frames": {"_data", "_torch_private", "_device", "_calls", "_ranks", "_stash"},

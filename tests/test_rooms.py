@@ -10,6 +10,7 @@ import pytest
 LIBRARY = Path(__file__).parent.parent / "autockpt"
 ROOMS = (
     *(
+        "_batches",
         "_check",
         "_cli",
         "_compare",
@@ -20,9 +21,8 @@ ROOMS = (
         "_install",
         "_optimizer",
         "_ranks",
-        "_record",
     ),
-    *("_show", "_stash", "_tell", "_train", "_watch"),
+    *("_record", "_show", "_stash", "_tell", "_train", "_watch"),
 )
 
 MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15

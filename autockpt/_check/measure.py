@@ -6,7 +6,7 @@ import gc
 import re
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,9 +132,21 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
         highest = _resident_bytes(highest=True)
         allocations = private.stop_memory_profiler(profiler, "cpu")
         older.watched = []
-    live = older.live
-    start_bytes = sum(live.values()) + buckets.stood_bytes
-    level = peak_bytes = start_bytes - buckets.gone_bytes()
+    start_bytes = sum(older.live.values()) + buckets.stood_bytes
+    level, peak_bytes = _levels(allocations, older, start_bytes - buckets.gone_bytes())
+    return Measurement(
+        peak_bytes=max(peak_bytes, start_bytes),
+        start_bytes=start_bytes,
+        end_bytes=level,
+        seconds=seconds,
+        device="cpu",
+        resident_bytes=None if highest is None or resident_bytes is None else highest - resident_bytes,
+    )
+
+
+def _levels(allocations: Iterable[private.AllocationEvent], older: _Older, level: int) -> tuple[int, int]:
+    """Replay allocations and frees from a level on; return the last level and the highest."""
+    live, peak_bytes = older.live, level
     for address, change, device_type, _ in allocations:
         if device_type != "cpu":
             continue
@@ -148,14 +160,7 @@ def _by_profiler(step: Callable[[], object]) -> Measurement:
             peak_bytes = max(peak_bytes, level)
         else:
             level -= live.pop(address, 0)  # 0: older than the step, and never seen by Python
-    return Measurement(
-        peak_bytes=max(peak_bytes, start_bytes),
-        start_bytes=start_bytes,
-        end_bytes=level,
-        seconds=seconds,
-        device="cpu",
-        resident_bytes=None if highest is None or resident_bytes is None else highest - resident_bytes,
-    )
+    return level, peak_bytes
 
 
 class _Older:

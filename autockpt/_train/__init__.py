@@ -13,5 +13,5 @@ way.py        what a governor asks of the way a step runs; ways.py and planned.p
 step.py       the step that is under way
 lessons.py    what follows from one that is over
 
-Beside them: plans.py makes plans for the kinds of steps that were recorded; batch.py says what a kind is.
+Beside them: plans.py makes plans for the kinds of steps that were recorded; `_batches` says what a kind is.
 """

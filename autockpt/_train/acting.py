@@ -14,6 +14,7 @@ from typing import Literal
 
 from torch import nn
 
+from .._batches.batch import Forward, gathered_bytes
 from .._data.errors import NotApplicable
 from .._device import device_of
 from .._optimizer.steps import OptimizerSteps
@@ -24,7 +25,6 @@ from .._tell import said
 from .._tell.said import Said
 from ..solvers.errors import AutockptError, Infeasible, TooCostly
 from .agreement import Agreement, Next
-from .batch import Forward, gathered_bytes
 from .decision import Decision
 from .history import MOST_KINDS
 from .known import Ready

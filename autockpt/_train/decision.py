@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .batch import Batch
+from .._batches.batch import Batch
 from .history import History
 from .known import Ready
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from .._batches.batch import Batch
 from .._calls.values import tensors
-from .batch import Batch
 from .step import MOST_FORWARDS, StepUnderWay
 
 MOST_KINDS = 64

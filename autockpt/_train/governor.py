@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from .._batches.batch import Batch, Forward, gradient_bytes
 from .._calls.roots import Together, title
 from .._frames.table import Handle
 from .._install.install import cover
@@ -29,7 +30,6 @@ from .._tell.unseen import Unseen
 from .._torch_private import transforms_active
 from .acting import Acting
 from .agreement import Agreement
-from .batch import Batch, Forward, gradient_bytes
 from .decision import Situation, decide
 from .evaluations import Evaluations
 from .known import LoopState, Ready

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from .._batches.batch import Batch, Kind
+from .._batches.headroom import roomy
 from .._optimizer.memory import OptimizerMemory
-from .batch import Batch, Kind
-from .headroom import roomy
 from .known import Known, Ready, covering
 
 MOST_KINDS = 8

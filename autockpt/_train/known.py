@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from .._batches.batch import Batch, Kind
 from .._choose.candidates.passes import Passes
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
@@ -13,7 +14,6 @@ from .._data.profile import Profile
 from .._optimizer.memory import Optimizers
 from .._record.prelude import unlike_bytes
 from .._record.recorded import Recorded
-from .batch import Batch, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

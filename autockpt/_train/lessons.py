@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 
+from .._batches.batch import Forward, gathered_bytes, gradient_bytes
 from .._choose.refusing import told
 from .._data.errors import ProfilingError
 from .._device import device_of
@@ -13,7 +14,6 @@ from .._ranks.refuse import refuse_collectives
 from .._record.recorded import Recorded
 from .._tell import said
 from .._tell.said import Said
-from .batch import Forward, gathered_bytes, gradient_bytes
 from .known import Ready
 from .planned import Measured
 from .plans import Plans

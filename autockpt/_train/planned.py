@@ -16,9 +16,9 @@ from typing import Any
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._batches.batch import Batch, Forward
 from .._device import Device, Level
 from .._frames.thread import carrying
-from .batch import Batch, Forward
 from .known import Ready
 from .way import Installed, ObservedStep, Way
 

@@ -13,6 +13,8 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
+from .._batches.batch import Forward, Kind, gradient_bytes
+from .._batches.headroom import enlarged, grown
 from .._choose.alike import MOST_OTHERS, shared
 from .._choose.refusing import refusing
 from .._compare.checks import ReplayChecks
@@ -30,8 +32,6 @@ from .._tell.account import Account
 from ..solvers.errors import Infeasible, TooCostly
 from ..solvers.units import format_like
 from .agreement import Agreement
-from .batch import Forward, Kind, gradient_bytes
-from .headroom import enlarged, grown
 from .history import History
 from .known import Known, Ready
 from .request import Request, less_margin

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._batches.batch import Batch, Kind
 from .._watch.graphs import Graphs
-from .batch import Batch, Kind
 from .decision import Decision
 from .way import Way
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .._batches.batch import Kind
 from .._data.errors import ProfilingError
-from .batch import Kind
 
 MOST_TRIES = 4
 """Recordings that fail, or are made since a step did what the plan does not count on. After them the plan stays."""

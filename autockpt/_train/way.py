@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
+from .._batches.batch import Batch, Forward
 from .._compare.checks import ReplayChecks
 from .._data.plan import Plan
 from .._install.installation import PlanReport
 from .._record.recorded import Recorded
 from .._record.timed import Timing
-from .batch import Batch, Forward
 from .known import Ready
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .. import _torch_private as private
+from .._batches.batch import Batch, Forward
 from .._compare.checks import ReplayChecks
 from .._data.errors import NotApplicable, ProfilingError
 from .._device import device_of
@@ -28,7 +29,6 @@ from .._stash.held import HeldStashes
 from .._stash.spilled_step import SpilledStep
 from .._tell import spoken
 from .._tell.said import STILL, Said
-from .batch import Batch, Forward
 from .known import Ready
 from .planned import Measured, PlannedWay
 from .way import Installed, ObservedStep, Way
