@@ -60,7 +60,8 @@ SCALE = 1000.0  # sizes and costs are scaled to this, so that tolerances of 1e-6
 SAFE = 1e-10  # share of the bound that is given up for sums that are rounded
 ROOM = 1e-7  # share of the budget by which a level may be above it
 
-Row = tuple[int, list[tuple[int, int, int]]]
+Needs = list[tuple[int, int, int]]
+Row = tuple[int, Needs]
 """What must fit into a step: bytes that may be held, and (item, maker, reader): the item is held, or the maker runs
 again, as far as the reader runs again. Without a reader it is backward that reads it; without a maker nothing makes it
 again. -1 stands for none."""
@@ -256,17 +257,25 @@ class _Programme:
         self.paid = {u: self.lp.add_variable(f"r{u}", 0, 1) for u in units}
         costs = [(column, flow.units[u].seconds / self.cost_unit) for u, column in self.paid.items()]
         for i, (room_bytes, needs) in enumerate(rows):
-            again = {u: self.lp.add_variable(f"R{i}_{u}", 0, 1) for u in units} if len(rows) > 1 else self.paid
-            held = {t: self.lp.add_variable(f"h{i}_{t}", 0, 1) for t in sorted({t for t, _, _ in needs})}
-            for u in units if len(rows) > 1 else ():
-                self._at_most([(again[u], 1.0), (self.paid[u], -1.0)], 0.0)
-            for t, maker, reader in needs:
-                terms = [(held[t], -1.0), *([(again[maker], -1.0)] if maker >= 0 else [])]
-                self._at_most([*terms, *([(again[reader], 1.0)] if reader >= 0 else [])], 0.0 if reader >= 0 else -1.0)
-            sizes = [(held[t], flow.items[t].bytes / self.size_unit) for t in held]
+            held = self._add_step(i, needs, only=len(rows) == 1)
+            sizes = [(column, flow.items[t].bytes / self.size_unit) for t, column in held.items()]
             if seconds:
                 self._at_most(sizes, room_bytes / self.size_unit)
         self.lp.setObjective(pulp.LpAffineExpression(costs if seconds else sizes))
+
+    def _add_step(self, i: int, needs: Needs, *, only: bool) -> dict[int, Any]:
+        """Add the columns of step number i, and rows (1) to (3) of it; return its columns h by item.
+
+        Where there is no other step, R is r.
+        """
+        again = self.paid if only else {u: self.lp.add_variable(f"R{i}_{u}", 0, 1) for u in self.paid}
+        held = {t: self.lp.add_variable(f"h{i}_{t}", 0, 1) for t in sorted({t for t, _, _ in needs})}
+        for u in () if only else self.paid:
+            self._at_most([(again[u], 1.0), (self.paid[u], -1.0)], 0.0)
+        for t, maker, reader in needs:
+            terms = [(held[t], -1.0), *([(again[maker], -1.0)] if maker >= 0 else [])]
+            self._at_most([*terms, *([(again[reader], 1.0)] if reader >= 0 else [])], 0.0 if reader >= 0 else -1.0)
+        return held
 
     def _at_most(self, terms: list[tuple[Any, float]], most: float) -> None:
         pulp = highs.pulp_module()

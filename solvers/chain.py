@@ -156,19 +156,10 @@ class Chain:
         top = int(np.clip((room_bytes - self.apex_bytes) // slot_bytes, -1, slots))
         room = np.minimum(fits, slots - held) + 1  # slots before an arc that leave it room
         cost = [candidate.recompute_seconds for candidate in candidates] + [0.0] * (n_points - 1)
-        leaving: list[list[int]] = [[] for _ in range(n_points)]
         arriving: list[list[int]] = [[] for _ in range(n_points)]
-        for arc, (first, last) in enumerate(columns.arcs):
-            leaving[first].append(arc)
+        for arc, (_, last) in enumerate(columns.arcs):
             arriving[last].append(arc)
-        seconds = np.full((n_points, slots + 1), np.inf)
-        seconds[0, 0] = 0.0
-        for point in range(n_points):
-            for arc in leaving[point]:
-                most, on = int(room[arc]), int(held[arc])
-                if most > 0:
-                    onto = seconds[columns.arcs[arc][1], on : on + most]
-                    np.minimum(onto, seconds[point, :most] + cost[arc], out=onto)
+        seconds = self._least_seconds(room, held, cost, slots)
         if top < 0 or not np.isfinite(seconds[-1, : top + 1]).any():
             return None
         point, slot = n_points - 1, int(seconds[-1, : top + 1].argmin())
@@ -185,6 +176,22 @@ class Chain:
                 chosen.append(arc)
             point, slot = columns.arcs[arc][0], slot - int(held[arc])
         return tuple(sorted(chosen))
+
+    def _least_seconds(self, room: Ints, held: Ints, cost: list[float], slots: int) -> Floats:
+        """Least seconds of any path to each point, by the slots that it holds there."""
+        arcs, n_points = self.columns.arcs, self.columns.n_points
+        leaving: list[list[int]] = [[] for _ in range(n_points)]
+        for arc, (first, _) in enumerate(arcs):
+            leaving[first].append(arc)
+        seconds = np.full((n_points, slots + 1), np.inf)
+        seconds[0, 0] = 0.0
+        for point in range(n_points):
+            for arc in leaving[point]:
+                most, on = int(room[arc]), int(held[arc])
+                if most > 0:
+                    onto = seconds[arcs[arc][1], on : on + most]
+                    np.minimum(onto, seconds[point, :most] + cost[arc], out=onto)
+        return seconds
 
     def _slots(self, slot_bytes: float) -> Ints:
         """What each arc holds in slots, rounded so that what a row of arcs holds is off by one slot at most.

@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from .common import Plan
 from .judge import Floats, Ints, Judge, course
+from .problem import Problem
 
 Form = tuple[int, ...]
 """Columns whose sum, at most 1 in any plan, says whether something is alive."""
@@ -56,17 +57,10 @@ class Columns:
         points = sorted({point for span in spans for point in span} - {len(problem.calls)})
         at = {point: i for i, point in enumerate([*points, len(problem.calls)])}
         arcs = [(at[start], at[stop]) for start, stop in spans] + [(i, i + 1) for i in range(len(points))]
-        holders: list[dict[int, set[int]]] = [defaultdict(set) for _ in problem.tensors]
-        for c, candidate in enumerate(problem.candidates):
-            for hold in candidate.holds:
-                holders[hold.tensor][hold.until].add(c)
         entries: dict[tuple[int, int, int], int] = defaultdict(int)
         always = np.zeros(len(problem.steps) + 1, dtype=np.int64)
         pieces = _Pieces(arcs, n_candidates)
-        for tensor, ends in zip(problem.tensors, holders, strict=True):
-            for save in tensor.saves:
-                stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
-                ends[save.until].add(n_candidates + stretch if stretch >= 0 else ALWAYS)
+        for tensor, ends in zip(problem.tensors, _holders(problem, points), strict=True):
             times = [tensor.free_step, *sorted(until for until in ends if until > tensor.free_step)]
             holding: frozenset[int] = frozenset()
             form: Form | None = ()
@@ -79,12 +73,7 @@ class Columns:
                 else:
                     for column in form:
                         entries[column, start, until] += tensor.bytes
-        for c, candidate in enumerate(problem.candidates):
-            for addition in candidate.additions:
-                if addition.start < addition.until:
-                    entries[c, addition.start, addition.until] += addition.bytes
-        table = np.array([(*key, n) for key, n in entries.items()], dtype=np.int64).reshape(-1, 4)
-        table = table[np.argsort(table[:, 0], kind="stable")]
+        table = _with_additions(problem, entries)
         self.judge, self.arcs, self.alive = judge, tuple(arcs), tuple(pieces.alive)
         self.base_bytes: Ints = judge.base_bytes + np.cumsum(always[:-1])
         self.entry_column, self.entry_start = table[:, 0], table[:, 1]
@@ -144,6 +133,30 @@ class Columns:
         return row.astype(np.float64)
 
 
+def _with_additions(problem: Problem, entries: dict[tuple[int, int, int], int]) -> Ints:
+    """Return entries, with what candidates add, as a table of column, start, until and bytes, by column."""
+    for c, candidate in enumerate(problem.candidates):
+        for addition in candidate.additions:
+            if addition.start < addition.until:
+                entries[c, addition.start, addition.until] += addition.bytes
+    table = np.array([(*key, n) for key, n in entries.items()], dtype=np.int64).reshape(-1, 4)
+    found: Ints = table[np.argsort(table[:, 0], kind="stable")]
+    return found
+
+
+def _holders(problem: Problem, points: list[int]) -> list[dict[int, set[int]]]:
+    """By tensor and the step until which they do, the columns that hold it: candidates, and stretches that save it."""
+    holders: list[dict[int, set[int]]] = [defaultdict(set) for _ in problem.tensors]
+    for c, candidate in enumerate(problem.candidates):
+        for hold in candidate.holds:
+            holders[hold.tensor][hold.until].add(c)
+    for tensor, ends in zip(problem.tensors, holders, strict=True):
+        for save in tensor.saves:
+            stretch = bisect_right(points, save.call) - 1  # -1: before any candidate
+            ends[save.until].add(len(problem.candidates) + stretch if stretch >= 0 else ALWAYS)
+    return holders
+
+
 class _Pieces:
     """The kinds of pieces met so far, which tensors share.
 
@@ -193,6 +206,18 @@ class _Pieces:
         freeing = {stretch: self.options[stretch] - holders for stretch in stretches}
         if not all(freeing.values()):
             return None
+        covered = self._covered(holders, stretches, freeing)
+        forms = {self.options[stretch] & holders for stretch in stretches if stretch not in covered}
+        largest: list[frozenset[int]] = []
+        for form in sorted(forms, key=len, reverse=True):
+            if not any(form <= other for other in largest):
+                largest.append(form)
+        return tuple(sorted(tuple(sorted(form)) for form in largest))
+
+    def _covered(
+        self, holders: frozenset[int], stretches: list[int], freeing: Mapping[int, frozenset[int]]
+    ) -> set[int]:
+        """Stretches that all that free a piece over another cover as well."""
         n_candidates = len(self.arcs) - len(self.options)
         saving = [stretch for stretch in stretches if n_candidates + stretch in holders]  # others are freed if kept
         covered: set[int] = set()
@@ -202,9 +227,4 @@ class _Pieces:
                 first, last = max(span[0] for span in spans), min(span[1] for span in spans)
                 around = stretches[bisect_left(stretches, first) : bisect_left(stretches, last)]
                 covered.update(other for other in around if other != stretch)
-        forms = {self.options[stretch] & holders for stretch in stretches if stretch not in covered}
-        largest: list[frozenset[int]] = []
-        for form in sorted(forms, key=len, reverse=True):
-            if not any(form <= other for other in largest):
-                largest.append(form)
-        return tuple(sorted(tuple(sorted(form)) for form in largest))
+        return covered

@@ -19,6 +19,9 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from .refusals import AutockptError as AutockptError
+from .refusals import BudgetError as BudgetError
+
 T = TypeVar("T", bound="_Told")
 
 MEANT_BYTES = 512
@@ -30,16 +33,8 @@ MOST_ADVICE = 2
 """Sentences of advice in a message."""
 
 
-class AutockptError(ValueError):
-    """Base of every error that autockpt raises on purpose."""
-
-
 class BackendError(AutockptError):
     """HiGHS, which solves integer programmes, cannot be loaded, failed, or answered what cannot be; says how."""
-
-
-class BudgetError(AutockptError):
-    """A budget that does not parse, or that is not a positive number of bytes."""
 
 
 class InvalidProblem(AutockptError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -100,22 +101,19 @@ class Judge:
     def __init__(self, problem: Problem, candidates: Sequence[Candidate] | None = None) -> None:
         """Make the arrays; O(everything in the problem), of candidates only what these have."""
         tensors, candidates = problem.tensors, problem.candidates if candidates is None else candidates
-        saves = [(i, save) for i, tensor in enumerate(tensors) for save in tensor.saves]
+        saves = [save for tensor in tensors for save in tensor.saves]
         holds = [hold for candidate in candidates for hold in candidate.holds]
         additions = [addition for candidate in candidates for addition in candidate.additions]
         self.problem, self.candidates = problem, candidates
-        self.base_bytes = _ints([step.base_bytes for step in problem.steps])
-        self.tensor_bytes = _ints([tensor.bytes for tensor in tensors])
-        self.free_step = _ints([tensor.free_step for tensor in tensors])
-        self.save_tensor = _ints([i for i, _ in saves])
-        self.save_call = _ints([save.call for _, save in saves])
-        self.save_until = _ints([save.until for _, save in saves])
-        self.hold_tensor = _ints([hold.tensor for hold in holds])
-        self.hold_until = _ints([hold.until for hold in holds])
+        self.base_bytes = _column(problem.steps, "base_bytes")
+        self.tensor_bytes, self.free_step = _column(tensors, "bytes"), _column(tensors, "free_step")
+        counts = _ints([len(tensor.saves) for tensor in tensors])
+        self.save_tensor: Ints = np.repeat(np.arange(len(tensors), dtype=np.int64), counts)
+        self.save_call, self.save_until = _column(saves, "call"), _column(saves, "until")
+        self.hold_tensor, self.hold_until = _column(holds, "tensor"), _column(holds, "until")
         self.hold_offset = _ints([0, *accumulate(len(candidate.holds) for candidate in candidates)])
-        self.addition_bytes = _ints([addition.bytes for addition in additions])
-        self.addition_start = _ints([addition.start for addition in additions])
-        self.addition_until = _ints([addition.until for addition in additions])
+        self.addition_bytes = _column(additions, "bytes")
+        self.addition_start, self.addition_until = _column(additions, "start"), _column(additions, "until")
         self.addition_offset = _ints([0, *accumulate(len(candidate.additions) for candidate in candidates)])
 
     @property
@@ -176,6 +174,11 @@ class Judge:
     def seconds(self, chosen: Sequence[int]) -> float:
         """Recompute seconds of the candidates `chosen`."""
         return sum(self.candidates[c].recompute_seconds for c in chosen)
+
+
+def _column(rows: Sequence[object], name: str) -> Ints:
+    """One attribute of many rows."""
+    return _ints([*map(attrgetter(name), rows)])
 
 
 def _ints(values: Sequence[int]) -> Ints:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from .errors import BudgetError
+from .refusals import BudgetError
 
 _UNITS = {"b": 1} | {f"{x}b": 10 ** (3 * i) for i, x in enumerate("kmgt", 1)}
 _UNITS |= {f"{x}ib": 2 ** (10 * i) for i, x in enumerate("kmgt", 1)}

@@ -9,26 +9,15 @@ import pytest
 
 LIBRARY = Path(__file__).parent.parent / "autockpt"
 ROOMS = (
-    *(
-        "_batches",
-        "_check",
-        "_cli",
-        "_compare",
-        "_data",
-        "_device",
-        "_fit",
-        "_frames",
-        "_install",
-        "_optimizer",
-        "_ranks",
-    ),
-    *("_record", "_show", "_stash", "_tell", "_train", "_watch"),
+    *("_batches", "_calls", "_check", "_choose", "_cli", "_compare", "_data", "_device", "_fit", "_frames", "_install"),
+    *("_optimizer", "_ranks", "_record", "_show", "_stash", "_tell", "_torch_private", "_train", "_watch", "solvers"),
 )
+
+WIDER = {"solvers": 2250}
+"""Rooms that are larger still. What chooses inside a block (dataflow, menu, min_cut, bound) is to have one of its own."""
 
 MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)
-LONG = {"_device": {("tape", "_with_marks")}}
-"""Functions that are longer still. A line may only go."""
 
 
 def sources(room: str) -> dict[str, str]:
@@ -71,7 +60,7 @@ def code_lines(source: str, first: int = 1, last: int = 1 << 30) -> int:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_are_small(room: str) -> None:
-    assert sum(map(code_lines, sources(room).values())) <= MOST_ROOM_LINES
+    assert sum(map(code_lines, sources(room).values())) <= WIDER.get(room, MOST_ROOM_LINES)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -85,7 +74,7 @@ def test_files_and_functions_are_short(room: str) -> None:
                 branches = sum(isinstance(each, BRANCHES) for each in ast.walk(node))
                 lines = code_lines(source, node.lineno, node.end_lineno or 0)
                 long.update([(name, node.name)] if lines > MOST_CODE_LINES or branches > MOST_BRANCHES else [])
-    assert long == LONG.get(room, set())
+    assert long == set()
 
 
 @pytest.mark.parametrize("room", ROOMS)

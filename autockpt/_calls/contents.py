@@ -117,51 +117,62 @@ class Contents:
         return [each.name for each in self._kept if each.changed]
 
     def _enter(self, name: str, value: Any) -> None:
-        if isinstance(value, dict):
-            self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
-            if len(value) <= MOST_ITEMS:
-                self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
-        elif isinstance(value, torch.Tensor):
-            self.tensors.append((name, value))
-            if own := vars(value):  # a quantized weight's scales
-                self._enter(name, own)
-        elif isinstance(value, torch.nn.Module):
-            if id(value) in self._bare:
-                self._todo += [
-                    (f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN
-                ]
-            else:
-                self._enter(name, vars(value))
-            self._class(name, type(value))
-        elif isinstance(value, _RANDOM):
-            self._random(name, value)
-        elif isinstance(value, _CONTAINERS):
-            self._keep(name, lambda: [*value], partial(fill, value))
-            if len(value) <= MOST_ITEMS:
-                self._todo += [(name, item) for item in value]
-        elif isinstance(value, numpy.ndarray):
-            if value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
-                self._keep(name, value.tobytes, partial(fill_array, value), state=True)
-        elif isinstance(value, (bytearray, array.array)):
-            self._keep(name, lambda: bytes(value), partial(fill_bytes, value), state=True)
-        elif isinstance(value, _STREAMS):
-            self._keep(name, lambda: (value.getvalue(), value.tell()), partial(rewrite, value), state=True)
-        elif isinstance(value, (tuple, frozenset)):
-            self._todo += [(name, item) for item in value]
-        elif isinstance(value, types.MethodType):
-            self._todo += [(name, value.__self__), (name, value.__func__)]
-        elif isinstance(value, types.BuiltinMethodType):
-            self._todo.append((name, value.__self__))
-        elif isinstance(value, partial):
-            self._todo += [(name, item) for item in (value.func, *value.args, *value.keywords.values())]
-        elif isinstance(value, types.FunctionType):
-            self._function(name, value)
-        elif isinstance(value, types.GeneratorType):
-            self._keep(f"the generator {name}", partial(stands, value), None)
-        elif isinstance(value, Iterator) and _of_library(type(value)):
+        """Keep what a value holds, and have what it leads to looked at."""
+        for kinds, enter in _WAYS:
+            if isinstance(value, kinds):
+                enter(self, name, value)
+                return
+        if isinstance(value, Iterator) and _of_library(type(value)):
             self._iterator(name, value)
         elif isinstance(value, _OBJECTS) or not _of_library(type(value)):
             self._object(name, value)
+
+    def _mapping(self, name: str, value: dict[Any, Any]) -> None:
+        self._keep(name, lambda: [*value.keys(), *value.values()], partial(fill_dict, value))
+        if len(value) <= MOST_ITEMS:
+            self._todo += [(f"{name}.{key}"[:MOST_NAME], item) for key, item in value.items()]
+
+    def _tensor(self, name: str, value: torch.Tensor) -> None:
+        self.tensors.append((name, value))
+        if own := vars(value):  # a quantized weight's scales
+            self._enter(name, own)
+
+    def _module(self, name: str, value: torch.nn.Module) -> None:
+        if id(value) in self._bare:
+            self._todo += [(f"{name}.{key}"[:MOST_NAME], each) for key, each in vars(value).items() if key not in _OWN]
+        else:
+            self._enter(name, vars(value))
+        self._class(name, type(value))
+
+    def _container(self, name: str, value: Any) -> None:
+        self._keep(name, lambda: [*value], partial(fill, value))
+        if len(value) <= MOST_ITEMS:
+            self._todo += [(name, item) for item in value]
+
+    def _array(self, name: str, value: Any) -> None:
+        if value.nbytes <= MOST_ARRAY_BYTES and value.flags.writeable and not value.dtype.hasobject:
+            self._keep(name, value.tobytes, partial(fill_array, value), state=True)
+
+    def _bytes(self, name: str, value: Any) -> None:
+        self._keep(name, lambda: bytes(value), partial(fill_bytes, value), state=True)
+
+    def _stream(self, name: str, value: Any) -> None:
+        self._keep(name, lambda: (value.getvalue(), value.tell()), partial(rewrite, value), state=True)
+
+    def _items(self, name: str, value: Iterable[Any]) -> None:
+        self._todo += [(name, item) for item in value]
+
+    def _method(self, name: str, value: types.MethodType) -> None:
+        self._items(name, (value.__self__, value.__func__))
+
+    def _builtin(self, name: str, value: types.BuiltinMethodType) -> None:
+        self._todo.append((name, value.__self__))
+
+    def _partial(self, name: str, value: partial[Any]) -> None:
+        self._items(name, (value.func, *value.args, *value.keywords.values()))
+
+    def _generator(self, name: str, value: types.GeneratorType[Any, Any, Any]) -> None:
+        self._keep(f"the generator {name}", partial(stands, value), None)
 
     def _keep(
         self, name: str, read: Callable[[], Any], write: Callable[[Any], object] | None, *, state: bool = False
@@ -230,6 +241,25 @@ class Contents:
                     self._attribute(f"{name}.{key}", value, key)
         if callable(value):
             self._class(name, type(value))
+
+
+_WAYS: tuple[tuple[Any, Callable[[Contents, str, Any], None]], ...] = (
+    (dict, Contents._mapping),
+    (torch.Tensor, Contents._tensor),
+    (torch.nn.Module, Contents._module),
+    (_RANDOM, Contents._random),
+    (_CONTAINERS, Contents._container),
+    (numpy.ndarray, Contents._array),
+    ((bytearray, array.array), Contents._bytes),
+    (_STREAMS, Contents._stream),
+    ((tuple, frozenset), Contents._items),
+    (types.MethodType, Contents._method),
+    (types.BuiltinMethodType, Contents._builtin),
+    (partial, Contents._partial),
+    (types.FunctionType, Contents._function),
+    (types.GeneratorType, Contents._generator),
+)
+"""How values are entered; the first kind that one is counts."""
 
 
 def _of_library(thing: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -136,9 +137,6 @@ def advise(
         alone = f"The parameters alone, {in_unit(parts.parameter_bytes)}, are above the budget of {budget}"
         return [*lines, f"{alone}: only fewer or narrower ones would fit."]
     fixed = parts.parameter_bytes + parts.buffer_bytes + parts.optimizer_bytes
-    grows = parts.input_bytes + parts.output_bytes + parts.activation_bytes + parts.boundary_bytes
-    grows += parts.restored_bytes + (parts.transient_bytes if parts.phase != "optimizer" else 0)
-    grown, lacks = f"{in_unit(grows)} of the peak grow with", in_unit(missing)
     if fixed > budget_bytes:
         stands = f"{in_unit(fixed)} of parameters, buffers and optimizer state"
         lines.append(f"What stands before the batch comes, {stands}, is above the budget of {budget}: no batch fits.")
@@ -147,20 +145,8 @@ def advise(
         lines.append(f"Lift pins: without them the same solver {enough}.")
     if solver not in ("auto", "ilp"):
         lines.append(f"Solver {solver!r} looks at few plans: 'auto' may get lower.")
-    if parts.optimizer_bytes >= missing:
-        left = in_unit(parts.optimizer_bytes - missing)
-        lines.append(f"Take an optimizer that holds less: with a state of at most {left} it fits.")
-    elif parts.optimizer_bytes > SMALL * missing:
-        lines.append(
-            f"An optimizer without state would spare {parts.optimizer_bytes / missing:.0%} of the {lacks} missing."
-        )
-    if fixed <= budget_bytes and grows > missing:
-        share = 100 * (grows - missing) // grows
-        lines.append(
-            f"Take a smaller batch or shorter sequences: {grown} them, so about {share} % of these inputs fit."
-        )
-    elif fixed <= budget_bytes:
-        lines.append(f"A smaller batch alone does not help: {grown} it, and {lacks} are missing.")
+    lines += _lighter_optimizer(parts, missing, in_unit)
+    lines += [_smaller_batch(parts, missing, in_unit)] if fixed <= budget_bytes else []
     if parts.phase == "optimizer" and parts.transient_bytes > SMALL * missing:
         size = in_unit(parts.transient_bytes)
         lines.append(f"The peak stands in the optimizer's own step, which no plan changes: its temporaries are {size}.")
@@ -171,6 +157,27 @@ def advise(
     refused = (each for each in parts.refused[:1] if each[1] > SMALL * missing)
     lines += [f"Calls that cannot run again keep {in_unit(size)}: {which}." for which, size in refused]
     return lines
+
+
+def _lighter_optimizer(parts: PeakParts, missing: int, in_unit: Callable[[int], str]) -> Iterator[str]:
+    """Say what an optimizer with a smaller state would spare of the missing bytes."""
+    if parts.optimizer_bytes >= missing:
+        left = in_unit(parts.optimizer_bytes - missing)
+        yield f"Take an optimizer that holds less: with a state of at most {left} it fits."
+    elif parts.optimizer_bytes > SMALL * missing:
+        share = f"{parts.optimizer_bytes / missing:.0%}"
+        yield f"An optimizer without state would spare {share} of the {in_unit(missing)} missing."
+
+
+def _smaller_batch(parts: PeakParts, missing: int, in_unit: Callable[[int], str]) -> str:
+    """Say what a smaller batch would spare of the missing bytes."""
+    grows = parts.input_bytes + parts.output_bytes + parts.activation_bytes + parts.boundary_bytes
+    grows += parts.restored_bytes + (parts.transient_bytes if parts.phase != "optimizer" else 0)
+    grown = f"{in_unit(grows)} of the peak grow with"
+    if grows <= missing:
+        return f"A smaller batch alone does not help: {grown} it, and {in_unit(missing)} are missing."
+    share = 100 * (grows - missing) // grows
+    return f"Take a smaller batch or shorter sequences: {grown} them, so about {share} % of these inputs fit."
 
 
 def _let_go(who: str, size: str) -> str:

@@ -55,12 +55,7 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
     honouring = [i for i in keeping if not any(leaves(replays[i], call) for call in again)]
     for call in required:
         covering = {i for i in everything if again_of[i] and replays[i].members[0] <= call < replays[i].stop}
-        why = _why_never(candidates, call, covered=bool(covering))
-        if not why and covering.isdisjoint(keeping):
-            why = f"whatever recomputes it also runs again what {' '.join(Pins(keep=pins.keep))} wants kept"
-        elif not why and covering.isdisjoint(honouring):
-            why = "whatever recomputes it leaves alone another call that is to be recomputed"
-        if why:
+        if why := _why_not(candidates, call, covering, keeping, honouring, pins):
             key = index.nodes[call].key
             raise PinError(f"{key!r}, which matches recompute={again[call]!r}, cannot be recomputed: {why}")
     stated = candidates.problem.candidates
@@ -71,6 +66,19 @@ def pin(candidates: Candidates, pins: Pins) -> Candidates:
             f"{listed(index.keys(required))} overlap. Pin a call around them instead."
         )
     return replace(candidates, problem=problem, replays=tuple(replays[i] for i in honouring))
+
+
+def _why_not(
+    candidates: Candidates, call: int, covering: set[int], keeping: list[int], honouring: list[int], pins: Pins
+) -> str:
+    """Say why nothing of what covers a call may be chosen; empty where something may."""
+    if why := _why_never(candidates, call, covered=bool(covering)):
+        return why
+    if covering.isdisjoint(keeping):
+        return f"whatever recomputes it also runs again what {' '.join(Pins(keep=pins.keep))} wants kept"
+    if covering.isdisjoint(honouring):
+        return "whatever recomputes it leaves alone another call that is to be recomputed"
+    return ""
 
 
 def refuse_pins(keep: Patterns, recompute: Patterns) -> None:

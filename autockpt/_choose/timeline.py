@@ -49,12 +49,7 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
     n_steps = len(problem.steps)
     kept = levels(n_steps, free, saved, sizes)
     held = levels(n_steps, saved, needed, sizes)
-    restored = np.zeros(n_steps, np.int64)
-    for c in chosen:
-        for addition in problem.candidates[c].additions:
-            begins_in_forward = addition.start < len(tops) and profile.forward_until(tops[addition.start]) >= 0
-            into = held if begins_in_forward else restored  # a snapshot waits from forward on
-            into[addition.start : addition.until] += addition.bytes
+    restored = _add_replays(candidates, chosen, tops, held)
     static_bytes = profile.static.total_bytes - profile.static.gradient_bytes
     steps = []
     for i, step in enumerate(problem.steps):
@@ -78,6 +73,17 @@ def split_levels(candidates: Candidates, chosen: Sequence[int]) -> MemoryTimelin
             )
         )
     return MemoryTimeline(model=profile.model, ticks=profile.ticks, peak=judged.peak_step, steps=tuple(steps))
+
+
+def _add_replays(candidates: Candidates, chosen: Sequence[int], tops: Sequence[int], held: Ints) -> Ints:
+    """Return by step what replays restore; what they hold from forward on, such as snapshots, is added to `held`."""
+    restored, profile = np.zeros_like(held), candidates.index.profile
+    for c in chosen:
+        for addition in candidates.problem.candidates[c].additions:
+            begins_in_forward = addition.start < len(tops) and profile.forward_until(tops[addition.start]) >= 0
+            into = held if begins_in_forward else restored
+            into[addition.start : addition.until] += addition.bytes
+    return restored
 
 
 def _base(index: Index, later: dict[str, Ints]) -> dict[str, Ints]:

@@ -110,24 +110,28 @@ def _phrase(kind: _Kind, total: int, name: str) -> str:
     kept = [dict.fromkeys(filter(None, map(_unit, segment.keep))) for segment in kind.segments]
     parts = sum(map(bool, kept))
     how = "whole" if not parts else "in part" if parts == number else f"({number - parts} whole, {parts} in part)"
-    noun = "block" if number == 1 else "blocks"
-    of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
-    if not kind.layers:
-        said = f"{name or 'the whole model'} {how}"
-    elif not name and kind.after.startswith(ANY):
-        inside = kind.after.lstrip(f".{ANY}")
-        said = f"{f'{inside} in ' if inside else ''}{of} {'part' if number == 1 else 'parts'} of blocks {how}"
-    elif ANY in kind.after:
-        said = f"{of} {'.'.join(filter(None, (name, ANY, kind.after)))} {how}"
-    else:
-        blocks = f"{of} {noun} of {name}" if name else f"{of} {noun}"
-        if number < total and number <= MOST and name:
-            blocks = f"{name}.{ranges(sorted(set(kind.layers)))}"
-        said = f"{kind.after} in {blocks} {how}" if kind.after else f"{blocks} {how}"
+    said = f"{_calls(kind, total, name)} {how}"
     counts = Counter(unit for units in kept for unit in units)
     often = [(unit, n) for unit, n in counts.most_common(MOST) if n >= SELDOM * parts]
     named = [unit if n >= MOSTLY * parts else f"{unit} in {n}" for unit, n in often]
     return f"{said}; kept: {', '.join(named)}" if named else said
+
+
+def _calls(kind: _Kind, total: int, name: str) -> str:
+    """Name the calls of a kind, of so many: ``46 of 48 blocks of h``."""
+    number = len(kind.segments)
+    of = f"all {number}" if number == total else f"{number} of {total}" if total > number else str(number)
+    if not kind.layers:
+        return name or "the whole model"
+    if not name and kind.after.startswith(ANY):
+        inside = kind.after.lstrip(f".{ANY}")
+        return f"{f'{inside} in ' if inside else ''}{of} {'part' if number == 1 else 'parts'} of blocks"
+    if ANY in kind.after:
+        return f"{of} {'.'.join(filter(None, (name, ANY, kind.after)))}"
+    blocks = f"{of} {'block' if number == 1 else 'blocks'}" + (f" of {name}" if name else "")
+    if number < total and number <= MOST and name:
+        blocks = f"{name}.{ranges(sorted(set(kind.layers)))}"
+    return f"{kind.after} in {blocks}" if kind.after else blocks
 
 
 def _split(call: str) -> tuple[str, int | None, str]:

@@ -161,7 +161,12 @@ class AllocatorTape:
             elif change < 0:
                 live.pop(pointer, None)
                 events.append(Event("free", pointer, -change))
-        if left:
+        self._refuse_unread(events, found, complete=not left)
+        return events
+
+    def _refuse_unread(self, events: list[Event], found: int, *, complete: bool) -> None:
+        """Refuse a stream that has lost markers, or that tells of no allocation."""
+        if not complete:
             raise ProfilingError(
                 f"the profiler's stream holds {found} of {len(self._addresses)} markers: "
                 "forward calls modules in threads of its own, backward is called in another thread, or a torch "
@@ -173,4 +178,3 @@ class AllocatorTape:
                 f"the allocator of {self._device} reported nothing, so what the step held was not seen. "
                 "`autockpt doctor` says what is reported on this machine."
             )
-        return events

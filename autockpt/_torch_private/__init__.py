@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+from .flags import flags, set_flags
 from .frames import (
     any_autocast_enabled,
     container_handlers,
     default_generator,
-    flags,
     foreign_checkpoint_active,
     geometry,
     global_hooks,
@@ -26,7 +26,6 @@ from .frames import (
     parts,
     plain_torch_function,
     preserved_version,
-    set_flags,
     set_grad_enabled,
     storage_key,
     tensor_without_storage,

@@ -14,7 +14,7 @@ Where a function is kept, what it made and saved stays from forward on instead, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..._data.plan import Segment
@@ -55,7 +55,7 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
 
     Also where it restores nothing; None where backward never reads what the run saves, so that no replay runs.
     """
-    profile, saves, nodes = index.profile, index.profile.saves, index.save_nodes
+    saves, nodes = index.profile.saves, index.save_nodes
     keep, skip = kept_and_skipped(index, members, frozenset(idle)) if idle else ((), ())
     alone = frozenset((*keep, *skip))
     inside = index.saves_of(members)
@@ -64,47 +64,69 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     fills = index.passes.fills(slots)
     if not fills:
         return None
-    stays = set(inside).difference(slots)
     boundary = index.boundary(members)
     over = max(fills) + 1  # the last replay is
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
-    # What the caller's code made of a member's result may be handed on: it is held, and the replay makes another.
-    born = (t for t in held if index.births[t] not in alone and index.covers(members, index.births[t]))
-    twice = {tensor: copies_of(index, members, tensor) for tensor in born}
-    buffers = tuple(
-        dict.fromkeys(name for n in index.within(members, index.changing) for name in index.nodes[n].record.buffers)
-    )
-    snapshot = sum(profile.buffer_bytes[name] for name in buffers)
+    twice = _twice(index, members, held, alone)
+    buffers = _changed_buffers(index, members)
+    snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
     replays = [
         _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
     ]
     end = max(each.end for each in replays)
     additions = [addition for each in replays for addition in each.additions]
-    for i in stays:
+    for i in set(inside).difference(slots):
         if saves.tensor[i] >= 0:
             held[saves.tensor[i]] = max(held.get(saves.tensor[i], 0), saves.release[i])
     additions += [(snapshot, index.nodes[members[0]].enter, over)] if snapshot else []
     return PlannedReplay(
         members=members,
         alone=alone,
-        segment=Segment(
-            calls=index.keys(members),
-            parent=index.nodes[index.nodes[members[0]].parent].key,
-            buffers=buffers,
-            keep=index.keys(keep),
-            skip=index.keys(skip),
-            linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
-            recompute_seconds=sum(each.seconds for each in replays),
-            freed_bytes=index.total_bytes({tensor for each in replays for tensor in each.restored}),
-            boundary_bytes=index.total_bytes(boundary),
-            kept_bytes=index.total_bytes(held.keys() - boundary.keys()),
-        ),
+        segment=_segment(index, members, (keep, skip), buffers, replays, boundary, held),
         stop=index.nodes[members[-1]].stop,
         tick=min(fills),
         held=tuple(held.items()),
         additions=tuple(additions),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
     )
+
+
+def _twice(
+    index: Index, members: Members, held: Collection[int], alone: Collection[int]
+) -> dict[int, Mapping[int, Copies]]:
+    """Return what is held of what the replay makes too: the caller's code made something of a member's result."""
+    born = (t for t in held if index.births[t] not in alone and index.covers(members, index.births[t]))
+    return {tensor: copies_of(index, members, tensor) for tensor in born}
+
+
+def _segment(
+    index: Index,
+    members: Members,
+    units: tuple[Sequence[int], Sequence[int]],
+    buffers: tuple[str, ...],
+    replays: Sequence[_OneReplay],
+    boundary: Collection[int],
+    held: Collection[int],
+) -> Segment:
+    """Return what is recomputed as a plan names it: `units` are those kept, and those skipped."""
+    return Segment(
+        calls=index.keys(members),
+        parent=index.nodes[index.nodes[members[0]].parent].key,
+        buffers=buffers,
+        keep=index.keys(units[0]),
+        skip=index.keys(units[1]),
+        linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
+        recompute_seconds=sum(each.seconds for each in replays),
+        freed_bytes=index.total_bytes({tensor for each in replays for tensor in each.restored}),
+        boundary_bytes=index.total_bytes(boundary),
+        kept_bytes=index.total_bytes(tensor for tensor in held if tensor not in boundary),
+    )
+
+
+def _changed_buffers(index: Index, members: Members) -> tuple[str, ...]:
+    """Return the names of the buffers that calls change, each once."""
+    changing = index.within(members, index.changing)
+    return tuple(dict.fromkeys(name for n in changing for name in index.nodes[n].record.buffers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,20 +63,8 @@ def move_saved(index: Index, node: int, offload: Offload) -> PlannedReplay | Non
     parent = index.nodes[node].parent
     if parent < 0 or index.reason(members):
         return None
-    saves, ticks = index.profile.saves, index.profile.ticks
-    stays = _arguments(index, members) - _with_graph(index, members)
-    held: dict[int, int] = {}
-    since: dict[int, int] = {}
-    until: dict[int, int] = {}
-    for i in index.saves_of(members):
-        tensor = saves.tensor[i]
-        if tensor < 0:
-            continue
-        if tensor in stays:
-            held[tensor] = max(held.get(tensor, 0), saves.release[i])
-        else:
-            since[tensor] = min(since.get(tensor, ticks), saves.unpack[i])
-            until[tensor] = max(until.get(tensor, 0), saves.release[i])
+    ticks = index.profile.ticks
+    held, since, until = _lifetimes(index, members)
     size = index.total_bytes(until)
     if size < LEAST_BYTES or max(since.values(), default=ticks) >= ticks:  # what no backward reads is let go of unread
         return None
@@ -100,6 +88,23 @@ def move_saved(index: Index, node: int, offload: Offload) -> PlannedReplay | Non
         additions=tuple((index.bytes_of[tensor], since[tensor], release) for tensor, release in until.items()),
         multiplies=False,
     )
+
+
+def _lifetimes(index: Index, members: Members) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """Return of what calls save until when it is held where it stays, and from when until when where it is moved."""
+    saves, stays = index.profile.saves, _arguments(index, members) - _with_graph(index, members)
+    held: dict[int, int] = {}
+    since: dict[int, int] = {}
+    until: dict[int, int] = {}
+    for i in index.saves_of(members):
+        tensor = saves.tensor[i]
+        if tensor in stays:
+            held[tensor] = max(held.get(tensor, 0), saves.release[i])
+        elif tensor >= 0:
+            since[tensor] = min(since.get(tensor, index.profile.ticks), saves.unpack[i])
+            until[tensor] = max(until.get(tensor, 0), saves.release[i])
+    held.pop(-1, None)
+    return held, since, until
 
 
 def _arguments(index: Index, members: Members) -> set[int]:

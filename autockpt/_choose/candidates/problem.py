@@ -27,12 +27,7 @@ def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Probl
     for number, edge in enumerate(edges):
         step_of[edge] = number
     place = {tensor: i for i, tensor in enumerate(tensors)}
-    # What a function saves that no segment runs again by itself belongs to the call around it.
-    alone = {member for each in replays for member in each.members}
-    by_tensor: dict[int, list[Save]] = defaultdict(list)
-    for tensor, node, release in zip(saves.tensor, index.save_nodes, saves.release, strict=True):
-        call = node if node in alone or not index.is_function(node) else index.nodes[node].parent
-        by_tensor[tensor].append(Save(call=call, until=step_of[release]))
+    by_tensor = _saves(index, replays, step_of)
     problem = Problem(
         steps=steps,
         calls=tuple(
@@ -45,6 +40,18 @@ def state_problem(index: Index, replays: Sequence[PlannedReplay]) -> tuple[Probl
         candidates=tuple(_candidate(each, place, step_of) for each in replays),
     )
     return problem, edges, tuple(tensors)
+
+
+def _saves(index: Index, replays: Sequence[PlannedReplay], step_of: Sequence[int]) -> dict[int, list[Save]]:
+    """Return who saves each tensor, and until which step."""
+    saves = index.profile.saves
+    # What a function saves that no segment runs again by itself belongs to the call around it.
+    alone = {member for each in replays for member in each.members}
+    by_tensor: dict[int, list[Save]] = defaultdict(list)
+    for tensor, node, release in zip(saves.tensor, index.save_nodes, saves.release, strict=True):
+        call = node if node in alone or not index.is_function(node) else index.nodes[node].parent
+        by_tensor[tensor].append(Save(call=call, until=step_of[release]))
+    return by_tensor
 
 
 def _candidate(replay: PlannedReplay, place: Mapping[int, int], step_of: Sequence[int]) -> Candidate:

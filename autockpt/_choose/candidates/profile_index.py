@@ -54,7 +54,7 @@ class Index:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.host = host_costs(profile.device)
-        functions, tensors, saves, ops = profile.functions, profile.tensors, profile.saves, profile.ops
+        tensors, saves, ops = profile.tensors, profile.saves, profile.ops
         self.call_nodes, self.functions = number_calls(profile)
         self.nodes = make_tree(profile, self.call_nodes, self.functions)
         self.children: list[list[int]] = [[] for _ in self.nodes]
@@ -77,18 +77,20 @@ class Index:
         # By node, so that what a subtree saves is one slice.
         self._order = sorted(range(len(saves)), key=lambda i: (self.save_nodes[i], i))
         self._ordered_nodes = [self.save_nodes[i] for i in self._order]
-        by_signature: dict[str, list[float]] = defaultdict(list)
-        for call in profile.calls:
-            by_signature[call.signature].append(call.forward_seconds)
-        medians = {signature: statistics.median(times) for signature, times in by_signature.items()}
-        self.seconds = [
-            functions.seconds[node.function] if node.function >= 0 else medians[node.record.signature]
-            for node in self.nodes
-        ]
+        self.seconds = self._seconds()
         self.changing = [n for n, call in zip(self.call_nodes, profile.calls, strict=True) if call.buffers]
         self.operating = frozenset(self.op_nodes)
         self.foreign = sorted({node for node in self.op_nodes if not self.is_function(node)})
         self.multiplying = sorted({n for n, name in zip(self.op_nodes, ops.name, strict=True) if multiplies(name)})
+
+    def _seconds(self) -> list[float]:
+        """Return forward seconds by node, those of a module call the median over identical ones."""
+        by_signature: dict[str, list[float]] = defaultdict(list)
+        for call in self.profile.calls:
+            by_signature[call.signature].append(call.forward_seconds)
+        medians = {signature: statistics.median(times) for signature, times in by_signature.items()}
+        seconds = self.profile.functions.seconds
+        return [seconds[node.function] if node.function >= 0 else medians[node.record.signature] for node in self.nodes]
 
     def _nodes_of(self, functions: Iterable[int], calls: Iterable[int]) -> list[int]:
         return [self.functions[f] if f >= 0 else self.call_nodes[c] for f, c in zip(functions, calls, strict=True)]

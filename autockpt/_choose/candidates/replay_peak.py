@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from .copies import Copies
-from .profile_index import Index, Members
+from .profile_index import Index, Ints, Members
 
 
 def replay_peak(
@@ -28,7 +28,7 @@ def replay_peak(
     everything else dies as it did in forward.
     """
     copies = sum(index.bytes_of[tensor] for tensor, maker in restored if maker >= 0)
-    nodes, saves = index.nodes, index.profile.saves
+    saves = index.profile.saves
     born = index.born_in(members, last_pack)
     if alone:
         born = born[~np.isin(index.birth_node[born], list(alone))]
@@ -36,19 +36,7 @@ def replay_peak(
         return copies
     death = index.natural[born].copy()
     position = {tensor: i for i, tensor in enumerate(born.tolist())}
-
-    def is_made(tensor: int, member: int) -> bool:
-        return tensor not in twice or Copies.MADE in twice[tensor][member]
-
-    for member in members:
-        for tensor in nodes[member].outputs:
-            if tensor in position and is_made(tensor, member):
-                death[position[tensor]] = nodes[member].exit
-    for member in members:
-        for argument in nodes[member].arguments:
-            tensor = argument.tensor
-            if tensor in position and index.handed_on(argument, members) and is_made(tensor, member):
-                death[position[tensor]] = nodes[member].exit
+    _until_taken(index, members, twice, position, death)
     ends = _graph_ends(index, members) if dead else {}
     for i in dead:
         tensor = saves.tensor[i]
@@ -61,6 +49,29 @@ def replay_peak(
     change = np.concatenate([index.bytes[born], -index.bytes[born]])
     order = np.lexsort((change, ticks))  # at one tick, deaths come before births
     return int(np.cumsum(change[order]).max(initial=0)) + copies
+
+
+def _until_taken(
+    index: Index,
+    members: Members,
+    twice: Mapping[int, Mapping[int, Copies]],
+    position: Mapping[int, int],
+    death: Ints,
+) -> None:
+    """Have what members return live until the last of them that takes it has run."""
+    nodes = index.nodes
+
+    def is_made(tensor: int, member: int) -> bool:
+        return tensor in position and (tensor not in twice or Copies.MADE in twice[tensor][member])
+
+    for member in members:
+        for tensor in nodes[member].outputs:
+            if is_made(tensor, member):
+                death[position[tensor]] = nodes[member].exit
+    for member in members:
+        for argument in nodes[member].arguments:
+            if is_made(argument.tensor, member) and index.handed_on(argument, members):
+                death[position[argument.tensor]] = nodes[member].exit
 
 
 def _graph_ends(index: Index, members: Members) -> dict[int, int]:

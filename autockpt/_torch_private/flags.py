@@ -1,0 +1,82 @@
+"""Flags that decide which kernels run, and in which precision."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Looked up once: frames read all of these between operators that have swept the caches.
+_C = torch._C
+
+
+def _matmul_precision() -> str | None:
+    """Return what the older interface says of matrix products; None where the newer one contradicts it."""
+    try:
+        return str(_C._get_float32_matmul_precision())
+    except RuntimeError:
+        return None
+
+
+def _set_matmul_precision(precision: str | None) -> None:
+    if precision is not None:
+        _C._set_float32_matmul_precision(precision)
+
+
+def _precision(backend: str, operators: str) -> tuple[Any, Any]:
+    return (
+        functools.partial(_C._get_fp32_precision_getter, backend, operators),
+        functools.partial(_C._set_fp32_precision_setter, backend, operators),
+    )
+
+
+_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (torch.get_default_dtype, torch.set_default_dtype),
+    # Off in a backward that a method of a subclass has begun.
+    (_C._get_torch_function_state, _C._set_torch_function_state),  # type: ignore[attr-defined]
+    (_C._get_flash_sdp_enabled, _C._set_sdp_use_flash),
+    (_C._get_math_sdp_enabled, _C._set_sdp_use_math),
+    (_C._get_overrideable_sdp_enabled, _C._set_sdp_use_overrideable),
+    (_C._get_sdp_priority_order, _C._set_sdp_priority_order),
+    (_C._get_mkldnn_enabled, _C._set_mkldnn_enabled),
+    (_C._get_mkldnn_deterministic, _C._set_mkldnn_deterministic),
+    (_C._get_deterministic_algorithms, _C._set_deterministic_algorithms),
+    (_matmul_precision, _set_matmul_precision),  # before those below, which it sets too
+    _precision("mkldnn", "matmul"),
+    _precision("mkldnn", "conv"),
+]
+_CUDA_FLAGS: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+    (_C._get_mem_efficient_sdp_enabled, _C._set_sdp_use_mem_efficient),
+    (_C._get_cudnn_sdp_enabled, _C._set_sdp_use_cudnn),
+    (_C._get_cudnn_enabled, _C._set_cudnn_enabled),
+    (_C._get_cudnn_benchmark, _C._set_cudnn_benchmark),
+    (_C._get_cudnn_deterministic, _C._set_cudnn_deterministic),
+    _precision("cuda", "matmul"),
+    _precision("cuda", "conv"),
+    _precision("cuda", "rnn"),
+]
+_READ_FLAGS = [read for read, _ in _FLAGS]
+
+
+def flags() -> list[Any]:
+    """Return what decides which kernels run and in which precision, and whether subclasses have a say."""
+    found = [read() for read in _READ_FLAGS]
+    if torch.cuda.is_initialized():
+        found += [read() for read, _ in _CUDA_FLAGS]
+    return found
+
+
+def set_flags(wanted: list[Any]) -> None:
+    """Make `wanted`, as `flags` returned them, the choice again."""
+    if flags() == wanted:
+        return
+    warn_only = _C._get_deterministic_algorithms_warn_only()
+    for (read, write), value in zip((*_FLAGS, *_CUDA_FLAGS), wanted, strict=False):
+        if read() == value:
+            continue
+        if read is _C._get_deterministic_algorithms:
+            _C._set_deterministic_algorithms(value, warn_only=warn_only)
+        else:
+            write(value)
