@@ -62,13 +62,12 @@ class Acting:
         self._ways.stashes.let_go()
         self._agreement.leave("trains without a plan")
 
-    def stepped(self, model: nn.Module | None, installed: Installed) -> None:
+    def stepped(self, model: nn.Module, installed: Installed) -> None:
         """Note that an optimizer has taken a step; there all ranks of a pipeline raise what one has failed with."""
         try:
             self.pipeline.stepped()
         except AutockptError:
-            if model is not None:
-                self._give_up(model, installed)
+            self._give_up(model, installed)
             raise
 
     def on(
