@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,9 @@ import autockpt
 WORDS, ROWS, LENGTH, STEPS = 512, 8, 128, 8
 
 Wrap = Callable[[nn.Module], nn.Module]
+
+Row = tuple[int, int, int, int, bool]
+"""Budget, plain peak and measured peak of a rank, in bytes; how many segments it recomputes; whether losses agree."""
 
 
 class Attention(nn.Module):
@@ -98,15 +102,19 @@ class Trained:
     plan: autockpt.Plan | None
 
 
-def begin() -> torch.device:
-    """Join the other ranks; return the device of this one."""
+@contextmanager
+def ranks() -> Iterator[torch.device]:
+    """Join the other ranks, which torchrun has started; gives the device of this one."""
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_cuda else torch.device("cpu")
     if on_cuda:
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
     distributed.init_process_group("nccl" if on_cuda else "gloo")
-    return device
+    try:
+        yield device
+    finally:
+        distributed.destroy_process_group()
 
 
 def batch_of(step: int, device: torch.device, *, rank: int) -> Tensor:
@@ -152,33 +160,33 @@ def train(wrap: Wrap, device: torch.device, budget: int | None = None, *, alike:
     return Trained(tuple(losses), found.start_bytes, found.peak_bytes, plan)
 
 
-def compare(name: str, wrap: Wrap, *, share: float = 0.6, alike: bool = False) -> None:
-    """Train plainly, and then within a budget; rank 0 prints a table.
+def compare(name: str, wrap: Wrap, device: torch.device, *, share: float = 0.6, alike: bool = False) -> list[Row]:
+    """Train plainly, and then within a budget; rank 0 prints a table, of which all return the rows.
 
     Args:
         name: how ranks share the model.
         wrap: has them share it.
+        device: of this rank.
         share: how much of what the plain step adds the budget leaves.
         alike: whether ranks are given the same batches.
     """
-    device = begin()
     plain = train(wrap, device, alike=alike)
     gc.collect()
     leaves = torch.tensor(plain.start_bytes + int(share * (plain.peak_bytes - plain.start_bytes)), device=device)
     distributed.all_reduce(leaves, op=distributed.ReduceOp.MAX)
     held = train(wrap, device, int(leaves), alike=alike)
-    report(name, int(leaves), plain, held)
-    distributed.destroy_process_group()
+    return report(name, int(leaves), plain, held)
 
 
-def report(name: str, budget: int, plain: Trained, held: Trained) -> None:
-    """Print, on rank 0, a row for each rank."""
+def report(name: str, budget: int, plain: Trained, held: Trained) -> list[Row]:
+    """Print, on rank 0, a row for each rank; return them."""
     own = (budget, plain.peak_bytes, held.peak_bytes, len(held.plan.segments) if held.plan else 0)
-    rows: list[object] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(rows, (*own, held.losses == plain.losses))
+    rows: list[Row] = [(*own, held.losses == plain.losses)] * distributed.get_world_size()
+    distributed.all_gather_object(rows, rows[0])
     if distributed.get_rank() == 0:
         print(f"{name}: {len(rows)} ranks on {'CUDA' if torch.cuda.is_available() else 'a CPU'}")
         print(f"{'rank':>4} {'budget':>10} {'plain peak':>11} {'measured peak':>14}  segments  losses")
         for rank, (budget_bytes, *peaks, segments, same) in enumerate(rows):  # type: ignore[misc]
             told = " ".join(f"{each / 1e6:8.2f} MB" for each in (budget_bytes, *peaks))
             print(f"{rank:>4} {told} {segments:>12}  {'the same' if same else 'OTHERS'}")
+    return rows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common import compare
+from common import Row, compare, ranks
 
 
 def wrap(model: nn.Module) -> nn.Module:
@@ -13,5 +14,11 @@ def wrap(model: nn.Module) -> nn.Module:
     return DistributedDataParallel(model)
 
 
+def run(device: torch.device) -> list[Row]:
+    """Train both ways on this rank."""
+    return compare("DistributedDataParallel", wrap, device)
+
+
 if __name__ == "__main__":
-    compare("DistributedDataParallel", wrap)
+    with ranks() as here:
+        run(here)

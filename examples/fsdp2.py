@@ -7,7 +7,7 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from common import compare
+from common import Row, compare, ranks
 
 
 def wrap(model: nn.Module) -> nn.Module:
@@ -20,5 +20,11 @@ def wrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def run(device: torch.device) -> list[Row]:
+    """Train both ways on this rank."""
+    return compare("FSDP2", wrap, device)
+
+
 if __name__ == "__main__":
-    compare("FSDP2", wrap)
+    with ranks() as here:
+        run(here)

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import autockpt
-from common import GPT, STEPS, WORDS, Trained, batch_of, begin, report
+from common import GPT, STEPS, WORDS, Row, Trained, batch_of, ranks, report
 
 MICROBATCHES, SHARE = 4, 0.8
 
@@ -20,12 +20,12 @@ MICROBATCHES, SHARE = 4, 0.8
 class Part(nn.Module):
     """The blocks of a GPT that one rank has."""
 
-    def __init__(self, whole: GPT, rank: int, ranks: int) -> None:
+    def __init__(self, whole: GPT, rank: int, count: int) -> None:
         super().__init__()
-        own = len(whole.blocks) // ranks
+        own = len(whole.blocks) // count
         self.blocks = whole.blocks[rank * own : (rank + 1) * own]
         self.words = whole.words if rank == 0 else None
-        self.head = nn.Sequential(whole.norm, whole.head) if rank == ranks - 1 else None
+        self.head = nn.Sequential(whole.norm, whole.head) if rank == count - 1 else None
 
     def forward(self, given: Tensor) -> Tensor:
         hidden = given if self.words is None else self.words(given)
@@ -41,12 +41,12 @@ def loss_of(logits: Tensor, tokens: Tensor) -> Tensor:
 
 def train(device: torch.device, budget: int | None = None) -> Trained:
     """Train this rank's stage, plainly or within a budget in bytes."""
-    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    rank, count = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(0)
-    model = Part(GPT(), rank, ranks).to(device)
+    model = Part(GPT(), rank, count).to(device)
     if budget is not None:
         autockpt.apply(model, budget)  # the one line
-    stage = PipelineStage(model, rank, ranks, device)
+    stage = PipelineStage(model, rank, count, device)
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss_of)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses: list[float] = []
@@ -57,7 +57,7 @@ def train(device: torch.device, budget: int | None = None) -> Trained:
         tokens, found = batch_of(number, device, rank=0), []
         torch.manual_seed(number)
         given = (tokens,) if rank == 0 else ()
-        told = {"target": tokens, "losses": found} if rank == ranks - 1 else {}
+        told = {"target": tokens, "losses": found} if rank == count - 1 else {}
         schedule.step(*given, **told, return_outputs=False)
         optimizer.step()
         optimizer.zero_grad()
@@ -71,10 +71,14 @@ def train(device: torch.device, budget: int | None = None) -> Trained:
     return Trained(tuple(losses), found.start_bytes, found.peak_bytes, plan)
 
 
-if __name__ == "__main__":
-    here = begin()
-    plain = train(here)
+def run(device: torch.device) -> list[Row]:
+    """Train both ways on this rank."""
+    plain = train(device)
     gc.collect()
     limit = plain.start_bytes + int(SHARE * (plain.peak_bytes - plain.start_bytes))
-    report("Pipeline (1F1B)", limit, plain, train(here, limit))
-    distributed.destroy_process_group()
+    return report("Pipeline (1F1B)", limit, plain, train(device, limit))
+
+
+if __name__ == "__main__":
+    with ranks() as here:
+        run(here)

@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from common import compare
+from common import Row, compare, ranks
 
 
 def wrap(model: nn.Module) -> nn.Module:
@@ -26,5 +26,11 @@ def wrap(model: nn.Module) -> nn.Module:
     return model
 
 
+def run(device: torch.device) -> list[Row]:
+    """Train both ways on this rank."""
+    return compare("Tensor parallelism", wrap, device, alike=True)
+
+
 if __name__ == "__main__":
-    compare("Tensor parallelism", wrap, alike=True)
+    with ranks() as here:
+        run(here)

@@ -14,7 +14,7 @@ ROOMS = (
 )
 
 WIDER = {"solvers": 2250}
-"""Rooms that are larger still. What chooses inside a block (dataflow, menu, min_cut, bound) is to have one of its own."""
+"""A room that is larger still: what chooses inside a block (dataflow, menu, min_cut, bound) is to be one of its own."""
 
 MOST_ROOM_LINES, MOST_LINES, MOST_CODE_LINES, MOST_BRANCHES = 2000, 300, 40, 15
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.comprehension)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -61,13 +62,12 @@ class Acting:
         self._ways.stashes.let_go()
         self._agreement.leave("trains without a plan")
 
-    def stepped(self, model: nn.Module | None, installed: Installed) -> None:
+    def stepped(self, model: nn.Module, installed: Installed) -> None:
         """Note that an optimizer has taken a step; there all ranks of a pipeline raise what one has failed with."""
         try:
             self.pipeline.stepped()
         except AutockptError:
-            if model is not None:
-                self._give_up(model, installed)
+            self._give_up(model, installed)
             raise
 
     def on(
@@ -117,7 +117,9 @@ class Acting:
                     raise
                 return dataclasses.replace(decision, what="Wait"), self._ways.spilled(begins)
             decision = Decision.under(ready) if ready.unfit else dataclasses.replace(decision, ready=ready)
-        return decision, self._planned(decision, begins, installed, gradient_bytes)
+        planned = functools.partial(self._planned, decision, begins, installed, gradient_bytes)
+        waits = self._agreement.waits and not self._agreement.speaks  # others may begin a step that cannot run so
+        return decision, self._agreement.together(planned) if waits else planned()
 
     def _follows(self, decision: Decision, model: nn.Module, installed: Installed) -> Next | Literal["rest"]:
         """Ask the other ranks what is to be done; or whether there is no plan from now on, since one of them rests."""

@@ -107,9 +107,9 @@ class Agreement:
         value |= {} if failed is None else plain_error(failed, "trained")
         try:
             follows = self._ranks.agree(value, self._agreed, parting=not self.speaks)
-        except Parted:
+        except Parted as parted:
             self._over = True
-            raise
+            raise failed or parted from None
         return follows if able else "go on"
 
     def together(self, prepare: Callable[[], T]) -> T:

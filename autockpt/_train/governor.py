@@ -265,8 +265,8 @@ class Governor:
                 self._end(())
             if again and not self._acting.idle:
                 self._unseen.again()
-            if step.whole and not self._acting.idle:
-                self._acting.stepped(step.model, self._installed)
+            if step.whole and not self._acting.idle and (model := step.model) is not None:
+                self._acting.stepped(model, self._installed)
         if self._unseen.waits and not blank(optimizer):
             self._unseen.comes("step")
 

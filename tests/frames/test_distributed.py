@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed import _functional_collectives as functional
+from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from autockpt import Plan
@@ -119,3 +122,45 @@ def test_what_is_asked_of_a_process_group_is_what_torch_has() -> None:
     store = torch_private.default_store()
     store.set("word", b"said")
     assert store.get("word") == b"said" and store.timeout.total_seconds() > 0
+
+
+def test_what_is_asked_of_tensors_on_several_ranks_is_what_torch_has() -> None:
+    """Where their memory is, over which ranks they lie, and how one is made of this rank's part."""
+    tensor = distribute_tensor(torch.arange(6.0).view(2, 3), init_device_mesh("cpu", (1,)), [Shard(0)])
+    part = torch_private.local(tensor)
+    assert type(part) is torch.Tensor and part is torch_private.here(tensor)
+    assert torch_private.storage_key(tensor) == torch_private.storage_key(part) != 0
+    assert torch_private.mesh_ranks(tensor) == {0}
+    again: Any = torch_private.like(tensor)(part.clone())
+    assert again.placements == tensor.placements and torch.equal(again.full_tensor(), tensor.full_tensor())
+    plain = torch.ones(2)
+    assert torch_private.local(plain) is plain is torch_private.here(plain) is torch_private.like(plain)(plain)
+
+
+def test_collectives_are_waited_for_as_they_begin_where_that_is_asked_for() -> None:
+    """torch holds what nobody reads for good: a replay that ended before left a tensor behind in every step."""
+
+    def kind() -> str:
+        brought = functional.all_reduce(torch.ones(2), "sum", [0])
+        name = type(brought).__name__
+        assert torch.equal(torch_private.here(brought), torch.ones(2))
+        return name
+
+    assert kind() == "AsyncCollectiveTensor"
+    assert not torch_private.wait_for_collectives(on=True)
+    assert kind() == "Tensor"
+    assert torch_private.wait_for_collectives(on=True) and torch_private.wait_for_collectives(on=False)
+    assert kind() == "AsyncCollectiveTensor"
+
+
+def test_what_is_asked_of_a_stage_is_what_torch_has() -> None:
+    model = nn.Linear(4, 4)
+    stage = pipelining.PipelineStage(model, 0, 1, torch.device("cpu"))
+    assert [each.submod for each in torch_private.stages()] == [model]
+    assert torch_private.ranks_in(stage.group) == [0]
+    assert torch_private.gradients_arriving(stage) == []
+    schedule = pipelining.ScheduleGPipe(stage, 2, loss_fn=lambda output, target: (output - target).square().mean())
+    asked = []
+    model.register_forward_pre_hook(lambda *given: asked.append(torch_private.asks_for_shapes(stage)))
+    schedule.step(torch.ones(4, 4), target=torch.ones(4, 4))
+    assert asked[-2:] == [False, False] and asked[:-2] in ([], [True])

@@ -153,7 +153,8 @@ class Shared:
             mesh = DeviceMesh.from_group(group_of_all(log, quiet=self.quiet), "cpu")
             return _in_parallel(model, mesh, sequences=self.by == "sp")
         if self.by == "ddp":
-            return DistributedDataParallel(model, gradient_as_bucket_view=self.views)
+            group = group_of_all(log, quiet=True) if self.quiet else None
+            return DistributedDataParallel(model, gradient_as_bucket_view=self.views, process_group=group)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self.bf16 else MixedPrecisionPolicy()
         shape, names = ((2, 1), ("copies", "shards")) if self.units == "hybrid" else ((2,), ("shards",))
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)

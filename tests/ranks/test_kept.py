@@ -85,7 +85,7 @@ def test_two_ranks_keep_to_their_budget_bit_for_bit(both: Both, way: str, share:
 HYBRID = pytest.param(Shared(by="fsdp", units="hybrid", quiet=False), marks=pytest.mark.sweep)
 
 
-LOUD = [Shared(by="fsdp", quiet=False), Shared(by="tp", quiet=False), DDP, HYBRID]
+LOUD = [Shared(by="fsdp", quiet=False), Shared(by="tp", quiet=False), Shared(by="ddp", quiet=False), HYBRID]
 
 
 @pytest.mark.parametrize("shared", LOUD, ids=["fsdp", "tensor parallel", "ddp", "hybrid"])

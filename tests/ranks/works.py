@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import gc
+import importlib
+import sys
 from typing import Any
 from unittest import mock
 
@@ -14,6 +16,7 @@ import autockpt
 from tests.doors import governor_of, torch_private
 
 from .models import Shared, collectives, standing_bytes, step, tokens, trained, writer
+from .quiet import group_of_all
 
 STEPS = 6
 
@@ -213,3 +216,11 @@ def rounds(rank: int) -> dict[str, Any]:
         "whole": whole,
         "again sharded": model[0].weight is weight,
     }
+
+
+def example(rank: int, *, folder: str, which: str) -> Any:
+    """Run an example as its file says, but for the process group, which is there."""
+    gc.freeze()
+    group_of_all([], quiet=False)  # which caches of DTensor may have from a test before
+    with mock.patch.object(sys, "path", [folder, *sys.path]):
+        return importlib.import_module(which).run(torch.device("cpu"))

@@ -96,7 +96,7 @@ def sharded_parameters(rank: int) -> None:
     older = FullyShardedDataParallel(blocks(), device_id=torch.device("cpu"))
     refused(lambda: autockpt.apply(older, "1MB"), "is sharded over ranks .FSDP1")
     parts = parallelize_module(blocks(), init_device_mesh("cpu", (2,)), {"0.0": ColwiseParallel()})
-    refused(lambda: autockpt.apply(parts, "1MB"), "is sharded over ranks .DTensor parameters")
+    refused(lambda: autockpt.apply(parts, "1MB", inputs=batch(rank)), "is sharded over ranks .DTensor")
     segments = autockpt.Plan.of([["0", "1"]])
     refused(lambda: autockpt.apply(sharded(blocks()), plan=segments), "covers 2 units that are sharded")
     autockpt.apply(model, plan=autockpt.Plan.of(["0", "1"]))
