@@ -63,7 +63,7 @@ class Run:
     budget_bytes: int | None
     settled: int = SETTLED
     unmeasured: frozenset[int] = frozenset()
-    noted: dict[str, object] = field(default_factory=dict)
+    noted: dict[str, str] = field(default_factory=dict)
     updates: int = 0
     planned: list[bool] = field(default_factory=list)
     static_bytes: list[int] = field(default_factory=list)
