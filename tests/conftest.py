@@ -95,6 +95,20 @@ def nothing_older(collected: None) -> None:
 
 
 @pytest.fixture
+def descriptors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of the files that what is saved waits in, as they are opened."""
+    opened: list[int] = []
+    duplicate = os.dup
+
+    def opening(descriptor: int) -> int:
+        opened.append(duplicate(descriptor))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "dup", opening)
+    return opened
+
+
+@pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let bfloat16 run everywhere: some virtual machines announce instructions that oneDNN uses, and lack them."""
     import torch

@@ -77,11 +77,11 @@ def _copied(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
     return {name: None if each is None else each.detach().clone() for name, each in tensors.items()}
 
 
-def generators() -> dict[str, object]:
-    """The states of the generators that every process has."""
+def generators() -> dict[str, str]:
+    """The states of the generators that every process has, told in text."""
     return {
         "torch's generator": digest(torch.get_rng_state()),
-        "Python's generator": random.getstate(),
+        "Python's generator": repr(random.getstate()),
         "numpy's generator": repr(np.random.get_state()),
     }
 

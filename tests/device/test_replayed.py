@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import autockpt
-from tests.device.twin import Batch, blocks, outcome, plain_and_planned
+from tests.device.models import Beside
+from tests.device.twin import Batch, outcome, plain_and_planned
 from tests.fake_cuda.device import Options, set_options, watching
 
 SCALE = contextvars.ContextVar("SCALE", default=1.0)
@@ -119,29 +120,6 @@ def test_what_a_kernel_writes_through_a_pointer_is_written_once_and_constants_ar
     plain, planned = histories[-2:]
     assert all(map(torch.equal, plain, planned))
     assert ("kept from now on" in caplog.text) == writes
-
-
-class Beside(nn.Module):
-    """Every second block runs in a stream of its own; the third switches inside its own forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks(6, width=64, rows=1)[0].children())
-        self.stream = torch.cuda.Stream()
-
-    def forward(self, input: Tensor) -> Tensor:
-        for number, block in enumerate(self.blocks):
-            if number % 2:
-                here = torch.cuda.current_stream()
-                self.stream.wait_stream(here)
-                with torch.cuda.stream(self.stream):
-                    made = block(input)
-                here.wait_stream(self.stream)
-                made.record_stream(here)
-                input = made
-            else:
-                input = block(input)
-        return input
 
 
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*stream")

@@ -342,25 +342,10 @@ def test_a_replay_inside_a_replay_of_the_same_module_does_not_wait_for_itself() 
     assert all(map(torch.equal, plain.buffers(), model.buffers()))
 
 
-class Meeting(nn.Module):
-    """Waits in its replay for the replay of another thread."""
-
-    def __init__(self, barrier: threading.Barrier) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
-        self.meet = barrier.wait
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(x).sin()
-        if is_recomputing():
-            self.meet(PATIENCE_SECONDS)
-        return x.sin()
-
-
 def test_replays_of_two_models_do_not_wait_for_each_other() -> None:
     """Ranks that are threads meet in the midst of a forward."""
     barrier = threading.Barrier(2)
-    models = [planned(nn.Sequential(nn.Linear(WIDTH, WIDTH), Meeting(barrier))) for _ in range(2)]
+    models = [planned(nn.Sequential(nn.Linear(WIDTH, WIDTH), Slow(barrier))) for _ in range(2)]
     losses = [summed(model) for model in models]
     assert run_all(*(loss.backward for loss in losses)) == []
 

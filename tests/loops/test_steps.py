@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import autockpt
 from tests.loops.models import WIDTH, Layerdrop, Network, Partly, loss_of, network
-from tests.loops.twin import Run, held, listening, steps, train
+from tests.loops.twin import Run, held, listening, steps, train, train_on
 
 
 def test_nothing_special() -> None:
@@ -59,32 +59,22 @@ def test_accumulation() -> None:
 
 def test_two_forwards_before_one_backward() -> None:
     def loop(run: Run) -> None:
-        for batch in steps():
+        def apart(batch: Tensor) -> Tensor:
+            left, right = run.model(batch[:256]), run.model(batch[256:])
+            loss: Tensor = (left - right).square().mean() + loss_of(left)
+            return loss
 
-            def work(batch: Tensor = batch) -> Tensor:
-                left, right = run.model(batch[:256]), run.model(batch[256:])
-                loss: Tensor = (left - right).square().mean() + loss_of(left)
-                loss.backward()
-                run.update()
-                return loss
-
-            run.step(work, batch)
+        train_on(run, steps(), apart)
 
     held(network, loop)
 
 
 def test_a_model_called_on_its_own_result() -> None:
     def loop(run: Run) -> None:
-        for batch in steps(rows=256):
+        def twice(batch: Tensor) -> Tensor:
+            return loss_of(run.model(torch.cat([run.model(batch), batch[:, 8:]], dim=1)))
 
-            def work(batch: Tensor = batch) -> Tensor:
-                once = run.model(batch)
-                loss = loss_of(run.model(torch.cat([once, batch[:, 8:]], dim=1)))
-                loss.backward()
-                run.update()
-                return loss
-
-            run.step(work, batch)
+        train_on(run, steps(rows=256), twice)
 
     held(network, loop)
 

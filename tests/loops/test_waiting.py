@@ -93,13 +93,14 @@ def without_an_optimizer(run: Run) -> None:
     repeated(run, work)
 
 
-def dcgan(run: Run) -> None:
+def dcgan(run: Run, *, real_first: bool = False) -> None:
     """Two optimizers in turn; the critic sees what is real, then what is made, then that again for the maker."""
 
     def work(batch: Tensor, _: int) -> Tensor:
-        made = run.model("maker", batch.flip(0))
+        made = None if real_first else run.model("maker", batch.flip(0))
         real: Tensor = (1 - run.model("critic", batch)).square().mean()
         real.backward()
+        made = run.model("maker", batch.flip(0)) if made is None else made
         judged: Tensor = run.model("critic", made.detach()).square().mean()
         judged.backward()
         update(run, "critic")
@@ -113,20 +114,7 @@ def dcgan(run: Run) -> None:
 
 def dcgan_real_first(run: Run) -> None:
     """As in PyTorch's own tutorial: the critic's first backward comes before the maker's forward."""
-
-    def work(batch: Tensor, _: int) -> Tensor:
-        real: Tensor = (1 - run.model("critic", batch)).square().mean()
-        real.backward()
-        made = run.model("maker", batch.flip(0))
-        judged: Tensor = run.model("critic", made.detach()).square().mean()
-        judged.backward()
-        update(run, "critic")
-        fooled: Tensor = (1 - run.model("critic", made)).square().mean()
-        fooled.backward()
-        update(run, "maker")
-        return torch.stack([real, judged, fooled]).detach()
-
-    repeated(run, work)
+    dcgan(run, real_first=True)
 
 
 def looked_at_in_between(run: Run) -> None:

@@ -19,7 +19,7 @@ from benchmarks.in_place.allocator import LOADED, Allocator
 from tests.loops.models import loss_of
 from tests.twin import differing, digest, generators, held_by, listening, storage_bytes
 
-__all__ = ["PLANNED_BY", "Found", "Run", "held", "listening", "one", "steps", "swept", "train"]
+__all__ = ["PLANNED_BY", "Found", "Run", "held", "listening", "one", "steps", "swept", "train", "train_on"]
 
 PLANNED_BY = 4
 """Step by which a plan is on the model, counted from 1. One later than for a model that its first step leaves alone:
@@ -63,7 +63,7 @@ class Run:
     budget_bytes: int | None
     settled: int = SETTLED
     unmeasured: frozenset[int] = frozenset()
-    noted: dict[str, object] = field(default_factory=dict)
+    noted: dict[str, str] = field(default_factory=dict)
     updates: int = 0
     planned: list[bool] = field(default_factory=list)
     static_bytes: list[int] = field(default_factory=list)
@@ -134,6 +134,19 @@ def train(run: Run, batches: list[Tensor]) -> None:
     """Train as most loops do."""
     for batch in batches:
         run.step(lambda batch=batch: one(run, batch), batch)  # type: ignore[misc]
+
+
+def train_on(run: Run, batches: list[Tensor], loss_on: Callable[[Tensor], Tensor]) -> None:
+    """Train as most loops do, by a loss of one's own."""
+    for batch in batches:
+
+        def work(batch: Tensor = batch) -> Tensor:
+            loss = loss_on(batch)
+            loss.backward()
+            run.update()
+            return loss
+
+        run.step(work, batch)
 
 
 def one(run: Run, batch: Tensor) -> Tensor:

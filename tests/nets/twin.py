@@ -148,7 +148,8 @@ def _goes_on(kind: Kind, model: nn.Module, number: int) -> None:
 def _left(model: nn.Module, kind: Kind, number: int, loss: Tensor) -> dict[str, object]:
     """All that a step leaves behind, as it begins to be another training if it differs."""
     tensors = standing(model) | {f"parameter {name}": each for name, each in model.named_parameters()} | {"loss": loss}
-    left = generators() | {name: None if each is None else digest(each) for name, each in tensors.items()}
+    left: dict[str, object] = {name: None if each is None else digest(each) for name, each in tensors.items()}
+    left |= generators()
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if not key.startswith("_")}
         left[f"attributes of {name}"] = told(own)

@@ -265,20 +265,6 @@ def train_tightly(model: nn.Module) -> None:
     SpilledStep(model, x.device, x).forward(x, lambda: model(x)).sum().backward()
 
 
-@pytest.fixture
-def descriptors(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of the files that are opened."""
-    opened: list[int] = []
-    duplicate = os.dup
-
-    def opening(descriptor: int) -> int:
-        opened.append(duplicate(descriptor))
-        return opened[-1]
-
-    monkeypatch.setattr(os, "dup", opening)
-    return opened
-
-
 def are_closed(descriptors: list[int]) -> list[bool]:
     closed = []
     for each in descriptors:

@@ -13,7 +13,7 @@ from autockpt.solvers import SOLVERS, Infeasible, InvalidProblem, Problem, Save,
 from autockpt.solvers.blocks import block_chain
 from autockpt.solvers.pins import completed, coverable, demand
 
-from .exhaustive import plans, recomputes_what_is_required
+from .exhaustive import judged_plans, minimum_bytes, plans, recomputes_what_is_required
 from .strategies import problems_and_plans, required_and_budgets
 from .synthetic import transformer
 
@@ -30,7 +30,7 @@ def test_a_solver_recomputes_what_is_required_or_finds_no_plan(name: str) -> Non
     def check(drawn: tuple[Problem, int]) -> None:
         nonlocal added
         problem, budget_bytes = drawn
-        least = min(simulate(problem, plan).peak_bytes for plan in plans(problem))
+        least = minimum_bytes(problem)
         try:
             solution = solve(problem, budget_bytes, solver=name, seconds=PLENTY)
         except Infeasible as error:
@@ -57,12 +57,11 @@ def test_the_exact_solvers_find_the_optimum(name: str) -> None:
     def check(drawn: tuple[Problem, int]) -> None:
         nonlocal costly
         problem, budget_bytes = drawn
-        judged = [simulate(problem, plan) for plan in plans(problem)]
-        fitting = [timeline.recompute_seconds for timeline in judged if timeline.peak_bytes <= budget_bytes]
+        fitting = [seconds for _, peak_bytes, seconds in judged_plans(problem) if peak_bytes <= budget_bytes]
         if not fitting:
             with pytest.raises(Infeasible) as caught:
                 solve(problem, budget_bytes, solver=name, seconds=PLENTY)
-            assert caught.value.minimum_bytes == min(timeline.peak_bytes for timeline in judged)
+            assert caught.value.minimum_bytes == minimum_bytes(problem)
             return
         solution = solve(problem, budget_bytes, solver=name, seconds=PLENTY)
         assert solution.recompute_seconds == pytest.approx(min(fitting), rel=1e-9)

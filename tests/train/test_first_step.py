@@ -82,24 +82,14 @@ def test_a_gpt2_with_fifty_thousand_tokens(forward: Any) -> None:
     assert first.peak_bytes(batches[0]) <= budget
 
 
-def test_one_file_serves_the_first_steps_and_is_closed_when_the_plan_is_rehearsed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    opened: list[int] = []
-    duplicate = os.dup
-
-    def opening(descriptor: int) -> int:
-        opened.append(duplicate(descriptor))
-        return opened[-1]
-
-    monkeypatch.setattr(os, "dup", opening)
+def test_one_file_serves_the_first_steps_and_is_closed_when_the_plan_is_rehearsed(descriptors: list[int]) -> None:
     model = autockpt.apply(language_model(), "12MB")
     train(model, 2)
-    (descriptor,) = opened
+    (descriptor,) = descriptors
     os.fstat(descriptor)
     train(model, 1)
     assert segments(model)
-    assert opened == [descriptor]
+    assert descriptors == [descriptor]
     with pytest.raises(OSError):
         os.fstat(descriptor)
 
