@@ -106,13 +106,14 @@ class Frame:
         slots: what the calls packed, in order; None for what needs no replay.
         looks: what its slots look like, each once: thousands of objects more would have Python collect garbage.
         replayer: replays it.
+        moves: whether some of the boundary waits off the device.
     """
 
-    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "replayer", "slots")
+    __slots__ = ("__weakref__", "_lock", "boundary", "calls", "closed", "looks", "moves", "replayer", "slots")
 
     def __init__(self, replayer: Replayer) -> None:
         self.replayer = replayer
-        self.closed = False
+        self.closed = self.moves = False
         self.calls: list[MemberCall] = []
         self.boundary: list[Detached] = []
         self.slots: list[weakref.ref[Slot] | None] = []
@@ -126,8 +127,9 @@ class Frame:
             last = self._last_empty(backward)
             if last >= 0:
                 self.replayer.replay(self, last, backward)
-                for held in self.boundary:
-                    held.let_go()
+                if self.moves:
+                    for held in self.boundary:
+                        held.let_go()
                 # Where every slot that lives is full, it stays so: nothing will ask for another replay.
                 if self.closed and backward < 0 and self._last_empty(backward) < 0:
                     self.calls, self.boundary = [], []

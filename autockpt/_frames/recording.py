@@ -44,6 +44,7 @@ class Recording:
         self.position = -1
         self._moves = moves
         self.frame = Frame(replayer)
+        self.frame.moves = moves is not None
         self._reached: dict[Generator, Any] = {}  # where a replay's generators would stand after the calls so far
         self._known: dict[int, tuple[weakref.ref[Tensor], _State, Ref]] = {}
 
@@ -119,7 +120,10 @@ class Recording:
             return known[2]
         ref, hooks = Ref(BOUNDARY, len(self.frame.boundary)), _torch_private.outer_hooks()
         # Hooks around the model, such as save_on_cpu, decide where the boundary waits.
-        held = self._moved(tensor) or Detached(tensor, READ) if hooks is None else Packed(tensor, hooks)
+        if hooks is not None:
+            held: Detached = Packed(tensor, hooks)
+        else:
+            held = (self._moved(tensor) if self._moves is not None else None) or Detached(tensor, READ)
         self.frame.boundary.append(held)
         self._know(tensor, ref)
         return ref

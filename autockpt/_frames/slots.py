@@ -148,7 +148,7 @@ class OwnedSlot:
         self._view: Any = None
         if tensor is owner:
             return
-        if _torch_private.local(owner) is owner and reads_alike(tensor, owner):
+        if reads_alike(tensor, owner) and _torch_private.local(owner) is owner:
             self._view = (*_torch_private.geometry(tensor), tensor.storage_offset())
         else:
             self._view = tensor.detach()

@@ -26,6 +26,10 @@ Buffers: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 """Buffers inside a module: the path to each module that has some, and their names."""
 
 
+_WHOLE = frozenset({Tensor, nn.Parameter, nn.Buffer})
+"""Tensors that have their memory themselves, and on this rank."""
+
+
 class ModuleState:
     """What a member's modules are when its forward begins.
 
@@ -53,7 +57,8 @@ class ModuleState:
         tensors = self._tensors
         try:
             # Held until forward is over: another may be where one of them was, if a tensor gets a new one meanwhile.
-            self._storages = [_torch_private.local(tensor).untyped_storage() for tensor in tensors]
+            local = tensors if _WHOLE.issuperset(map(type, tensors)) else map(_torch_private.local, tensors)
+            self._storages = [tensor.untyped_storage() for tensor in local]
             self.owners: dict[int, Tensor] = {
                 storage._cdata: tensor for storage, tensor in zip(self._storages, tensors, strict=True)
             }

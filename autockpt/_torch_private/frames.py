@@ -137,7 +137,8 @@ def here(tensor: Tensor) -> Tensor:
 def storage_key(tensor: Tensor) -> int:
     """Return a number that tensors alive at the same time share exactly when they share storage; 0 if there is none."""
     try:
-        key: int = local(tensor).untyped_storage()._cdata
+        whole = tensor if type(tensor) in _WHOLE else local(tensor)  # without a call, nearly always
+        key: int = whole.untyped_storage()._cdata
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key
