@@ -66,7 +66,7 @@ COMMANDS = {
         *("SOURCE", "--budget", "--max-overhead", "--solver", "--seconds", "--profile", "--plot", "--json"),
         *("-v", "--verbose", "--mode", "--device", "--optimizer"),
     },
-    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--json"},
+    "fit": {"SOURCE", "--gpu", "--batch", "--optimizer", "--offload", "--json"},
     "frontier": {
         *("SOURCE", "--solver", "--points", "--budget", "--seconds", "-o", "--output", "--plot", "-v", "--verbose"),
         *("--json", "--mode", "--device", "--optimizer", "--offload"),

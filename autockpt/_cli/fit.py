@@ -67,7 +67,8 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     help="Samples in a batch, separated by commas; as recorded, where none is given.",
 )
 @options.optimizer
-def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -> Result:
+@options.offload
+def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None, offload: str | None) -> Result:
     """Say which devices hold a training step, how much slower it is there, and how large a batch may be.
 
     SOURCE is a name that `autockpt profiles` lists, a file that `autockpt profile` wrote, - for stdin, or
@@ -93,7 +94,7 @@ def fit(source: str, gpus: list[str], sizes: list[int], optimizer: str | None) -
     if sizes and samples is None:
         raise Misuse(f"{source} does not say how many samples its batch has; --batch goes with file.py:function")
     with working() as tell:
-        found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, tell=tell)
+        found = find(profile, gpus, samples=samples, sizes=sizes, timed=timed, offload=offload, tell=tell)
     page = fit_page(found, source)
     return Result(page.document, page.brief)
 

@@ -18,6 +18,7 @@ from .._choose.solve import choose
 from .._data.devices import DEVICES, Gpu
 from .._data.frontier import Frontier
 from .._data.goal import Asked, Goal
+from .._data.offload import Offload
 from .._data.plan import Plan
 from .._data.profile import Profile
 from .._data.rooflines import host_seconds, is_host_bound
@@ -128,6 +129,7 @@ def fit(
     samples: int | None = None,
     sizes: Sequence[int] = (),
     timed: Callable[[str], Profile] | None = None,
+    offload: str | None = None,
     tell: Tell = lambda what: None,
 ) -> Fit:
     """Find for each device what a step costs there, and how large its batch may be.
@@ -138,18 +140,19 @@ def fit(
         samples: how many the recorded batch has; None where that is not known.
         sizes: batches to ask for, in samples; empty for the recorded one.
         timed: returns the recorded step with the seconds of a device; None where its own are carried there.
+        offload: where tensors may wait off the device; see `solve`.
         tell: is told what goes on.
 
     Heuristic: a search of `SECONDS` for each batch, and one of the lowest peak for the largest batch.
     """
     batches = Batches.of(profile, samples) if samples else None
-    peaks = _Peaks(batches, tell) if batches else None
+    peaks = _Peaks(batches, offload, tell) if batches else None
     priced = _priced(timed or functools.partial(carried, profile), samples)
     asked = tuple(sizes) or (samples,)
     steps = [_sized(profile, batches, size) for size in asked]
     plain_switches = tuple(switches(steps[0]))
     found = [
-        _plans(step, gpus, plain_switches, tell, f", {size} samples" if sizes[1:] else "")
+        _plans(step, gpus, plain_switches, offload, tell, f", {size} samples" if sizes[1:] else "")
         for size, step in zip(asked, steps, strict=True)
     ]
     rows = [_row(gpu, size, plans, peaks, priced) for gpu in gpus for size, plans in zip(asked, found, strict=True)]
@@ -183,11 +186,13 @@ def _sized(profile: Profile, batches: Batches | None, size: int | None) -> Profi
     return batches.at(size) if batches and size else profile
 
 
-def _plans(step: Profile, gpus: Sequence[str], others: Sequence[Switch], tell: Tell, which: str) -> Frontier:
+def _plans(
+    step: Profile, gpus: Sequence[str], others: Sequence[Switch], offload: str | None, tell: Tell, which: str
+) -> Frontier:
     """Find the plans of a step for what each device has room for, and for the peak of each switch."""
     tell(f"plans for {len(gpus)} devices{which}")
     budgets = {DEVICES[gpu].usable_bytes for gpu in gpus} | {each.peak_bytes for each in others}
-    return frontier(step, budgets=sorted(budgets), seconds=SECONDS)
+    return frontier(step, budgets=sorted(budgets), seconds=SECONDS, offload=offload)
 
 
 def _first_planned(rows: Sequence[Row]) -> str:
@@ -245,8 +250,8 @@ def _lowest(profile: Profile, plan: Plan) -> PeakParts:
 class _Peaks:
     """Peaks of one model's steps on batches of any size, under the plans that peak lowest at some of them."""
 
-    def __init__(self, batches: Batches, tell: Tell) -> None:
-        self._batches, self._tell = batches, tell
+    def __init__(self, batches: Batches, offload: str | None, tell: Tell) -> None:
+        self._batches, self._offload, self._tell = batches, Offload.of(offload), tell
         self.plain = functools.cache(lambda size: batches.at(size).plain_peak_bytes)
         self._profile = functools.cache(batches.at)
         self._under: list[Callable[[int], int]] = []
@@ -255,7 +260,7 @@ class _Peaks:
         """Return the most samples that fit under the `lowest` plan of one batch, or that of a larger one."""
         if not self._under:
             self._tell("the largest batches")
-            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS)
+            asked = Asked(goal=Goal(budget="min"), seconds=LARGEST_SECONDS, offload=self._offload)
             other = choose(self._profile(LARGER * self._batches.samples), asked, bounded=False)
             self._under = [functools.cache(functools.partial(self._peak, plan)) for plan in (lowest, other)]
         return max(largest(under, usable) for under in self._under)
