@@ -25,7 +25,6 @@ from autockpt._choose.peak_breakdown import advise, peak_parts
 from autockpt._choose.pins import pin
 from autockpt._choose.solve import segments_of
 from autockpt._choose.timeline import split_levels
-from autockpt._choose.words import in_words, phrase, shortened
 from autockpt._cli import demo as cli_demo
 from autockpt._cli import main as cli_main
 from autockpt._cli.doctor import TRIED_BYTES, DoctorProblem, DoctorReport, Tried, examine
@@ -72,6 +71,7 @@ from autockpt._show.explain.results import recorded_page
 from autockpt._show.explain.verification import verification_page
 from autockpt._show.page import Bar, Page, PageTable
 from autockpt._show.pictures.course import follow as follow_course
+from autockpt._tell.words import in_words, phrase, shortened
 from autockpt.solvers.names import NAMES as SOLVER_NAMES
 
 if importlib.util.find_spec("torch") is not None:

@@ -65,11 +65,12 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "'host@25GB/s'"
             )
         where, at, rate = given.rpartition("@")
-        if not at or not rate.strip().endswith("/s"):
-            assumed = ASSUMED_HOST_RATE if given == HOST else ASSUMED_FOLDER_RATE
-            return cls(where=given, write_rate=assumed, read_rate=assumed)
-        each = float(parse_bytes(rate.strip().removesuffix("/s")))
-        return cls(where=where, write_rate=each, read_rate=each)
+        if at and (rate.strip().endswith("/s") or where.strip().lower() == HOST):
+            each = _rate(given, rate.strip())
+            return cls(where=_place(where), write_rate=each, read_rate=each)
+        place = _place(given)
+        assumed = ASSUMED_HOST_RATE if place == HOST else ASSUMED_FOLDER_RATE
+        return cls(where=place, write_rate=assumed, read_rate=assumed)
 
     @property
     def is_host(self) -> bool:
@@ -85,6 +86,22 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         write, read = (f"{format_bytes(round(rate))}/s" for rate in (self.write_rate, self.read_rate))
         place = "the host" if self.is_host else f"a file in {self.where}"
         return f"{place} ({write} there, {read} back{', measured' if self.measured else ''})"
+
+
+def _place(given: str) -> str:
+    return HOST if given.strip().lower() == HOST else given
+
+
+def _rate(given: str, rate: str) -> float:
+    """Read a rate, in bytes a second."""
+    try:
+        if not rate.endswith("/s"):
+            raise BudgetError("no unit of time")
+        return float(parse_bytes(rate.removesuffix("/s")))
+    except BudgetError:
+        raise BudgetError(
+            f"the rate in offload={shown(given)} is {shown(rate)}; write bytes a second, as in 'host@25GB/s'"
+        ) from None
 
 
 def is_rated(given: object) -> bool:

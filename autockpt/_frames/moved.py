@@ -3,7 +3,9 @@
     forward    saved, or of a boundary ── put ──▶ stash      the tensor dies as if nothing had saved it
     backward   a new storage ◀── get ── stash                once for all that share it, when the first is read
 
-What comes back has the same bytes, so nothing is compared. A storage goes as a whole, and once a call or a frame.
+What comes back has the same bytes, so nothing is compared. A storage goes as a whole, and once a call or a frame for
+all that count its changes together: a tensor and its views. What shares it and does not, as the chunks in a recurrent
+cell, may be written after another was saved, so it goes by itself.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ SAVED = "a tensor that a moved call saved"
 class MovedStorage:
     """A storage that waits. What comes back is shared by all that lay in it, until they have let go."""
 
-    __slots__ = ("__weakref__", "_back", "_key", "_waits")
+    __slots__ = ("__weakref__", "_back", "_waits")
 
     def __init__(self, stash: Stash, tensor: Tensor) -> None:
-        storage, self._key = tensor.untyped_storage(), _torch_private.held_key(tensor)
+        storage = tensor.untyped_storage()
         row = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
         self._waits = SpilledTensor(stash, row)
         self._back: Tensor | None = None
@@ -94,7 +96,7 @@ class Moves:
 
     def __init__(self, stash: Stash) -> None:
         self._stash = stash
-        self._known: dict[tuple[int, int], weakref.ref[MovedStorage]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], int, weakref.ref[MovedStorage]]] = {}
 
     def storage_of(self, tensor: Tensor) -> MovedStorage | None:
         """Have the storage of a tensor wait; None where its bytes do not say all that it is.
@@ -106,12 +108,14 @@ class Moves:
             key = _torch_private.storage_key(tensor)
             if not key or not told_by_bytes(tensor) or not tensor.untyped_storage().nbytes():
                 return None
-            place = key, _torch_private.version(tensor)
-            known = self._known.get(place)
-            moved = None if known is None else known()
+            whole = tensor if tensor._base is None else tensor._base
+            version = _torch_private.version(tensor)
+            known = self._known.get(id(whole))
+            alive = known is not None and known[0]() is whole and known[1] == version
+            moved = known[2]() if known is not None and alive else None
             if moved is None:
                 moved = MovedStorage(self._stash, tensor.detach())
-                self._known[place] = weakref.ref(moved)
+                self._known[id(whole)] = weakref.ref(whole), version, weakref.ref(moved)
             return moved
 
 

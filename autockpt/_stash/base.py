@@ -25,10 +25,12 @@ class Token:
     Attributes:
         place: where the bytes lie in the stash.
         stored_bytes: how many there are.
+        process: who put them, where a stash minds.
     """
 
     place: int
     stored_bytes: int
+    process: int = 0
 
 
 class Stash(Protocol):

@@ -21,7 +21,7 @@ from .pieces import Copier, pieces, stored_bytes
 class FileStash:
     """Keeps tensors in a file without a name, which is gone with the last of what waits, or with the process.
 
-    See `Stash`.
+    See `Stash`. A process that was forked has a file of its own from its first tensor on.
 
     Args:
         folder: where the file lies; None for that of temporary files.
@@ -31,6 +31,7 @@ class FileStash:
     """
 
     def __init__(self, folder: str | None = None) -> None:
+        self._given, self._process = folder, os.getpid()
         self._descriptor, self._folder = _open(folder)
         self._remedy = "Set TMPDIR to a folder with more room." if folder is None else "Give offload= another folder."
         weakref.finalize(self, os.close, self._descriptor)
@@ -40,11 +41,13 @@ class FileStash:
 
     def put(self, tensor: torch.Tensor) -> Token:
         cut = pieces(tensor)
+        if os.getpid() != self._process:
+            self._begin_anew()
         with self._lock:
             while self._let_go:
                 self._free(self._let_go.popleft())
             size_bytes, used_bytes = stored_bytes(tensor), self._spans.used_bytes
-            token = Token(self._spans.allocate(size_bytes), size_bytes)
+            token = Token(self._spans.allocate(size_bytes), size_bytes, self._process)
             place = token.place
 
             def write(row: torch.Tensor) -> None:
@@ -64,7 +67,19 @@ class FileStash:
                 ) from error
         return token
 
+    def _begin_anew(self) -> None:
+        """Take a file of this process's own: it has the descriptor of the one that forked it, which goes on writing."""
+        self._process, self._lock = os.getpid(), threading.Lock()
+        self._descriptor, self._folder = _open(self._given)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._spans, self._let_go = FreeList(), deque()
+
     def get(self, token: Token, tensor: torch.Tensor) -> None:
+        if token.process != os.getpid():
+            raise ProfilingError(
+                "a saved tensor waits in a file of the process that this one was forked from, which may have used the "
+                "room again. Run forward and backward in the same process."
+            )
         place = token.place
 
         def read(row: torch.Tensor) -> None:
@@ -83,7 +98,8 @@ class FileStash:
             self._copier.read(pieces(tensor), read)
 
     def free(self, token: Token) -> None:
-        self._let_go.append(token)
+        if token.process == self._process:
+            self._let_go.append(token)
 
     def _free(self, token: Token) -> None:
         self._spans.free(token.place, token.stored_bytes)

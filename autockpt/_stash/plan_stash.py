@@ -11,7 +11,7 @@ from .._data.errors import NotApplicable
 from .._data.offload import HOST, Offload
 from .._device import device_of
 from . import open_stash
-from .base import Stash
+from .base import NoRoom, Stash
 from .file import FileStash
 from .memory import pageable
 
@@ -69,6 +69,11 @@ def refuse_no_way(where: str, device: torch.device) -> None:
             f"offload={where!r} is a folder, and tensors of {device} can wait in the host's memory only: "
             "offload='host'."
         )
+    if where != HOST:
+        try:
+            FileStash(where)
+        except NoRoom as error:
+            raise NotApplicable(f"no tensor can wait in offload={where!r}: {error.__cause__}") from error
 
 
 def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
@@ -79,11 +84,15 @@ def with_measured_rates(offload: Offload, device: torch.device) -> Offload:
     """
     stash = PlanStash(offload.where).of(device)
     few = sum(_seconds(stash, FEW_BYTES, device))
-    write, read = _seconds(stash, MEASURED_BYTES, device)
+    try:
+        size, (write, read) = MEASURED_BYTES, _seconds(stash, MEASURED_BYTES, device)
+    except NoRoom:  # which says nothing of smaller ones
+        size = MEASURED_BYTES >> 8
+        write, read = _seconds(stash, size, device)
     return Offload(
         where=offload.where,
-        write_rate=MEASURED_BYTES / write,
-        read_rate=MEASURED_BYTES / read,
+        write_rate=size / write,
+        read_rate=size / read,
         move_seconds=few,
         measured=True,
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from .._calls.roots import Models, as_one, roots, title
-from .._choose.words import phrase
 from .._data.document import Document
 from .._data.errors import NotApplicable
 from .._data.plan import Plan
@@ -15,6 +14,7 @@ from .._install.install import installed_plan
 from .._install.patches import governor_of
 from . import spoken
 from .account import Account, Made
+from .words import phrase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .._choose.words import phrase
 from .._data.goal import Goal
 from .._data.plan import Plan
 from .._data.terminal import say
 from ..solvers.units import format_bytes, format_like
+from .words import phrase
 
 
 def recording(*, is_first: bool) -> None:

@@ -15,7 +15,6 @@ from .frames import (
     global_hooks,
     graph_is_alive,
     held_elsewhere,
-    held_key,
     here,
     is_tracing,
     keeping_backward,

@@ -11,7 +11,6 @@ import torch.nn.utils.parametrize
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .modes import outer_hooks
 
@@ -142,11 +141,6 @@ def storage_key(tensor: Tensor) -> int:
     except NotImplementedError:  # sparse and other layouts without storage
         return 0
     return key
-
-
-def held_key(tensor: Tensor) -> object:
-    """Return what keeps the `storage_key` of a tensor from being another's, and its memory not: hold it as long."""
-    return StorageWeakRef(tensor.untyped_storage())
 
 
 keeps_graph: Callable[[], bool] = _autograd._get_current_graph_task_keep_graph

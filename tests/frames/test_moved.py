@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import json
 import os
@@ -21,7 +22,7 @@ from autockpt import BudgetError, Infeasible, InvalidFile, NotApplicable, Offloa
 from autockpt.solvers import simulate
 from tests.doors import Handle, NoRoom, find_planned, frames_thread, install, patched_behind, uninstall
 from tests.frames.comparing import Run, assert_same, steps
-from tests.frames.models import Tower, cnn, images, mlp, penalised, summed
+from tests.frames.models import WIDTH, Tower, cnn, images, mlp, penalised, summed
 
 Kind = Literal["boundary", "saved"]
 
@@ -91,6 +92,74 @@ def test_a_storage_that_has_gone_lends_its_key_to_none_that_waits(where: Offload
     """What was moved has died: the next storage may lie where it lay, in the same version."""
     model = Wide(depth=8)
     assert_same(model, plan_of(where, *stages(8, "saved")), wide, replays=None)
+
+
+class Chunks(nn.Module):
+    """Tensors of one storage that count their changes each by itself: one is saved, then another is written."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        first, second = torch.unsafe_chunk(hidden * 2, 2, -1)
+        return torch.cat([first.sigmoid_(), second.tanh_()], -1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.inner = kind(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out = self.inner(hidden)
+        found: Tensor = out[0] if isinstance(out, tuple) else out
+        return found
+
+
+@pytest.mark.parametrize("kind", ["saved", "boundary"])
+@pytest.mark.parametrize(
+    "block",
+    [Chunks, *(functools.partial(Recurrent, each) for each in (nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell))],
+    ids=["chunks", "GRU", "GRU cell", "LSTM", "LSTM cell"],
+)
+def test_what_shares_a_storage_and_counts_changes_by_itself(
+    block: Callable[[], nn.Module], kind: Kind, where: Offload
+) -> None:
+    """Gradients were wrong, and nothing said so: the storage had gone once, before the second chunk was written."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), block()) for _ in range(3)))
+    assert_same(model, plan_of(where, *stages(3, kind)), summed, replays=None)
+    model = nn.Sequential(*(block() for _ in range(3)), nn.Linear(WIDTH, WIDTH))
+    assert_same(model, plan_of(where, *stages(3, kind)), summed, replays=None)
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+def test_no_plan_moves_what_parts_of_one_storage_save(kind: type[nn.Module], where: Offload) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), Recurrent(kind)) for _ in range(3)))
+    free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18, move_seconds=0.0)
+    plan = autockpt.solve(autockpt.profile(model, torch.randn(512, WIDTH)), "min", offload=free)
+    moved = [call for segment in plan.segments if segment.offload == "saved" for call in segment.calls]
+    assert not [call for call in moved if call.endswith("1#0") or call.count(".") == 0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Unix alone")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_that_are_forked_have_files_of_their_own(where: Offload) -> None:
+    """They wrote over one another's tensors in the one that they had inherited."""
+    model = Wide()
+    install(model, plan_of(where, *stages(4, "saved")))
+    wide(model)
+    stash: Any = handle_of(model).table.stash.of(torch.device("cpu"))
+    token = stash.put(torch.ones(16))
+    child = os.fork()
+    if not child:  # pragma: no cover
+        try:
+            stash.put(torch.zeros(16))
+            stash.get(token, torch.empty(16))
+        except autockpt.ProfilingError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    found = torch.empty(16)
+    stash.get(token, found)
+    assert torch.equal(found, torch.ones(16))
 
 
 @pytest.mark.parametrize("kinds", [("saved",), ("boundary",), ("boundary", "saved")], ids=str)
@@ -278,8 +347,12 @@ def test_hooks_of_the_users_decide_where_tensors_wait(where: Offload) -> None:
         ("", BudgetError),
         ("host@fast/s", BudgetError),
         ("host@0/s", BudgetError),
+        ("host@x", BudgetError),
+        ("host@25", BudgetError),
+        ("/tmp@1e9GB/s", BudgetError),
         ("host", NotApplicable),
-        ("/no/such/folder", NoRoom),
+        ("HOST", NotApplicable),
+        ("/no/such/folder", NotApplicable),
     ],
 )
 def test_where_tensors_cannot_wait_is_said_at_once(offload: Any, error: type[Exception]) -> None:
@@ -307,5 +380,16 @@ def test_a_plan_that_moves_needs_a_place_on_this_machine(tmp_path: Path) -> None
     plan = Plan(segments=(Segment(calls=("0#0",), offload="saved"),))
     with pytest.raises(NotApplicable, match="a/folder"):
         autockpt.apply(Wide(), plan=plan)
+    with pytest.raises(NotApplicable, match="No such file"):
+        autockpt.apply(Wide(), plan=plan, offload=str(tmp_path / "gone"))
     model = autockpt.apply(Wide(), plan=plan, offload=str(tmp_path))
     wide(model).backward()
+
+
+def test_explain_tells_what_is_moved_from_what_is_recomputed(where: Offload) -> None:
+    profile = autockpt.profile(Wide(depth=6), torch.randn(64, 32))
+    free = msgspec.structs.replace(where, write_rate=1e18, read_rate=1e18, move_seconds=0.0)
+    plan = autockpt.solve(profile, "min", offload=free)
+    page = str(plan.explain(profile))
+    assert any(segment.offload == "saved" for segment in plan.segments)
+    assert "Moved off the device" in page and "moved, waits" in page and "what it saves" in page

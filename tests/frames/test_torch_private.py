@@ -173,16 +173,6 @@ def test_storage_keys_are_shared_by_views_and_by_nothing_else() -> None:
     assert torch_private.storage_key(torch.eye(2).to_sparse()) == 0
 
 
-def test_a_key_that_is_held_is_no_other_storages_and_holds_no_memory() -> None:
-    first = torch.zeros(1024)
-    key, held = torch_private.storage_key(first), torch_private.held_key(first)
-    gone = weakref.ref(first.untyped_storage())
-    del first
-    others = [torch.zeros(1024) for _ in range(64)]
-    assert gone() is None and key not in map(torch_private.storage_key, others)
-    del held
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile loads torch.jit
 def test_compiled_modules_are_known() -> None:
     linear = nn.Linear(2, 2)

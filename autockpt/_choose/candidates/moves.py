@@ -29,10 +29,12 @@ def moves_of(index: Index, replays: Iterable[PlannedReplay], offload: Offload) -
         moved = move_boundary(index, each, offload)
         if moved is not None:
             yield moved
+    late = _written_later(index)
     for node in index.call_nodes:
-        found = move_saved(index, node, offload)
-        if found is not None:
-            yield found
+        if not any(index.covers((node,), saver) and index.covers((node,), writer) for saver, writer in late):
+            found = move_saved(index, node, offload)
+            if found is not None:
+                yield found
 
 
 def move_boundary(index: Index, replay: PlannedReplay, offload: Offload) -> PlannedReplay | None:
@@ -88,6 +90,23 @@ def move_saved(index: Index, node: int, offload: Offload) -> PlannedReplay | Non
         additions=tuple((index.bytes_of[tensor], since[tensor], release) for tensor, release in until.items()),
         multiplies=False,
     )
+
+
+def _written_later(index: Index) -> set[tuple[int, int]]:
+    """Return who saves a tensor, and who writes into its storage after that.
+
+    They count changes each by themselves, as the chunks in a recurrent cell: such a storage would go several times.
+    """
+    saves, ops = index.profile.saves, index.profile.ops
+    first: dict[int, tuple[int, int]] = {}
+    for tensor, pack, node in zip(saves.tensor, saves.pack, index.save_nodes, strict=True):
+        first[tensor] = min(first.get(tensor, (pack, node)), (pack, node))
+    return {
+        (first[tensor][1], node)
+        for node, start, written in zip(index.op_nodes, ops.start, ops.writes, strict=True)
+        for tensor in written
+        if tensor in first and first[tensor][0] < start
+    }
 
 
 def _lifetimes(index: Index, members: Members) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:

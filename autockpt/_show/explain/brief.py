@@ -10,11 +10,11 @@ import msgspec
 from ..._choose.candidates.from_plan import find_planned
 from ..._choose.peak_breakdown import peak_parts
 from ..._choose.timeline import predict_timeline
-from ..._choose.words import in_words, phrase
 from ..._data.frontier import Frontier
 from ..._data.plan import Plan
 from ..._data.profile import Profile
 from ..._data.rooflines import is_host_bound
+from ..._tell.words import in_words, phrase
 from ...solvers import simulate
 from ...solvers.units import format_bytes, format_like, format_seconds
 from ..page import BRIEF, Page, PageTable, counted, filled

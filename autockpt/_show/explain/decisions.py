@@ -25,10 +25,11 @@ from ...solvers.units import format_like, format_seconds
 from ..page import PageTable, counted
 from .tree import SMALL, TreeRow, saved_inside, walk
 
-Decision = Literal["recomputed", "partly", "kept", "skipped"]
+Decision = Literal["recomputed", "partly", "kept", "skipped", "moved"]
 
 REASONS = {
     "chosen": "a segment of the plan",
+    "waits": "what it saves waits off the device",
     "pinned": "asked for by keep or recompute",
     "inside": "inside a segment",
     "read": "inside a segment, whose replay reads its result",
@@ -181,6 +182,11 @@ def _decisions(index: Index, plan: Plan) -> list[tuple[Decision, str]]:
     found: list[tuple[Decision, str]] = [("kept", "")] * len(index.nodes)
     apart: set[int] = set()  # what is decided about a child here is not decided about all of the call
     for segment in plan.segments:
+        if segment.offload == "saved":
+            call = numbers[segment.calls[0]]
+            found[call : index.nodes[call].stop] = [("moved", "waits")] * (index.nodes[call].stop - call)
+            apart.add(index.nodes[call].parent)
+            continue
         kept, skipped = ({numbers[key] for key in keys} for keys in (segment.keep, segment.skip))
         for member in (numbers[key] for key in segment.calls):
             pinned = any(matches(index.nodes[member].record, pattern) for pattern in plan.pinned_recompute)
@@ -215,7 +221,7 @@ def _of_whole(index: Index, call: int, found: Sequence[tuple[Decision, str]], ap
     decision, reason = found[call]
     if call in apart or "partly" in inside or (len(inside | {decision}) > 1 and "recomputed" in inside):
         return "partly", reason if decision == "recomputed" else ""
-    if decision == "recomputed" and inside and "recomputed" not in inside:
+    if decision == "recomputed" and inside and not inside & {"recomputed", "moved"}:
         return ("kept", "read") if "kept" in inside else ("skipped", "not read")
     return decision, reason
 

@@ -19,6 +19,9 @@ from .common import MODES, budget_of, by_reason, caveats, how_timed
 from .decisions import Activations, decide, decision_table
 from .names import span_of_segments, unit_labels, without_layer
 
+FIGURES = ("freed_bytes", "boundary_bytes", "kept_bytes", "offload", "moved_bytes")
+"""What a row has of segments that look alike, as they have it."""
+
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """Segments that look alike, with the figures of one; see `Segment`.
@@ -29,7 +32,9 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
         calls_each: sibling calls in one segment.
         keep: units, named from the segment's call on where it is one.
         skip: units, named so too.
-        recompute_seconds: mean over these segments.
+        recompute_seconds: mean over these segments, moves included.
+        offload: see `Segment`.
+        moved_bytes: of one of them.
     """
 
     segments: int
@@ -41,6 +46,8 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...]
     skip: tuple[str, ...]
     recompute_seconds: float
+    offload: str | None = None
+    moved_bytes: int = 0
 
 
 def plan_page(plan: Plan, profile: Profile | None = None) -> Page:
@@ -108,7 +115,10 @@ def _completed(plan: Plan, profile: Profile, timeline: MemoryTimeline, activatio
 def _segment_rows(plan: Plan) -> Iterator[SegmentRow]:
     groups: dict[tuple[Any, ...], list[Segment]] = {}
     for segment in plan.segments:
-        shown = {name: getattr(segment, name) for name in ("freed_bytes", "boundary_bytes", "kept_bytes")}
+        shown = {
+            name: getattr(segment, name)
+            for name in ("freed_bytes", "boundary_bytes", "kept_bytes", "offload", "moved_bytes")
+        }
         shown |= {what: unit_labels(segment, getattr(segment, what)) for what in ("keep", "skip")}
         groups.setdefault((without_layer(segment.calls)[0], *shown.items()), []).append(segment)
     for (_, *shared), alike in groups.items():
@@ -133,7 +143,8 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
         yield "predicted peak", in_unit(plan.peak_bytes), share
         yield "predicted plain peak", in_unit(plan.plain_peak_bytes), ""
     if plan.plain_seconds:
-        yield "predicted recompute", format_seconds(plan.recompute_seconds), "per step"
+        more = ", moves included" if plan.offload is not None else ""
+        yield "predicted recompute", format_seconds(plan.recompute_seconds), f"per step{more}"
         seconds, how = format_seconds(plan.plain_seconds), how_timed(plan.profile_mode)
         plain = f"of the plain step, {seconds} as {how}"
         yield "predicted recompute overhead", f"{plan.recompute_overhead:.1%}", plain
@@ -151,6 +162,8 @@ def _figures(plan: Plan, found: Activations | None) -> Iterator[tuple[str, str, 
 def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | PageTable]:
     """Yield a row for segments that look alike, and what their replays do not run again."""
     in_unit = functools.partial(format_like, amount=asked)
+    yield from _moved([row for row in rows if row.offload], in_unit)
+    rows = [row for row in rows if row.offload != "saved"]
     if not rows:
         yield "Recomputed: nothing, every call is kept"
         return
@@ -169,6 +182,18 @@ def _recomputed(rows: Sequence[SegmentRow], asked: object) -> Iterator[str | Pag
     table = list(zip(*columns.values(), strict=True))
     yield PageTable(title=title, header=list(columns), rows=table, elide="calls")
     yield from _not_again(rows, in_unit)
+
+
+def _moved(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[PageTable]:
+    """Yield a row for segments that look alike of which something waits off the device."""
+    if rows:
+        whole = in_unit(sum(row.segments * row.moved_bytes for row in rows))
+        what = ["what it saves" if row.offload == "saved" else "its boundary" for row in rows]
+        table = [
+            [str(row.segments), row.calls, said, in_unit(row.moved_bytes)] for row, said in zip(rows, what, strict=True)
+        ]
+        title = f"Moved off the device: {whole} in all; bytes of each, as predicted"
+        yield PageTable(title=title, header=["segments", "calls", "moved", "bytes"], rows=table, elide="calls")
 
 
 def _not_again(rows: Sequence[SegmentRow], in_unit: Callable[[int], str]) -> Iterator[str]:

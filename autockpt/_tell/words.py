@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .._choose.candidates.products import multiplies
 from .._data.keys import label, split_key
 from .._data.plan import Plan, Segment
 from .._data.profile import Profile
 from ..solvers.units import format_like
-from .candidates.products import multiplies
 
 MOST = 3
 """Kinds of calls that are named; the rest are counted."""
