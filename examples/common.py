@@ -114,6 +114,7 @@ def ranks() -> Iterator[torch.device]:
     try:
         yield device
     finally:
+        gc.collect()  # models hold the group, whose threads must be over before the process is
         distributed.destroy_process_group()
 
 

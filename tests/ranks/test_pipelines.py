@@ -10,10 +10,9 @@ from .conftest import Both
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 ROWS = [
-    ("gpipe", 4, 0.5),
     ("1f1b", 4, 0.8),
+    pytest.param("gpipe", 4, 0.5, marks=pytest.mark.sweep),
     pytest.param("gpipe", 8, 0.4, marks=pytest.mark.sweep),
-    pytest.param("1f1b", 8, 0.8, marks=pytest.mark.sweep),
 ]
 
 

@@ -11,11 +11,17 @@ from .models import Shared
 pytestmark = pytest.mark.skipif(not distributed.is_gloo_available(), reason="needs gloo")
 
 DDP, FSDP = Shared(by="ddp"), Shared(by="fsdp")
-EITHER = pytest.mark.parametrize("shared", [DDP, FSDP], ids=["ddp", "fsdp"])
 
 
-@EITHER
-@pytest.mark.parametrize("when", ["begins", "within"])
+NO_ROOM = [
+    (DDP, "begins"),
+    (FSDP, "within"),
+    pytest.param(DDP, "within", marks=pytest.mark.sweep),
+    pytest.param(FSDP, "begins", marks=pytest.mark.sweep),
+]
+
+
+@pytest.mark.parametrize(("shared", "when"), NO_ROOM)
 def test_where_one_rank_has_no_room_all_hear_of_it(both: Both, shared: Shared, when: str) -> None:
     """It raised on that rank, and the others waited for it until their timeout."""
     first, second = both("unlike.no_room", shared=shared, when=when)
@@ -35,7 +41,7 @@ def test_ranks_that_take_unequal_numbers_of_steps_plan_by_themselves(both: Both,
     assert [each["planned"] for each in found] == [loop == "accumulated", True]
 
 
-@pytest.mark.parametrize("steps", [range(3), range(1, 3)], ids=["from the first on", "from the second on"])
+@pytest.mark.parametrize("steps", [range(3), pytest.param(range(1, 3), marks=pytest.mark.sweep)])
 def test_a_profiler_on_one_rank_only_puts_the_plan_off(both: Both, steps: range) -> None:
     assert all(each["planned"] for each in both("unlike.profiled", shared=DDP, steps=steps))
 
