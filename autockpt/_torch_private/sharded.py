@@ -114,7 +114,13 @@ def is_distributed(tensor: Tensor) -> bool:
 def stages() -> list[Any]:
     """Return the stages of pipelines that this process has."""
     kind = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "_PipelineStageBase", None)
-    return [] if kind is None else [each for each in gc.get_objects() if isinstance(each, kind)]
+    if kind is None:
+        return []
+    # By what refers to their classes: all objects would be those too that other threads are just making, and proxies.
+    every = [kind]
+    for each in every:
+        every += [derived for derived in type.__subclasses__(each) if derived not in every]
+    return [thing for thing in gc.get_referrers(*every) if issubclass(type(thing), kind)]
 
 
 def asks_for_shapes(stage: Any) -> bool:
