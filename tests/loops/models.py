@@ -89,7 +89,7 @@ class Compiled(Network):
     """Some of its blocks are compiled."""
 
     def __init__(self, backend: str) -> None:
-        super().__init__()
+        super().__init__(8)
         for number in (1, 3):
             self.blocks[number].compile(backend=backend)
 
