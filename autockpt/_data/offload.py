@@ -33,6 +33,14 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         read_rate: bytes a second on the way back.
         move_seconds: what each tensor takes besides, both ways together.
         measured: whether the rates were measured here, and neither given nor assumed.
+
+    Raises:
+        BudgetError: a rate is not above 0, the place is none, or a time is below 0.
+
+    Example:
+        >>> import autockpt
+        >>> autockpt.Offload.of("host@25GB/s").seconds(25 * 10**9, 1)
+        2.0001
     """
 
     where: str

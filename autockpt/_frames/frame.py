@@ -20,7 +20,7 @@ from .. import _torch_private
 from .._data.errors import ReplayError
 from .around import Around, Generator, States
 from .held import Detached, Ref
-from .moved import MovedSave
+from .moved import MovedTensor
 from .slots import Look, OwnedSlot, Slot
 from .state import ModuleState
 from .unit import Units
@@ -172,6 +172,6 @@ class Frame:
 
 
 @_torch_private.never_compiled
-def unpack(slot: Slot | OwnedSlot | Detached | MovedSave) -> Tensor:
+def unpack(slot: Slot | OwnedSlot | Detached | MovedTensor) -> Tensor:
     """Return the tensor that `slot` stands for: autograd calls this as a node reads what it saved."""
     return slot.tensor()

@@ -50,8 +50,8 @@ class MovedStorage:
         self._back = None
 
 
-class _View:
-    """A tensor in a storage that waits."""
+class MovedTensor:
+    """Stands for a tensor in a storage that waits. Autograd holds one for what a call saved, until its node is done."""
 
     __slots__ = ("_alive", "_conjugate", "_dtype", "_offset", "_shape", "_storage", "_stride", "_version", "_what")
 
@@ -81,10 +81,6 @@ class _View:
         self._storage.let_go()
 
 
-class MovedSave(_View):
-    """Stands for a saved tensor: autograd holds it, and lets go of it as its node is done."""
-
-
 class Moves:
     """Moves tensors of one call, or of one frame.
 
@@ -105,8 +101,12 @@ class Moves:
             NoRoom: the stash takes no more.
         """
         with _torch_private.no_torch_functions():
-            key = _torch_private.storage_key(tensor)
-            if not key or not told_by_bytes(tensor) or not tensor.untyped_storage().nbytes():
+            # In a transform of torch.func it has no storage.
+            if (
+                not told_by_bytes(tensor)
+                or not _torch_private.storage_key(tensor)
+                or not tensor.untyped_storage().nbytes()
+            ):
                 return None
             whole = tensor if tensor._base is None else tensor._base
             version = _torch_private.version(tensor)
@@ -136,7 +136,7 @@ class MovingPack:
         self._stays = {_torch_private.storage_key(tensor) for tensor in given if tensor.grad_fn is None}
 
     @_torch_private.never_compiled
-    def hook(self, tensor: Tensor) -> MovedSave | OwnedSlot | Detached:
+    def hook(self, tensor: Tensor) -> MovedTensor | OwnedSlot | Detached:
         """Return what autograd is to hold for `tensor`."""
         storage = _torch_private.storage_key(tensor)
         owner = self._owners.get(storage)
@@ -146,7 +146,7 @@ class MovingPack:
         moved = None if is_leaf or storage in self._stays or self._moves is None else self._moves.storage_of(tensor)
         if moved is None:
             return Detached(tensor, SAVED)
-        return MovedSave(moved, tensor, SAVED)
+        return MovedTensor(moved, tensor, SAVED)
 
     def close(self) -> None:
         """Let go of the parameters, and of what was moved."""
@@ -161,7 +161,7 @@ class MovedBoundary(Detached):
     def __init__(self, tensor: Tensor, storage: MovedStorage) -> None:
         super().__init__(tensor, READ)
         self._kind, self._tags = type(tensor), tags_of(tensor)
-        self._view = _View(storage, tensor, READ)
+        self._view = MovedTensor(storage, tensor, READ)
         del self._tensor  # so it dies, where nobody else has it
 
     def tensor(self) -> Tensor:

@@ -24,7 +24,11 @@ LEAST_BYTES = 4096
 
 
 def moves_of(index: Index, replays: Iterable[PlannedReplay], offload: Offload) -> Iterator[PlannedReplay]:
-    """Return the ways to move something: the boundaries of replays, and what calls save."""
+    """Return the ways to move something: the boundaries of replays, and what calls save.
+
+    Source: boundaries that wait elsewhere are FairScale's ``offload_to_cpu``, saved tensors torch's ``save_on_cpu``.
+    Exact in bytes; O(replays + calls × what they save).
+    """
     for each in replays:
         moved = move_boundary(index, each, offload)
         if moved is not None:
