@@ -9,7 +9,7 @@ import torch
 from .._data.profile import Profile
 from .._data.tables import Static
 from .._optimizer.memory import OptimizerMemory
-from .._ranks.refuse import COVERS_UNITS, ON_SEVERAL_RANKS
+from .._ranks.refuse import COVERS_UNITS, IS_A_UNIT, ON_SEVERAL_RANKS
 from .._watch.marks import SeenStep
 from ..solvers.units import format_bytes
 from .build import build_profile
@@ -55,7 +55,7 @@ class Recorded:
     @property
     def sharded(self) -> bool:
         """Whether parameters lie on several ranks, so that no larger step can be foretold."""
-        return self.speaks or any(call.alone for call in self.run.calls)
+        return self.speaks or any(call.alone == IS_A_UNIT for call in self.run.calls)
 
     @property
     def backwards(self) -> int:

@@ -35,6 +35,8 @@ MAKES_NESTED = "makes a nested tensor, and that of a replay would have lengths o
 DRAWS = "draws random numbers on a device"
 DRAWS_ELSEWHERE = DRAWS + " ({}) on which it is given no tensor"
 
+IS_COMPILED = "is compiled, and torch.compile recomputes each call by itself, from what that call was given"
+
 _COMPARED_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "forward"})
 """What a module has besides its attributes; its forward is the recorder's own."""
 
@@ -51,6 +53,8 @@ class Checks:
         self._generators = [] if fake else generators()
         self._attributes = {module: _attributes_of(module) for module in model.modules()}
         self._reasons: dict[torch.nn.Module, str] = {}
+        compiled = (each for each in model.modules() if private.is_compiled(each))
+        self._compiled = {inner for module in compiled for inner in module.modules()}
 
     def sets_itself_up(self) -> bool:
         """Whether modules changed their attributes, as many do in a first forward and never again."""
@@ -64,6 +68,7 @@ class Checks:
         buffers = {place: weakref.ref(tensor) if tensor is not None else None for place, tensor in _buffers(module)}
         shapes = [_shape(tensor) for tensor in (*leaves, *module._parameters.values()) if tensor is not None]
         call.shapes = f"{type(module).__qualname__}{shapes}"
+        call.alone = IS_COMPILED if module in self._compiled else ""
         call.checkpointed = private.foreign_checkpoint_active()
         if module not in self._reasons:
             self._reasons[module] = why_unrepeatable(module)

@@ -40,7 +40,7 @@ class Gathered:
         """Note which replays of a call that begins would have to gather; return what is gathered for it."""
         call.reasons += [COVERS_UNITS] if call.name in self._around else []
         call.reasons += [REDUCES] if call.name in self._reduces else []
-        call.alone = IS_A_UNIT if call.name in self._units else ""
+        call.alone = IS_A_UNIT if call.name in self._units else call.alone
         own = [each for each in module._parameters.values() if each is not None and not private.is_distributed(each)]
         self._keys.update(map(private.storage_key, own))
         return [*own]

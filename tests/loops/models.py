@@ -89,7 +89,7 @@ class Compiled(Network):
     """Some of its blocks are compiled."""
 
     def __init__(self, backend: str) -> None:
-        super().__init__(8)
+        super().__init__()
         for number in (1, 3):
             self.blocks[number].compile(backend=backend)
 
