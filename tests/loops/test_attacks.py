@@ -80,9 +80,12 @@ def loop(attack: Attack, run: Run) -> None:
 ATTACKS: dict[str, Attack] = {"FGSM": fgsm, "PGD": pgd, "TRADES": trades}
 
 
-@pytest.mark.parametrize(("attack", "budget"), [("FGSM", 0.6), ("PGD", 0.6), ("TRADES", 0.7)])
+@pytest.mark.parametrize(("attack", "budget"), [("FGSM", 0.6), ("PGD", 0.6), ("TRADES", 0.4)])
 def test_an_attack_in_eval_mode_is_planned_too(attack: str, budget: float) -> None:
-    """Its forwards were in no plan, and steps 1 to 3 stood up to 1.37 of the budget."""
+    """Its forwards were in no plan, and steps 1 to 3 stood up to 1.37 of the budget.
+
+    The graph of TRADES' clean outputs gets no backward, and none of it was freed: below 0.63 there was no plan.
+    """
     found = held(deep, partial(loop, ATTACKS[attack]), budget=budget)
     assert found.said == ""
 

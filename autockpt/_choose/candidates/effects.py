@@ -33,7 +33,7 @@ class PlannedReplay:
         alone: torch functions inside that do not run again, by node.
         segment: the same by names, with what it costs, host seconds included.
         stop: one past the last node that it covers.
-        tick: when it first runs.
+        tick: when it first runs; where it never does, when it could no more.
         held: for each tensor that is held from forward on, the tick until which it is.
         additions: bytes that stand only because of it, from which tick until which: its own peak, what it restores,
             and copies of buffers from the beginning of forward on.
@@ -53,7 +53,8 @@ class PlannedReplay:
 def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> PlannedReplay | None:
     """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
 
-    Also where it restores nothing; None where backward never reads what the run saves, so that no replay runs.
+    Also where it restores nothing. Where backward never reads what the run saves, no replay runs, and its boundary
+    waits until that graph goes; None where it outlives the step, or where functions of it are left idle.
     """
     saves, nodes = index.profile.saves, index.save_nodes
     keep, skip = kept_and_skipped(index, members, frozenset(idle)) if idle else ((), ())
@@ -62,10 +63,11 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     # What a function that does not run again saves stays with autograd, but for what it was given.
     slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in index.reads(nodes[i])]
     fills = index.passes.fills(slots)
-    if not fills:
+    gone = max((saves.release[i] for i in slots), default=index.profile.ticks)
+    if not fills and (idle or gone >= index.profile.ticks):  # a backward of the next step may read it
         return None
     boundary = index.boundary(members)
-    over = max(fills) + 1  # the last replay is
+    over = max(fills) + 1 if fills else gone
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
     twice = _twice(index, members, held, alone)
     buffers = _changed_buffers(index, members)
@@ -73,7 +75,9 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     replays = [
         _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
     ]
-    end = max(each.end for each in replays)
+    freed = {tensor for each in replays for tensor in each.restored}
+    freed |= set() if fills else {saves.tensor[i] for i in slots}.difference(boundary, {-1})
+    end = max((each.end for each in replays), default=-1)
     additions = [addition for each in replays for addition in each.additions]
     for i in set(inside).difference(slots):
         if saves.tensor[i] >= 0:
@@ -82,9 +86,9 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     return PlannedReplay(
         members=members,
         alone=alone,
-        segment=_segment(index, members, (keep, skip), buffers, replays, boundary, held),
+        segment=_segment(index, members, (keep, skip), buffers, replays, freed, boundary, held),
         stop=index.nodes[members[-1]].stop,
-        tick=min(fills),
+        tick=min(fills, default=over),
         held=tuple(held.items()),
         additions=tuple(additions),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
@@ -105,6 +109,7 @@ def _segment(
     units: tuple[Sequence[int], Sequence[int]],
     buffers: tuple[str, ...],
     replays: Sequence[_OneReplay],
+    freed: Collection[int],
     boundary: Collection[int],
     held: Collection[int],
 ) -> Segment:
@@ -117,7 +122,7 @@ def _segment(
         skip=index.keys(units[1]),
         linked=index.keys(m for m in members if any(index.handed_on(a, members) for a in index.nodes[m].arguments)),
         recompute_seconds=sum(each.seconds for each in replays),
-        freed_bytes=index.total_bytes({tensor for each in replays for tensor in each.restored}),
+        freed_bytes=index.total_bytes(freed),
         boundary_bytes=index.total_bytes(boundary),
         kept_bytes=index.total_bytes(tensor for tensor in held if tensor not in boundary),
     )
