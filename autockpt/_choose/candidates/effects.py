@@ -53,8 +53,8 @@ class PlannedReplay:
 def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> PlannedReplay | None:
     """Work out what recomputing a run holds, restores and costs where torch functions inside are left idle.
 
-    Also where it restores nothing. Where backward never reads what the run saves, no replay runs, and its boundary
-    waits until that graph goes; None where it outlives the step, or where functions of it are left idle.
+    Also where it restores nothing. None where backward never reads what the run saves, so that no replay runs, if
+    that outlives the step, or if functions of it are left idle.
     """
     saves, nodes = index.profile.saves, index.save_nodes
     keep, skip = kept_and_skipped(index, members, frozenset(idle)) if idle else ((), ())
@@ -63,11 +63,10 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     # What a function that does not run again saves stays with autograd, but for what it was given.
     slots = [i for i in inside if nodes[i] not in alone or saves.tensor[i] in index.reads(nodes[i])]
     fills = index.passes.fills(slots)
-    gone = max((saves.release[i] for i in slots), default=index.profile.ticks)
-    if not fills and (idle or gone >= index.profile.ticks):  # a backward of the next step may read it
-        return None
+    if not fills:
+        return None if idle else _never_read(index, members, slots)
     boundary = index.boundary(members)
-    over = max(fills) + 1 if fills else gone
+    over = max(fills) + 1  # the last replay is
     held = dict.fromkeys([*boundary, *(tensor for f in keep for tensor in index.makes(f))], over)
     twice = _twice(index, members, held, alone)
     buffers = _changed_buffers(index, members)
@@ -75,9 +74,7 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     replays = [
         _one_replay(index, members, tick, needed, alone, held, twice, snapshot) for tick, needed in fills.items()
     ]
-    freed = {tensor for each in replays for tensor in each.restored}
-    freed |= set() if fills else {saves.tensor[i] for i in slots}.difference(boundary, {-1})
-    end = max((each.end for each in replays), default=-1)
+    end = max(each.end for each in replays)
     additions = [addition for each in replays for addition in each.additions]
     for i in set(inside).difference(slots):
         if saves.tensor[i] >= 0:
@@ -86,12 +83,36 @@ def replay_of(index: Index, members: Members, idle: Collection[int] = ()) -> Pla
     return PlannedReplay(
         members=members,
         alone=alone,
-        segment=_segment(index, members, (keep, skip), buffers, replays, freed, boundary, held),
+        segment=_segment(index, members, (keep, skip), buffers, replays, (boundary, held)),
         stop=index.nodes[members[-1]].stop,
-        tick=min(fills, default=over),
+        tick=min(fills),
         held=tuple(held.items()),
         additions=tuple(additions),
         multiplies=any(n not in alone and index.begins(n, end) for n in index.within(members, index.multiplying)),
+    )
+
+
+def _never_read(index: Index, members: Members, slots: Sequence[int]) -> PlannedReplay | None:
+    """Work out a run of whose saves no backward reads any: its boundary is held until autograd frees that graph.
+
+    None where the graph outlives the step: a backward of the next one may read it.
+    """
+    saves = index.profile.saves
+    over = max((saves.release[i] for i in slots), default=index.profile.ticks)
+    if over >= index.profile.ticks:
+        return None
+    boundary, buffers = index.boundary(members), _changed_buffers(index, members)
+    unread = {saves.tensor[i] for i in slots}.difference(boundary, {-1})
+    snapshot = sum(index.profile.buffer_bytes[name] for name in buffers)
+    return PlannedReplay(
+        members=members,
+        alone=frozenset(),
+        segment=_segment(index, members, ((), ()), buffers, (), (boundary, boundary), unread),
+        stop=index.nodes[members[-1]].stop,
+        tick=over,
+        held=tuple((tensor, over) for tensor in boundary),
+        additions=((snapshot, index.nodes[members[0]].enter, over),) if snapshot else (),
+        multiplies=False,
     )
 
 
@@ -109,11 +130,22 @@ def _segment(
     units: tuple[Sequence[int], Sequence[int]],
     buffers: tuple[str, ...],
     replays: Sequence[_OneReplay],
-    freed: Collection[int],
-    boundary: Collection[int],
-    held: Collection[int],
+    held: tuple[Collection[int], Collection[int]],
+    unread: Collection[int] = (),
 ) -> Segment:
-    """Return what is recomputed as a plan names it: `units` are those kept, and those skipped."""
+    """Return what is recomputed as a plan names it.
+
+    Args:
+        index: of the profile.
+        members: the calls.
+        units: the functions that are kept, and those that are skipped.
+        buffers: that the calls change.
+        replays: of the segment.
+        held: the tensors of its boundary, and all that it holds.
+        unread: the tensors that it frees and no replay restores.
+    """
+    boundary, everything = held
+    freed = {tensor for each in replays for tensor in each.restored}.union(unread)
     return Segment(
         calls=index.keys(members),
         parent=index.nodes[index.nodes[members[0]].parent].key,
@@ -124,7 +156,7 @@ def _segment(
         recompute_seconds=sum(each.seconds for each in replays),
         freed_bytes=index.total_bytes(freed),
         boundary_bytes=index.total_bytes(boundary),
-        kept_bytes=index.total_bytes(tensor for tensor in held if tensor not in boundary),
+        kept_bytes=index.total_bytes(tensor for tensor in everything if tensor not in boundary),
     )
 
 
