@@ -32,7 +32,7 @@ class Returned:
         return found
 
     def given(self, arguments: object) -> tuple[tuple[tuple[Sources, ...], ...], tuple[int, ...]]:
-        """Return, for each storage among the arguments, the distinct `Sources` of its tensor objects; and the storages."""
+        """Return the distinct `Sources` of each storage's tensor objects among the arguments, and the storages."""
         storages = self._storages(arguments)
         ways = (tuple(dict.fromkeys(map(self._way, objects))) for objects in storages.values())
         return tuple(ways), tuple(storages)
