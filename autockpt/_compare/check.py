@@ -36,9 +36,7 @@ class Check:
         compares: whether the replay is compared, by checksums.
 
     Attributes:
-        findings: as given.
-        segment: as given.
-        compares: as given.
+        findings, segment, compares: as given.
     """
 
     __slots__ = ("_attentions", "_others", "_places", "_since", "compares", "findings", "segment")

@@ -8,9 +8,9 @@ On a device words have four bytes. The weights there are random, so mixing is no
 and each launch costs the host time. A tensor takes two to five kernels. A comparison of many tensors waits for the
 device once.
 
-Source: none; a weighted sum by column. Heuristic: two different tensors have the same checksum with a probability of
-2**-64; on a device of 2**-33 if only signs differ. Tensors that were made to collide are not found. O(bytes): 12 to
-30 GB/s on a CPU, and 6 microseconds a tensor.
+Source: none; a weighted sum by column. Heuristic: two different tensors have the same checksum with probability 2**-64,
+or 2**-33 on a device if only signs differ; tensors that were made to collide are not found. O(bytes): 12 to 30 GB/s on
+a CPU, and 6 microseconds a tensor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .._device.present import current_stream
 from .._torch_private import here
 
 COLUMNS = 1021
-"""A prime: rows of a tensor have round lengths, so they fall on different columns. The sums fit into a cache."""
+"""A prime: rows of a tensor have round lengths, so they do not line up with the columns. The sums fit into a cache."""
 
 _PLACES = 64
 """How many checksums share one block of a device's allocator."""

@@ -20,7 +20,7 @@ def kept(key: str, why: str) -> ReplayError:
     """Return the error that says that a call is kept from the next forward on."""
     return ReplayError(
         f"{key} {why}. The gradients of this step would be wrong, so skip the optimizer's step. The call is kept from "
-        f"the next forward on; from the first on with keep={key.rpartition('#')[0]!r}."
+        f"the next forward on; keep={key.rpartition('#')[0]!r} keeps it from the first."
     )
 
 

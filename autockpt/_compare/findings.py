@@ -41,7 +41,7 @@ class Findings:
             self.unrepeating.add(segment)
             _log.warning(
                 "two replays of %s differ: a kernel in it is not deterministic, so a plain step would not repeat "
-                "either. It is still recomputed, and no longer checked.",
+                "either. The call is still recomputed, and no longer checked.",
                 key,
             )
 

@@ -22,7 +22,7 @@ CASTS = "aten._to_copy."
 
 
 LIFTS = "aten.lift_fresh."
-"""How the name of the operator begins that takes what ``torch.tensor`` has just made."""
+"""How the name of the operator begins through which ``torch.tensor`` passes its new tensor."""
 
 
 @dataclass(frozen=True, slots=True)

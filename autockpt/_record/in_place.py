@@ -63,7 +63,7 @@ class RecordedStep(SpilledStep):
     ) -> None:
         super().__init__(model, device, arguments, stash)
         self._is_first = is_first
-        gc.collect()  # garbage from before the step must not be freed inside it; a tape among it ends
+        gc.collect()  # garbage from before the step must not be freed inside it; an abandoned tape ends now
         self._on = device_of(device)
         self._static = static_bytes(model, self._on, tensors(arguments))
         self._buckets, self._arriving_bytes = Buckets(model), sum(each.nbytes for each in arriving_gradients(model))
@@ -166,7 +166,7 @@ class RecordedStep(SpilledStep):
             if self._over is None:
                 raise ProfilingError("no backward came before the next forward began")
             if self._running:
-                raise ProfilingError("a backward was broken off")
+                raise ProfilingError("a backward did not run to its end")
             self._observer.end(stamp=self._over, keys=others)
             self._end.detach()
             self._tape.__exit__(None, None, None)

@@ -43,8 +43,8 @@ class Timing:
 
         Args:
             run: a recorded step.
-            recorded: the seconds that the recorded step measured itself. If this step's stamps do not match it, they
-                are scaled to this step's total.
+            recorded: the seconds that the recorded step measured itself. The shares of operators are taken from them;
+                if this step's stamps do not match, so is all else, scaled to this step's total.
         """
         spent, began = 0.0, 0.0
         places: list[tuple[str, float]] = []

@@ -49,7 +49,7 @@ NOT_FOR_ALL = (
 
 
 class Agreement:
-    """The agreement of one model's ranks, from its first step to its first plan.
+    """The agreement of one model's ranks: up to its first plan, or in every step if replays speak.
 
     Args:
         request: what the user asked for on this rank.

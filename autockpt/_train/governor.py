@@ -50,7 +50,7 @@ class Governor:
 
     Args:
         request: what the user asked for.
-        together: the models, if one budget holds several. A copy of one of them runs without a plan.
+        together: the models, if the budget is for several. A copy of one of them runs without a plan.
 
     Attributes:
         company: which models it has seen.
@@ -146,7 +146,7 @@ class Governor:
         return self._run(step, way, begins)
 
     def pause(self, name: str, arguments: object) -> None:
-        """Note that a model does something else than train. What is recorded ends, if its backward has come."""
+        """Note that a model does something else than train. A watched step ends, if its backward has come."""
         self.company.comes(name)
         self._unseen.transformed = self._unseen.transformed or transforms_active()
         if (step := self._step) is not None:
@@ -155,7 +155,7 @@ class Governor:
                 self.give_way(arguments)
 
     def give_way(self, arguments: object = ()) -> None:
-        """End what is being recorded, if its backward has come: something else begins, with these `arguments`."""
+        """End a step that is recorded or timed, if its backward has come: something begins, with these `arguments`."""
         if (step := self._step) is not None and step.way.watches:
             if step.ends_here():
                 self._end(arguments, cut=True)

@@ -107,7 +107,7 @@ class Lessons:
         return "" if counted else f"{grown} keeps more than the plan counts on"
 
     def _above_bytes(self, last: ObservedStep | None) -> int:
-        """Return by how much the last step's peak was above the budget. Later plans count on the prediction's error."""
+        """Return by how much the last step's peak was above the budget. Later plans add the prediction's error."""
         if last is None or last.ready is None or last.peak_bytes is None or self._budget_bytes is None:
             return 0
         above_bytes = max(last.peak_bytes - self._budget_bytes, 0)

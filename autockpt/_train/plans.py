@@ -167,7 +167,7 @@ class Plans:
             make,
             lambda plan, unfit: self._adopted(begins, known, profile, plan, unfit),
         )
-        if not ready.unfit and not self._agreement.speaks:  # a rank's own plan, so far only for this kind
+        if not ready.unfit and not self._agreement.speaks:  # else all ranks have one plan, for this kind
             ready = self._shared(ready, known, begins, optimizers)
         self.history = self.history.planned(ready)
         _log.info(

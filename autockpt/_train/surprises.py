@@ -105,7 +105,7 @@ class Surprises:
             raise ProfilingError("the next step runs in another thread")
         self._waits += waits
         if waits and self._waits <= MOST_WAITS:
-            raise ProfilingError("one of its forwards had no backward, and its outputs were held")
+            raise ProfilingError("a forward of the step had no backward, while its outputs were still held")
 
     def sets_up(self, changed: bool) -> bool:
         """Whether a recorded step is the first that `changed` attributes of modules. What it set up stays set up."""

@@ -121,8 +121,8 @@ def _why_not_alone(arguments: object, given: list[torch.Tensor]) -> str:
 def _shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], str]:
     if tensor.is_nested and tensor.layout == torch.strided:
         raise ProfilingError(
-            "forward passes a nested tensor of layout torch.strided from module to module, which has no shape and "
-            "cannot be recorded. Use layout=torch.jagged."
+            "forward passes a nested tensor of layout torch.strided from module to module. Such a tensor has no shape, "
+            "so it cannot be recorded. Use layout=torch.jagged."
         )
     return tuple(tensor.shape), str(tensor.dtype)
 

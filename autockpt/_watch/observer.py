@@ -105,7 +105,7 @@ class Observer:
         if self._elsewhere:
             raise ProfilingError(
                 "forward calls modules in threads of its own, or another thread calls the model meanwhile, and "
-                "recording sees only one. Write a plan by hand (Plan.of)."
+                "recording sees only one thread. Write a plan by hand (Plan.of)."
             )
 
     def mark(self, kind: MarkKind, index: int, stamp: object = None, keys: tuple[int, ...] = ()) -> int:
@@ -149,11 +149,11 @@ class Observer:
         if not self._in_forward:
             return run()
         if threading.get_ident() != self._thread:
-            self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved: no error
+            self._elsewhere = self._elsewhere or torch.is_grad_enabled()  # without gradients nothing is saved
             return run()
         occurrence = self._counts[-1, name]
         self._counts[-1, name] += 1
-        if not torch.is_grad_enabled() or private.transforms_active():  # it has an occurrence, as in frames: no record
+        if not torch.is_grad_enabled() or private.transforms_active():  # counted, as in frames, but not recorded
             return run()
         if name and not self.run.calls:
             self.run.calls.append(SeenCall(WHOLE, type(self._model).__name__, 0, -1))
